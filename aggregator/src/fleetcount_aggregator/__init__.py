@@ -1,0 +1,3 @@
+"""One aggregator: takes shares, checks, agrees, adds, adds noise, releases."""
+
+__all__: list[str] = []

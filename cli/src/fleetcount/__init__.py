@@ -1,0 +1,3 @@
+"""The `fleetcount` command."""
+
+__version__ = "0.1.0"
