@@ -1,0 +1,160 @@
+"""How a device's signal becomes one of the values 0..V of a task.
+
+0 is the baseline, "none of them". A domain never sees a coin, a share or a key.
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_protocol.errors import TaskError
+
+__all__ = ["MAX_VALUES", "Bins", "Categories", "H3Cells", "Signal", "SquareGrid", "ValueDomain"]
+
+MAX_VALUES: Final = 4095
+"""Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
+
+Signal = float | str | bool | tuple[float, float] | None
+"""What a device reads: a number, a text, a truth value, a position (x, y) in the domain's own units, or nothing."""
+
+
+def _check_count(values: int, what: str) -> None:
+    if not 1 <= values <= MAX_VALUES:
+        raise TaskError(f"{what} gives {values} values; a task has 1 to {MAX_VALUES}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bins:
+    """Numbers in half-open bins: value v is [edges[v-1], edges[v]); with `open_above` the last edge starts a bin to infinity.
+
+    `edges` are exact, strictly increasing; `unit` is the signal's unit as text, for people.
+    """
+
+    edges: tuple[Fraction, ...]
+    open_above: bool
+    unit: str
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "bins")
+        if any(low >= high for low, high in zip(self.edges, self.edges[1:], strict=False)):
+            raise TaskError("bin edges must be strictly increasing")
+
+    @property
+    def values(self) -> int:
+        """V, the number of bins."""
+        return len(self.edges) - (0 if self.open_above else 1)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the bin of a number, 1..V, or 0 for anything outside, missing, not finite or not a number."""
+        if isinstance(signal, bool) or not isinstance(signal, int | float) or not math.isfinite(signal):
+            return 0
+        index = bisect_right(self.edges, Fraction(signal))
+        return index if index <= self.values else 0
+
+    def label(self, value: int) -> str:
+        """Return the bin's name for people, for example '[50, ∞) km/h'."""
+        low = self.edges[value - 1]
+        high = str(self.edges[value]) if value < len(self.edges) else "∞"
+        return f"[{low}, {high}) {self.unit}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Categories:
+    """Exact texts: value v is `names[v-1]`. Names are distinct, not empty, at most 200 UTF-8 bytes, NFC, no control characters."""
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "categories")
+        if len(set(self.names)) != len(self.names):
+            raise TaskError("category names must be distinct")
+
+    @property
+    def values(self) -> int:
+        """V, the number of names."""
+        return len(self.names)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the text, 1..V, or 0 for any other text or nothing."""
+        return self.names.index(signal) + 1 if isinstance(signal, str) and signal in self.names else 0
+
+    def label(self, value: int) -> str:
+        """Return the name itself."""
+        return self.names[value - 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareGrid:
+    """Squares of side `size` from the corner (`x0`, `y0`): value = 1 + column + row * columns, rows counted upwards in y.
+
+    All lengths exact, in the position's own unit (metres of a projected frame).
+    """
+
+    x0: Fraction
+    y0: Fraction
+    size: Fraction
+    columns: int
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.columns < 1 or self.rows < 1:
+            raise TaskError(f"grid of {self.columns} by {self.rows} squares of {self.size}: all three must be positive")
+        _check_count(self.values, "grid")
+
+    @property
+    def values(self) -> int:
+        """V, columns times rows."""
+        return self.columns * self.rows
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the square that holds the position, 1..V, or 0 outside the grid, for nothing or for what is no position."""
+        if not isinstance(signal, tuple) or not all(math.isfinite(part) for part in signal):
+            return 0
+        column = math.floor((Fraction(signal[0]) - self.x0) / self.size)
+        row = math.floor((Fraction(signal[1]) - self.y0) / self.size)
+        inside = 0 <= column < self.columns and 0 <= row < self.rows
+        return 1 + column + row * self.columns if inside else 0
+
+    def label(self, value: int) -> str:
+        """Return the square's name: 'column,row' counted from 0."""
+        return f"{(value - 1) % self.columns},{(value - 1) // self.columns}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H3Cells:
+    """H3 cells of one resolution as 64-bit integers, ascending and distinct: value v is `cells[v-1]`.
+
+    The device finds its own cell index (as an integer text, lower-case hexadecimal) before it asks; this package does not
+    depend on H3.
+    """
+
+    resolution: int
+    cells: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "cells")
+        if not 0 <= self.resolution <= 15:
+            raise TaskError(f"H3 resolution is {self.resolution}, not 0 to 15")
+        if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
+            raise TaskError("H3 cells must be ascending and distinct")
+
+    @property
+    def values(self) -> int:
+        """V, the number of cells."""
+        return len(self.cells)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the cell (hexadecimal text), 1..V, or 0 for any other."""
+        if not isinstance(signal, str):
+            return 0
+        names = [f"{cell:x}" for cell in self.cells]
+        return names.index(signal) + 1 if signal in names else 0
+
+    def label(self, value: int) -> str:
+        """Return the cell's index in lower-case hexadecimal."""
+        return f"{self.cells[value - 1]:x}"
+
+
+ValueDomain = Bins | Categories | SquareGrid | H3Cells

@@ -1,0 +1,111 @@
+"""Every error the protocol can raise, and the closed list of reasons a report can be refused for.
+
+    FleetcountError
+    ├── UsageError            the caller's fault: a wrong argument, a wrong file, a wrong configuration
+    │   └── TaskError         a task that cannot be asked (names the field, the value and the range)
+    ├── PeerError             the other side's fault: what arrived is not what the protocol allows
+    │   ├── DecodeError       bytes that are not fully understood
+    │   ├── SealError         a sealed message that does not open
+    │   ├── SignatureError    a signature, MAC or certificate that does not verify
+    │   ├── VerificationFailed  a report whose proof does not hold
+    │   └── Refused           a named refusal (a `RejectReason`) from the other side
+    └── MachineError          this machine's fault: disk, store, clock, network
+
+A bad report is not an error: it is a counted `RejectReason`. Texts of these errors never reach a peer.
+"""
+
+import enum
+
+__all__ = [
+    "DecodeError",
+    "FleetcountError",
+    "MachineError",
+    "PeerError",
+    "Refused",
+    "RejectReason",
+    "SealError",
+    "SignatureError",
+    "TaskError",
+    "UsageError",
+    "VerificationFailed",
+]
+
+
+class FleetcountError(Exception):
+    """Base of every error of the protocol packages."""
+
+
+class UsageError(FleetcountError):
+    """The caller gave something that cannot be used; the message names the value and the allowed range."""
+
+
+class TaskError(UsageError):
+    """A task that no honest party may ask or answer."""
+
+
+class PeerError(FleetcountError):
+    """The other side sent something the protocol does not allow."""
+
+
+class DecodeError(PeerError):
+    """Bytes that are not the canonical encoding of anything."""
+
+
+class SealError(PeerError):
+    """A sealed message that does not open under the key and context it claims."""
+
+
+class SignatureError(PeerError):
+    """A signature, receipt or certificate that does not verify."""
+
+
+class VerificationFailed(PeerError):
+    """A report whose validity proof does not hold."""
+
+
+class MachineError(FleetcountError):
+    """Disk, store, clock or network of this machine failed."""
+
+
+class RejectReason(enum.Enum):
+    """Why an aggregator refused a report; the closed list counted at every aggregator (docs/wire.md, "Refusals").
+
+    The value is the number on the wire; 0 is never used.
+    """
+
+    UNKNOWN_TASK = 1
+    UNKNOWN_SESSION = 2
+    TOO_EARLY = 3
+    TOO_LATE = 4
+    MALFORMED = 5
+    BAD_SEAL = 6
+    DUPLICATE_OTHER_BYTES = 7
+    OVER_QUOTA = 8
+    HALF_PAIR = 9
+    MISSING_AT_PEER = 10
+    INVALID_PROOF = 11
+    BAD_CERTIFICATE = 12
+    BAD_SIGNATURE = 13
+    EXPIRED = 14
+    UNKNOWN_KEY = 15
+    WRONG_ROUND = 16
+    TASK_CLOSED = 17
+    BUSY = 18
+
+    @property
+    def label(self) -> str:
+        """The reason as metrics, logs and people spell it: lower case with underscores."""
+        return self.name.lower()
+
+    @property
+    def final(self) -> bool:
+        """Whether sending the same bytes again is pointless (False: the sender should retry later)."""
+        return self not in {RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_SESSION}
+
+
+class Refused(PeerError):
+    """The other side refused, with a reason from the closed list."""
+
+    def __init__(self, reason: RejectReason) -> None:
+        super().__init__(reason.label)
+        self.reason = reason

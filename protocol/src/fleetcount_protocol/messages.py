@@ -1,0 +1,251 @@
+"""The messages of the protocol as domain values: what devices, aggregators and peers say to each other.
+
+Free of protobuf; `codec` turns them into wire bytes and back.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+
+__all__ = [
+    "BatchDecision",
+    "BatchProposal",
+    "BatchReply",
+    "Commitment",
+    "FinishBatch",
+    "Instalment",
+    "MissingReport",
+    "NoisedShare",
+    "PeerVerifierShare",
+    "ProposedReport",
+    "Receipt",
+    "RecordSignature",
+    "Refusal",
+    "RejectedReport",
+    "SealSet",
+    "SessionAccepted",
+    "SessionRefused",
+    "SessionRequest",
+    "SetAgreed",
+    "VerifierMessage",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+    """A device opens a session with one aggregator (docs/wire.md, "Session").
+
+    `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `certificate` the device's X.509 leaf, DER;
+    `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `session.session_request_bytes`, DER.
+    """
+
+    aggregator_id: AggregatorId
+    key_id: int
+    sealed_secret: bytes
+    certificate: bytes
+    expiry: int
+    signature: bytes
+
+    @cached_property
+    def session_id(self) -> SessionId:
+        """The session's name, the same on both sides: from the signed bytes, so that a re-send opens the same session."""
+        from fleetcount_protocol.session import session_request_bytes
+
+        return SessionId(hashlib.sha256(session_request_bytes(self)).digest()[:16])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionAccepted:
+    """The aggregator holds the session's secret durably until `expiry`."""
+
+    session_id: SessionId
+    expiry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRefused:
+    """The aggregator does not open the session, and why."""
+
+    session_id: SessionId
+    reason: RejectReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instalment:
+    """One sealed part of a report for one aggregator.
+
+    `round` is 1 or 2 for the instalments of a two-round report, 0 for a report that travels whole. `public_share` is empty
+    in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report").
+    """
+
+    task_id: TaskId
+    report_id: ReportId
+    session_id: SessionId
+    round: int
+    public_share: bytes
+    ciphertext: bytes
+
+    def __post_init__(self) -> None:
+        if self.round not in (0, 1, 2):
+            raise DecodeError(f"round is {self.round}, not 0, 1 or 2")
+        if self.round == 1 and self.public_share:
+            raise DecodeError("round one carries no public share")
+
+    @property
+    def digest(self) -> Digest:
+        """SHA-256 over the instalment's canonical bytes: what a receipt covers and what "the same bytes" means."""
+        from fleetcount_protocol.receipts import instalment_digest
+
+        return instalment_digest(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The aggregator's promise, made after its commit: durable here, and counted if the report is complete everywhere."""
+
+    task_id: TaskId
+    report_id: ReportId
+    round: int
+    session_id: SessionId
+    digest: Digest
+    mac: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An instalment that was not stored, and why."""
+
+    task_id: TaskId
+    report_id: ReportId
+    round: int
+    session_id: SessionId
+    reason: RejectReason
+
+
+# Between aggregators. The leader drives; every request may be repeated and is answered with the same bytes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedReport:
+    """A report complete at the leader: its public share's digest and the leader's verifier share."""
+
+    report_id: ReportId
+    public_share_digest: Digest
+    verifier_share: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProposal:
+    """Leader to helper: reports to verify together, numbered from 0 within the task."""
+
+    task_id: TaskId
+    batch: int
+    reports: tuple[ProposedReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerVerifierShare:
+    """The helper's verifier share of a proposed report."""
+
+    report_id: ReportId
+    verifier_share: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingReport:
+    """The helper does not hold this report complete, or holds other bytes: it is out everywhere."""
+
+    report_id: ReportId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedReport:
+    """The helper cannot verify this report, and why: it is out everywhere."""
+
+    report_id: ReportId
+    reason: RejectReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReply:
+    """Helper to leader: one answer a proposed report, in the proposal's order."""
+
+    task_id: TaskId
+    batch: int
+    answers: tuple[PeerVerifierShare | MissingReport | RejectedReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierMessage:
+    """The combined verifier message of a report whose proof holds for the leader."""
+
+    report_id: ReportId
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishBatch:
+    """Leader to helper: the messages of the batch's surviving reports; every other report of the batch is out."""
+
+    task_id: TaskId
+    batch: int
+    messages: tuple[VerifierMessage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDecision:
+    """Helper to leader: which of the finished reports the helper accepts."""
+
+    task_id: TaskId
+    batch: int
+    accepted: tuple[ReportId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealSet:
+    """Leader to helper: the whole accepted set, and its digest (docs/wire.md, "Set digest"). One set a task, for ever."""
+
+    task_id: TaskId
+    accepted: tuple[ReportId, ...]
+    set_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAgreed:
+    """Helper to leader: the helper computed the same digest and has stored it."""
+
+    task_id: TaskId
+    set_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commitment:
+    """SHA-256 of an aggregator's noised share, exchanged before any share is opened."""
+
+    task_id: TaskId
+    aggregator_id: AggregatorId
+    set_digest: Digest
+    commitment: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedShare:
+    """An aggregator's sum of shares plus its own noise: canonical field elements, and the blind of its commitment."""
+
+    task_id: TaskId
+    aggregator_id: AggregatorId
+    set_digest: Digest
+    vector: bytes = field(repr=False)
+    blind: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSignature:
+    """An aggregator's Ed25519 signature over the canonical bytes of the release record."""
+
+    task_id: TaskId
+    aggregator_id: AggregatorId
+    signature: bytes
