@@ -1,0 +1,40 @@
+# The front door. Every target sets up what it needs in .venv (never as root, never outside the repository).
+#   make demo ARGS="--vehicles 500 --epsilon 0.5"      options of a target go into ARGS
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-quick check bench reproduce clean
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@echo '  Options go into ARGS, for example: make demo ARGS="--vehicles 500 --epsilon 0.5"'
+
+setup: ## prepare .venv in the repository, and nothing else
+	@$(PYTHON) scripts/bootstrap.py all
+
+demo: setup ## count 2,000 vehicles on the Bologna map with two aggregators; writes out/
+	@$(BIN)/fleetcount demo $(ARGS)
+
+test: ## every test; says what could not run here
+	@$(PYTHON) scripts/bootstrap.py test
+	@scripts/test $(ARGS)
+
+test-quick: ## the tests that take less than ten seconds each
+	@$(PYTHON) scripts/bootstrap.py test
+	@scripts/test -m "not slow" $(ARGS)
+
+check: ## ruff, mypy, pyright, import-linter, generated code
+	@$(PYTHON) scripts/bootstrap.py check
+	@scripts/check
+
+bench: ## ours and the peer in one run; JSON in out/bench.json
+	@$(PYTHON) scripts/bootstrap.py test
+	@$(BIN)/python scripts/bench.py $(ARGS)
+
+reproduce: setup ## the papers' experiments: figures, tables and claims.json in out/reproduce
+	@$(BIN)/fleetcount reproduce all --output out/reproduce $(ARGS)
+
+clean: ## remove .venv, out and caches
+	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
