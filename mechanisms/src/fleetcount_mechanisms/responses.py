@@ -1,0 +1,509 @@
+"""Randomized responses a device computes alone: two-coin, Warner, Mangat, k-ary, and unary encodings of bits.
+
+It must not look at a truth outside `randomize`, and must not round a probability towards less privacy: from_epsilon
+never gives more than was asked.
+
+Each response has outputs 0..V; the estimate of the cells 1..V takes the (noised) counts of all outputs, and their sum
+stands for the number of devices.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import exp, sqrt
+from typing import Protocol, Self
+
+from fleetcount_mechanisms.errors import (
+    MechanismError,
+    require_at_least,
+    require_counts,
+    require_fraction,
+    require_open_unit,
+    require_position,
+    require_positive,
+)
+from fleetcount_mechanisms.exponential import decimal_of, exp_decimal, float_up, fraction_down, fraction_up, log_decimal
+from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
+
+__all__ = [
+    "KaryResponse",
+    "Mangat",
+    "MangatVector",
+    "OptimizedUnaryEncoding",
+    "RandomizedResponse",
+    "TwoCoin",
+    "Warner",
+    "k_ary_sd",
+    "mangat_sd",
+    "two_coin_sd",
+    "unary_sd",
+    "warner_sd",
+]
+
+# from_epsilon gives probabilities as multiples of one in a thousand million.
+_GRID = 10**9
+_ONE = Fraction(1)
+
+
+class RandomizedResponse(Protocol):
+    """What every single-answer response offers."""
+
+    @property
+    def values(self) -> int:
+        """V, the number of cells; outputs are 0..V."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """The exact loss of one answer, rounded up to a float."""
+        ...
+
+    def probability(self, output: int, truth: int) -> Fraction:
+        """Return P[output | truth]."""
+        ...
+
+    def randomize(self, truth: int, source: RandomSource) -> int:
+        """Return the answer to give for a truth in 0..V."""
+        ...
+
+    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
+        """Return the estimates of cells 1..V from the counts of outputs 0..V."""
+        ...
+
+
+def _log_ratio_up(numerator: Fraction, denominator: Fraction) -> float:
+    if denominator == 0:
+        return float("inf")
+    ratio = numerator / denominator
+    return 0.0 if ratio == 1 else float_up(log_decimal(decimal_of(ratio)))
+
+
+def _probability_below(epsilon: Fraction, others: int) -> Fraction:
+    """Return the largest grid value at or below e**epsilon / (e**epsilon + others)."""
+    power = exp_decimal(require_positive("epsilon", epsilon))
+    keep = fraction_down(power / (power + others), _GRID)
+    if not Fraction(1, others + 1) < keep < 1:
+        raise MechanismError(
+            f"epsilon is {epsilon}, allowed: one whose {others + 1} probabilities differ by more than 1/{_GRID}"
+        )
+    return keep
+
+
+def _probability_above(epsilon: Fraction, extra: int) -> Fraction:
+    """Return the smallest grid value at or above 1 / (e**epsilon + extra)."""
+    flip = fraction_up(1 / (exp_decimal(require_positive("epsilon", epsilon)) + extra), _GRID)
+    if not 0 < flip < Fraction(1, 1 + extra):
+        raise MechanismError(f"epsilon is {epsilon}, allowed: one whose probabilities differ by more than 1/{_GRID}")
+    return flip
+
+
+def _sd(count: float, population: float, given_yes: float, given_no: float) -> float:
+    """Return the sd of (Y - N B)/(A - B) for n Yes among N, A = P[1 | Yes], B = P[1 | No]."""
+    if not 0 <= count <= population:
+        raise MechanismError(f"count is {count}, allowed: 0 <= count <= population = {population}")
+    variance = count * given_yes * (1 - given_yes) + (population - count) * given_no * (1 - given_no)
+    return sqrt(variance) / abs(given_yes - given_no)
+
+
+def _two_outputs(counts: Sequence[int], given_yes: Fraction, given_no: Fraction) -> tuple[Fraction]:
+    require_counts("counts", counts, 2)
+    zeros, ones = counts
+    return ((ones - (zeros + ones) * given_no) / (given_yes - given_no),)
+
+
+@dataclass(frozen=True, slots=True)
+class _BinaryLaw:
+    """A yes/no channel with P[1 | Yes] and P[1 | No], drawn by one uniform on their common denominator."""
+
+    given_yes: Fraction
+    given_no: Fraction
+    uniform: UniformBelow = field(init=False, repr=False, compare=False)
+    limits: tuple[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        common = self.given_yes.denominator * self.given_no.denominator
+        object.__setattr__(self, "uniform", UniformBelow(bound=common))
+        object.__setattr__(self, "limits", (int(self.given_no * common), int(self.given_yes * common)))
+
+    def probability(self, output: int, truth: int) -> Fraction:
+        require_position(truth, 1)
+        if output not in (0, 1):
+            raise MechanismError(f"output is {output}, allowed: 0 or 1")
+        one = self.given_yes if truth else self.given_no
+        return one if output else 1 - one
+
+    def draw(self, truth: int, source: RandomSource) -> int:
+        limit = self.limits[require_position(truth, 1)]
+        return int(self.uniform.draw(source) < limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Binary:
+    """What the yes/no responses share; a subclass sets _law."""
+
+    _law: _BinaryLaw = field(init=False, repr=False, compare=False)
+
+    @property
+    def values(self) -> int:
+        """V = 1: output 1 is Yes, output 0 is No."""
+        return 1
+
+    def probability(self, output: int, truth: int) -> Fraction:
+        """Return P[output | truth].
+
+        Raises:
+            MechanismError: output or truth is neither 0 nor 1.
+        """
+        return self._law.probability(output, truth)
+
+    def randomize(self, truth: int, source: RandomSource) -> int:
+        """Return the device's answer, 0 or 1, from one draw.
+
+        Raises:
+            MechanismError: the truth is neither 0 nor 1 (the message withholds it).
+        """
+        return self._law.draw(truth, source)
+
+    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction]:
+        """Return the unbiased estimate of the number of Yes, (Y - N B)/(A - B), from the counts of outputs 0 and 1.
+
+        Raises:
+            MechanismError: not exactly two counts.
+        """
+        return _two_outputs(counts, self._law.given_yes, self._law.given_no)
+
+    def standard_deviation(self, count: int, population: int) -> float:
+        """Return the sd of the estimate for `count` Yes among `population`, before central noise."""
+        return _sd(count, population, float(self._law.given_yes), float(self._law.given_no))
+
+
+@dataclass(frozen=True, slots=True)
+class TwoCoin(_Binary):
+    """Two coins: with probability q the truth, otherwise Yes with probability r ([SP] appendix A, Eq. 30).
+
+    A = P[1 | Yes] = q + (1 - q) r, B = P[1 | No] = (1 - q) r; truth_probability is q, yes_probability is r.
+
+    Raises:
+        MechanismError: q or r not exact or not in (0, 1).
+    """
+
+    truth_probability: Fraction
+    yes_probability: Fraction
+
+    def __post_init__(self) -> None:
+        """Check both coins."""
+        truth = require_open_unit("truth probability", self.truth_probability)
+        given_no = (1 - truth) * require_open_unit("yes probability", self.yes_probability)
+        object.__setattr__(self, "truth_probability", truth)
+        object.__setattr__(self, "yes_probability", Fraction(self.yes_probability))
+        object.__setattr__(self, "_law", _BinaryLaw(truth + given_no, given_no))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction, yes_probability: Fraction = Fraction(1, 2)) -> Self:
+        """Return the coins with the given second coin whose loss is at most epsilon.
+
+        With r and its complement, the smaller one m decides: q <= (E - 1) m / (1 + (E - 1) m), E = e**epsilon.
+
+        Raises:
+            MechanismError: epsilon not above 0 or too small for the grid of 10**-9, or r not in (0, 1).
+        """
+        second = require_open_unit("yes probability", yes_probability)
+        odds = (exp_decimal(require_positive("epsilon", epsilon)) - 1) * decimal_of(min(second, 1 - second))
+        return cls(fraction_down(odds / (1 + odds), _GRID), second)
+
+    @property
+    def epsilon_yes(self) -> float:
+        """ln(A/B), the loss when the answer is Yes, rounded up (Equation 30)."""
+        return _log_ratio_up(self._law.given_yes, self._law.given_no)
+
+    @property
+    def epsilon_no(self) -> float:
+        """ln((1 - B)/(1 - A)), the loss when the answer is No, rounded up; the paper leaves it out."""
+        return _log_ratio_up(1 - self._law.given_no, 1 - self._law.given_yes)
+
+    @property
+    def epsilon(self) -> float:
+        """The loss of one answer, the larger of the two, rounded up."""
+        return max(self.epsilon_yes, self.epsilon_no)
+
+
+@dataclass(frozen=True, slots=True)
+class Warner(_Binary):
+    """Warner's response: the truth with probability `keep`, its opposite otherwise.
+
+    Raises:
+        MechanismError: keep not exact or not in (1/2, 1).
+    """
+
+    keep: Fraction
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        keep = require_fraction("keep", self.keep)
+        if not Fraction(1, 2) < keep < 1:
+            raise MechanismError(f"keep is {keep}, allowed: 1/2 < keep < 1")
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "_law", _BinaryLaw(keep, 1 - keep))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction) -> Self:
+        """Return the response with keep = e**eps/(e**eps + 1) rounded down, so its loss is at most epsilon.
+
+        Raises:
+            MechanismError: epsilon not above 0, or too small or large for the grid of 10**-9.
+        """
+        return cls(_probability_below(epsilon, 1))
+
+    @property
+    def epsilon(self) -> float:
+        """ln(keep/(1 - keep)), rounded up."""
+        return _log_ratio_up(self.keep, 1 - self.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Mangat(_Binary):
+    """Mangat's response: Yes answers Yes; No answers Yes with probability `flip`, No otherwise.
+
+    One-sided: a Yes is always deniable, (ln 1/flip, "No may leak")-asymmetric differential privacy ([ADP]); an answer
+    No proves a No.
+
+    Raises:
+        MechanismError: flip not exact or not in (0, 1).
+    """
+
+    flip: Fraction
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        flip = require_open_unit("flip", self.flip)
+        object.__setattr__(self, "flip", flip)
+        object.__setattr__(self, "_law", _BinaryLaw(_ONE, flip))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction) -> Self:
+        """Return the response with flip = e**-eps rounded up, so its one-sided loss is at most epsilon.
+
+        Raises:
+            MechanismError: epsilon not above 0, or too small for the grid of 10**-9.
+        """
+        return cls(_probability_above(epsilon, 0))
+
+    @property
+    def epsilon(self) -> float:
+        """The one-sided loss ln(1/flip) of a Yes, rounded up; a No has no finite loss."""
+        return _log_ratio_up(_ONE, self.flip)
+
+
+@dataclass(frozen=True, slots=True)
+class KaryResponse:
+    """k-ary randomized response on outputs 0..V, k = V + 1: the truth with probability `keep`, else another.
+
+    Raises:
+        MechanismError: V below 1, keep not exact or not in (1/(V + 1), 1).
+    """
+
+    keep: Fraction
+    values: int
+    _uniform: UniformBelow = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the probability."""
+        require_at_least("values", self.values, 1)
+        keep = require_fraction("keep", self.keep)
+        if not Fraction(1, self.values + 1) < keep < 1:
+            raise MechanismError(f"keep is {keep}, allowed: 1/{self.values + 1} < keep < 1")
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "_uniform", UniformBelow(bound=keep.denominator * self.values))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
+        """Return the response with keep = e**eps/(e**eps + V) rounded down, so its loss is at most epsilon.
+
+        Raises:
+            MechanismError: V below 1, epsilon not above 0, or too small or large for the grid of 10**-9.
+        """
+        return cls(_probability_below(epsilon, require_at_least("values", values, 1)), values)
+
+    @property
+    def other(self) -> Fraction:
+        """The probability Q of each output that is not the truth."""
+        return (1 - self.keep) / self.values
+
+    @property
+    def epsilon(self) -> float:
+        """ln(keep/Q), rounded up."""
+        return _log_ratio_up(self.keep, self.other)
+
+    def probability(self, output: int, truth: int) -> Fraction:
+        """Return P[output | truth].
+
+        Raises:
+            MechanismError: output or truth not in 0..V.
+        """
+        if not 0 <= output <= self.values:
+            raise MechanismError(f"output is {output}, allowed: 0..{self.values}")
+        return self.keep if output == require_position(truth, self.values) else self.other
+
+    def randomize(self, truth: int, source: RandomSource) -> int:
+        """Return the device's answer in 0..V, from one draw whose cost does not depend on V.
+
+        Raises:
+            MechanismError: the truth is not in 0..V (the message withholds it).
+        """
+        position = require_position(truth, self.values)
+        number = self._uniform.draw(source)
+        # `lie` numbers of weight denominator - numerator for each of the V others, the rest for the truth.
+        weight = self.keep.denominator - self.keep.numerator
+        lie = number // weight
+        lie += lie >= position
+        return (position, lie)[number < weight * self.values]
+
+    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
+        """Return the unbiased estimates (Y_v - N Q)/(P - Q) of cells 1..V from the counts of outputs 0..V.
+
+        Raises:
+            MechanismError: not exactly V + 1 counts.
+        """
+        require_counts("counts", counts, self.values + 1)
+        expected = sum(counts) * self.other
+        return tuple((count - expected) / (self.keep - self.other) for count in counts[1:])
+
+    def standard_deviation(self, count: int, population: int) -> float:
+        """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
+        return _sd(count, population, float(self.keep), float(self.other))
+
+
+@dataclass(frozen=True, slots=True)
+class _BitVector:
+    """What the unary encodings share: V independent yes/no channels, one a cell."""
+
+    values: int
+    _law: _BinaryLaw = field(init=False, repr=False, compare=False)
+
+    def bit_probability(self, output: int, truth: int) -> Fraction:
+        """Return P[a cell's bit says `output` | its truth].
+
+        Raises:
+            MechanismError: output or truth is neither 0 nor 1.
+        """
+        return self._law.probability(output, truth)
+
+    def randomize_bits(self, truth_bits: Sequence[int], source: RandomSource) -> tuple[int, ...]:
+        """Return V answered bits for V true bits.
+
+        Raises:
+            MechanismError: not exactly V bits, or one that is neither 0 nor 1 (the message withholds it).
+        """
+        require_counts("truth bits", truth_bits, self.values)
+        limits = [self._law.limits[require_position(bit, 1)] for bit in truth_bits]
+        numbers = self._law.uniform.draw_many(source, self.values)
+        return tuple(int(number < limit) for number, limit in zip(numbers, limits, strict=True))
+
+    def estimate_from_counts(self, ones: Sequence[int], devices: int) -> tuple[Fraction, ...]:
+        """Return the unbiased estimates of cells 1..V from the counts of ones and the (noised) number of devices.
+
+        Raises:
+            MechanismError: not exactly V counts.
+        """
+        require_counts("ones", ones, self.values)
+        yes, no = self._law.given_yes, self._law.given_no
+        return tuple((count - devices * no) / (yes - no) for count in ones)
+
+    def standard_deviation(self, count: int, population: int) -> float:
+        """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
+        return _sd(count, population, float(self._law.given_yes), float(self._law.given_no))
+
+
+@dataclass(frozen=True, slots=True)
+class MangatVector(_BitVector):
+    """Mangat's response on every cell of a multi-hot vector: a 1 stays, a 0 becomes 1 with probability `flip`.
+
+    Removing one visited place costs ln(1/flip), removing m of them m times as much (vector policy, [ADP]).
+
+    Raises:
+        MechanismError: V below 1, flip not exact or not in (0, 1).
+    """
+
+    flip: Fraction
+
+    def __init__(self, flip: Fraction, values: int) -> None:
+        """Check the probability."""
+        object.__setattr__(self, "flip", require_open_unit("flip", flip))
+        object.__setattr__(self, "values", require_at_least("values", values, 1))
+        object.__setattr__(self, "_law", _BinaryLaw(_ONE, self.flip))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
+        """Return the response with flip = e**-eps rounded up; epsilon is the loss of one place.
+
+        Raises:
+            MechanismError: V below 1, epsilon not above 0, or too small for the grid of 10**-9.
+        """
+        return cls(_probability_above(epsilon, 0), values)
+
+    @property
+    def epsilon(self) -> float:
+        """The one-sided loss ln(1/flip) of one visited place, rounded up."""
+        return _log_ratio_up(_ONE, self.flip)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizedUnaryEncoding(_BitVector):
+    """Optimized unary encoding, for comparison: the true cell's bit is 1 with probability 1/2, every other with `flip`.
+
+    Raises:
+        MechanismError: V below 1, flip not exact or not in (0, 1/2).
+    """
+
+    flip: Fraction
+
+    def __init__(self, flip: Fraction, values: int) -> None:
+        """Check the probability."""
+        exact = require_fraction("flip", flip)
+        if not 0 < exact < Fraction(1, 2):
+            raise MechanismError(f"flip is {exact}, allowed: 0 < flip < 1/2")
+        object.__setattr__(self, "flip", exact)
+        object.__setattr__(self, "values", require_at_least("values", values, 1))
+        object.__setattr__(self, "_law", _BinaryLaw(Fraction(1, 2), exact))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
+        """Return the response with flip = 1/(e**eps + 1) rounded up, so its loss on one-hot truths is at most epsilon.
+
+        Raises:
+            MechanismError: V below 1, epsilon not above 0, or too small for the grid of 10**-9.
+        """
+        return cls(_probability_above(epsilon, 1), values)
+
+    @property
+    def epsilon(self) -> float:
+        """The loss ln((1 - flip)/flip) of a one-hot truth that moves, rounded up."""
+        return _log_ratio_up(1 - self.flip, self.flip)
+
+
+def two_coin_sd(count: int, population: int, truth_probability: float, yes_probability: float) -> float:
+    """Return the sd of the two-coin estimate: sqrt(n A(1-A) + (N-n) B(1-B))/q."""
+    given_no = (1 - truth_probability) * yes_probability
+    return _sd(count, population, truth_probability + given_no, given_no)
+
+
+def warner_sd(epsilon: float, population: int) -> float:
+    """Return the sd of Warner's estimate, sqrt(N e**eps)/(e**eps - 1), the same for every count."""
+    keep = 1 / (1 + exp(-epsilon))
+    return _sd(0, population, keep, 1 - keep)
+
+
+def mangat_sd(epsilon: float, population: int, count: int) -> float:
+    """Return the sd of Mangat's estimate, sqrt((N-n) e**-eps/(1 - e**-eps))."""
+    return _sd(count, population, 1.0, exp(-epsilon))
+
+
+def k_ary_sd(epsilon: float, outputs: int, population: int, count: int) -> float:
+    """Return the sd of a cell of k-ary randomized response with k outputs."""
+    weight = exp(epsilon) + outputs - 1
+    return _sd(count, population, exp(epsilon) / weight, 1 / weight)
+
+
+def unary_sd(epsilon: float, population: int, count: int) -> float:
+    """Return the sd of a cell of the optimized unary encoding."""
+    return _sd(count, population, 0.5, 1 / (exp(epsilon) + 1))
