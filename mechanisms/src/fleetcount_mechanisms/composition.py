@@ -1,0 +1,223 @@
+"""What several releases cost together: basic, optimal (Kairouz-Oh-Viswanath) and asymmetric composition.
+
+Pure functions of the losses asked for; it keeps no ledger, knows no device and no clock, and never refuses a release
+itself.
+"""
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from fleetcount_mechanisms.errors import MechanismError, require_fraction
+from fleetcount_mechanisms.exponential import exp_minus_bounds, float_up, near_log
+from fleetcount_mechanisms.policies import Intersection, Policy
+
+__all__ = [
+    "Guarantee",
+    "affordable_queries",
+    "asymmetric_optimal_epsilon",
+    "basic_epsilon",
+    "compose_asymmetric",
+    "optimal_delta",
+    "optimal_epsilon",
+    "optimal_epsilon_per_query",
+    "optimal_epsilon_repeated",
+]
+
+LARGEST_OUTCOMES = 20_000
+LARGEST_EPSILON = 700
+INVERSE_DENOMINATOR = 10**12
+PRECISION_BITS = 96
+
+RecordT = TypeVar("RecordT", bound=Hashable)
+
+
+def basic_epsilon(epsilons: Iterable[Fraction]) -> Fraction:
+    """Return the sum of the losses: pure eps-DP of everything together, also when queries are chosen adaptively."""
+    return sum((_checked_epsilon(epsilon) for epsilon in epsilons), Fraction(0))
+
+
+def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
+    """Return the smallest eps such that the composition of pure eps_i-DP releases is (eps, delta)-DP, rounded up.
+
+    Valid for adaptive queries and exact for the worst mechanisms, whose i-th output separates two databases as a
+    randomized response does. With P and Q the probabilities of an outcome under the two, delta(eps) = sum of max(0, P
+    - e^eps Q) is a maximum over sets of outcomes, so e^eps = max over sets of (P(set) - delta) / Q(set), attained by
+    the sets that hold the outcomes of largest P/Q. All of it is exact rational arithmetic on an upper bound of each
+    e^eps_i (2^-96 apart).
+
+    Source: Kairouz, Oh, Viswanath, "The composition theorem for differential privacy", Theorems 3.3 and 3.5.
+    Raises MechanismError for an eps_i outside (0, 700], delta outside [0, 1), or losses of too many different kinds
+    (more than 20,000 outcomes; releases of equal eps count as one kind).
+    """
+    _require_delta(delta)
+    outcomes, total_weight = _outcomes(epsilons)
+    if not outcomes:
+        return 0.0
+    slack = delta * total_weight
+    best, first, second = Fraction(1), 0, 0
+    for weight, other in outcomes:
+        first, second = first + weight, second + other
+        best = max(best, (first - slack) / second)
+    return _log_up(best)
+
+
+def optimal_epsilon_repeated(epsilon: Fraction, queries: int, delta: Fraction) -> float:
+    """Return the optimal total eps of `queries` releases of the same eps at this delta, rounded up (see
+    `optimal_epsilon`)."""
+    _require_queries(queries)
+    return optimal_epsilon((epsilon,) * queries, delta)
+
+
+def optimal_delta(epsilons: Sequence[Fraction], total: Fraction) -> float:
+    """Return the smallest delta such that the composition is (total, delta)-DP, rounded up; 0 from the basic sum on.
+
+    Source: as `optimal_epsilon`. Raises MechanismError for the same inputs, or a negative total.
+    """
+    if not 0 <= total <= LARGEST_EPSILON:
+        raise MechanismError(f"total epsilon is {total}; it must be in [0, {LARGEST_EPSILON}]")
+    if basic_epsilon(epsilons) <= total:
+        return 0.0
+    outcomes, total_weight = _outcomes(epsilons)
+    factor = _exponential_below(total)
+    excess = sum((max(Fraction(0), first - factor * second) for first, second in outcomes), Fraction(0))
+    return min(1.0, math.nextafter(float(excess / total_weight), math.inf))
+
+
+def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) -> Fraction:
+    """Return the largest eps a query (a multiple of 1e-12, rounded down) so that `queries` of them stay within `total`.
+
+    Never below the basic share total / queries. Raises MechanismError when total is not in (0, 700] or queries is
+    below 1.
+    """
+    _checked_epsilon(total)
+    _require_queries(queries)
+    _require_delta(delta)
+    low, high = (
+        0,
+        int(INVERSE_DENOMINATOR * min(total + 1 + Fraction(_log_up(1 / (1 - delta))), Fraction(LARGEST_EPSILON))),
+    )
+    while high - low > 1:
+        middle = (low + high) // 2
+        if optimal_epsilon_repeated(Fraction(middle, INVERSE_DENOMINATOR), queries, delta) <= total:
+            low = middle
+        else:
+            high = middle
+    return max(Fraction(low, INVERSE_DENOMINATOR), total / queries)
+
+
+def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fraction(0)) -> int:
+    """Return how many releases of this eps fit into `total` at this delta; delta 0 is basic composition.
+
+    Raises MechanismError when more than 20,000 would fit at delta > 0.
+    """
+    _checked_epsilon(epsilon)
+    _require_delta(delta)
+    count = int(total / epsilon)
+    if delta == 0:
+        return count
+    while optimal_epsilon_repeated(epsilon, count + 1, delta) <= total:
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee(Generic[RecordT]):
+    """An (eps, policy)-ADP promise: Pr[M(X) = z] <= e^eps Pr[M(X') = z] for all X ~policy X' ([ADP] Def IV.2)."""
+
+    epsilon: Fraction
+    policy: Policy[RecordT]
+
+    def __post_init__(self) -> None:
+        """Refuse an eps outside (0, 700]."""
+        _checked_epsilon(self.epsilon)
+
+
+def compose_asymmetric(guarantees: Sequence[Guarantee[RecordT]]) -> Guarantee[RecordT]:
+    """Return the promise of several mechanisms together: eps adds, over the intersection of the relations.
+
+    Source: [ADP] Theorem VIII.6 with "sum of policies" replaced by what its proof needs (see `policies.OrPolicy`).
+    Raises MechanismError for an empty sequence.
+    """
+    relation = Intersection(parts=tuple(guarantee.policy for guarantee in guarantees))
+    return Guarantee(epsilon=basic_epsilon(guarantee.epsilon for guarantee in guarantees), policy=relation)
+
+
+def asymmetric_optimal_epsilon(epsilons: Iterable[Fraction], delta: Fraction) -> float:
+    """Return the exact optimum for one-sided promises: sum of eps_i + ln(1 - delta), at least 0, rounded up.
+
+    There is no square-root saving here. The worst one-sided mechanism gives one output surely under X and with
+    probability e^-eps under X'; after Q of them Pr = 1 against e^-sum, so delta(eps) = 1 - e^(eps - sum). AGeo's rows
+    attain it.
+    """
+    _require_delta(delta)
+    total = float(basic_epsilon(epsilons)) + math.log1p(-float(delta))
+    return max(0.0, math.nextafter(math.nextafter(total, math.inf), math.inf))
+
+
+def _outcomes(epsilons: Sequence[Fraction]) -> tuple[list[tuple[int, int]], int]:
+    """Return integer weights (under X, under X') of the outcomes, largest ratio first, and their common total."""
+    groups = Counter(_checked_epsilon(epsilon) for epsilon in epsilons)
+    if math.prod(count + 1 for count in groups.values()) > LARGEST_OUTCOMES:
+        raise MechanismError(
+            f"{len(epsilons)} releases of {len(groups)} different eps give more than {LARGEST_OUTCOMES} outcomes"
+        )
+    outcomes, total = [(1, 1)], 1
+    for epsilon, count in groups.items():
+        rises = _binomial_weights(epsilon, count)
+        outcomes = [(a * x, b * y) for (a, b), (x, y) in itertools.product(outcomes, rises)]
+        total *= sum(weight for weight, _ in rises)
+    outcomes.sort(key=functools.cmp_to_key(_larger_ratio_first))
+    return (outcomes if epsilons else []), total
+
+
+def _larger_ratio_first(one: tuple[int, int], two: tuple[int, int]) -> int:
+    return two[0] * one[1] - one[0] * two[1]
+
+
+def _binomial_weights(epsilon: Fraction, count: int) -> list[tuple[int, int]]:
+    unit = 1 << PRECISION_BITS
+    grown = math.ceil(_exponential_above(epsilon) * unit)
+    powers = [grown ** (count - less) * unit**less for less in range(count + 1)]
+    return [
+        (math.comb(count, less) * powers[less], math.comb(count, less) * powers[count - less])
+        for less in range(count + 1)
+    ]
+
+
+def _log_up(ratio: Fraction) -> float:
+    return float_up(near_log(ratio))
+
+
+def _exponential_above(exponent: Fraction) -> Fraction:
+    """Return a rational in [e^exponent, e^exponent (1 + 2^-95)]."""
+    bits = PRECISION_BITS + 2 * math.ceil(exponent)
+    return Fraction(1 << bits, exp_minus_bounds(exponent, bits)[0])
+
+
+def _exponential_below(exponent: Fraction) -> Fraction:
+    """Return a rational in [e^exponent (1 - 2^-95), e^exponent]."""
+    bits = PRECISION_BITS + 2 * math.ceil(exponent)
+    return Fraction(1 << bits, exp_minus_bounds(exponent, bits)[1])
+
+
+def _checked_epsilon(epsilon: Fraction) -> Fraction:
+    exact = require_fraction("epsilon", epsilon)
+    if not 0 < exact <= LARGEST_EPSILON:
+        raise MechanismError(f"epsilon is {epsilon}; it must be in (0, {LARGEST_EPSILON}]")
+    return exact
+
+
+def _require_delta(delta: Fraction) -> None:
+    if not 0 <= require_fraction("delta", delta) < 1:
+        raise MechanismError(f"delta is {delta}; it must be in [0, 1)")
+
+
+def _require_queries(queries: int) -> None:
+    if queries < 1:
+        raise MechanismError(f"queries is {queries}; it must be at least 1")
