@@ -1,11 +1,108 @@
-"""Entry point of the `fleetcount` command."""
+"""Entry point of the `fleetcount` command: the table of sub-commands, and errors turned into one line and an exit code.
+
+Every sub-command is imported only when it is called.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
 
 import click
 
+from fleetcount import __version__
+from fleetcount.exits import ExitCode, describe
+from fleetcount.lazy import LazyGroup, table
 
-@click.group()
-def main() -> None:
-    """Count a fleet without tracking it."""
+__all__ = ["cli", "main"]
+
+_TABLE = table(
+    [
+        ("demo", "fleetcount.demo_command", "demo", "Count a fleet on this machine, from keys to picture."),
+        ("keys", "fleetcount.keys_command", "keys", "Make the keys and configurations of a test deployment."),
+        ("task", "fleetcount.task_commands", "task", "Create, sign, submit, follow and fetch a counting task."),
+        ("aggregator", "fleetcount.aggregator_commands", "aggregator", "Run one aggregator."),
+        ("device", "fleetcount.device_commands", "device", "Run one device; read its ledger and spool."),
+        ("doctor", "fleetcount.doctor_command", "doctor", "Check a configuration, its keys, clock and peers."),
+        ("plan", "fleetcount.plan_command", "plan", "What a number of devices and an epsilon will give."),
+        ("remap", "fleetcount.remap_command", "remap", "Read a release with your own prior and loss."),
+        ("microdata", "fleetcount.microdata_command", "microdata", "Publish a table in F'-private buckets."),
+        ("reproduce", "fleetcount.reproduce_command", "reproduce", "Run the papers' experiments."),
+        ("golden", "fleetcount.golden_command", "golden", "Recompute golden numbers through the public API."),
+        ("vectors", "fleetcount.vectors_command", "vectors", "Replay test vectors of shares and proofs."),
+    ]
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=_TABLE,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 a check failed, 2 usage or bad input, 3 refused by policy or protocol, "
+    "4 cannot reach a party, 5 this machine (disk, store), 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="fleetcount", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Count a fleet without tracking it.
+
+    Devices answer counting questions by Sampling Privacy or a randomized response, in secret shares; aggregators that
+    do not collude add them up; only noised counts come out, each with its interval and its privacy statement.
+
+    Start with `fleetcount demo`.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and exit with a documented code; errors are one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name that is not UTF-8, or a terminal that is not, must not end in a traceback.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
+    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _run(arguments: list[str]) -> int:
+    stdout = sys.stdout
+    debugging = os.environ.get("FLEETCOUNT_DEBUG") == "1"
+    try:
+        code = cli.main(args=arguments, prog_name="fleetcount", standalone_mode=False)
+        _flush()
+    except SystemExit as ended:
+        if sys.stdout is not stdout:
+            # click met a broken pipe and replaced the stream: the reader went away (| head), and nothing is left to say.
+            return ExitCode.OK
+        return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    except BrokenPipeError:
+        _silence()
+        return ExitCode.OK
+    except (Exception, KeyboardInterrupt) as error:  # The top of the program: every error becomes one line.
+        if debugging and not isinstance(error, KeyboardInterrupt):
+            raise
+        return _report(error, arguments)
+    return code if isinstance(code, int) and not isinstance(code, bool) else ExitCode.OK
+
+
+def _report(error: BaseException, arguments: list[str]) -> int:
+    command = " ".join(["fleetcount", *(word for word in arguments[:1] if word in _TABLE)])
+    code, line = describe(error, command)
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(line, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):
+        _flush()
+    return int(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+def _silence() -> None:
+    """Point stdout at nothing, so that the interpreter's own last flush finds no broken pipe."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

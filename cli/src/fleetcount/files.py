@@ -1,0 +1,158 @@
+"""Reading what the user names and writing what the user asked for: bounded, whole, and never half.
+
+Refuses by name what is no regular readable file; writes through a temporary name and a rename.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from fleetcount_protocol.errors import MachineError, UsageError
+
+__all__ = ["MAX_TEXT_BYTES", "check_output_directory", "read_bytes", "read_text", "staged_directory", "write_file"]
+
+MAX_TEXT_BYTES: Final = 64 * 2**20
+
+
+def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
+    """Return the whole content of a regular file.
+
+    Raises:
+        UsageError: missing, a directory, a pipe or device, unreadable, empty, or larger than `largest` bytes.
+    """
+    try:
+        # Opening a pipe for reading would wait for its writer for ever: O_NONBLOCK, then look at what was opened.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{_shown(path)} cannot be read: {_reason(error)}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise UsageError(f"{_shown(path)} is {_kind(status.st_mode)}, not a file")
+    with os.fdopen(descriptor, "rb") as file:
+        if not 1 <= status.st_size <= largest:
+            raise UsageError(f"{_shown(path)} has {status.st_size} bytes; it must have 1 to {largest}")
+        content = file.read(largest + 1)
+    if not 1 <= len(content) <= largest:
+        raise UsageError(f"{_shown(path)} has {len(content)} bytes; it must have 1 to {largest}")
+    return content
+
+
+def read_text(path: Path, *, largest: int = MAX_TEXT_BYTES) -> str:
+    """Return a regular file's content as UTF-8 text without NUL.
+
+    Raises:
+        UsageError: as `read_bytes`, or not UTF-8, or with a NUL inside.
+    """
+    try:
+        text = read_bytes(path, largest=largest).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{_shown(path)} is not UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise UsageError(f"{_shown(path)} holds a NUL character at position {text.index(chr(0))}")
+    return text
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:
+    """Write a file whole or not at all, durable before it appears under its name.
+
+    Raises:
+        UsageError: it exists and `overwrite` is False, or its directory does not take files.
+        MachineError: the disk does not take it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise UsageError(f"{_shown(path)} cannot be written: {_reason(error)}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _appear(temporary, path, overwrite=overwrite)
+    except FileExistsError as error:
+        raise UsageError(f"{_shown(path)} exists already; nothing was written") from error
+    except OSError as error:
+        raise MachineError(f"{_shown(path)} cannot be written: {_reason(error)}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _appear(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    if overwrite:
+        temporary.replace(path)
+    else:
+        path.hardlink_to(temporary)
+
+
+def check_output_directory(path: Path, *, fresh: bool = False) -> None:
+    """Refuse an output directory that cannot take files, before any work is done; create nothing.
+
+    Raises:
+        UsageError: it is no directory, or not writable, or (with `fresh`) it is there and not empty.
+    """
+    if "\0" in str(path):
+        raise UsageError(f"output {_shown(path)} holds a NUL character")
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"output {_shown(path)} is a broken link")
+    try:
+        if path.exists():
+            if not path.is_dir():
+                raise UsageError(f"output {_shown(path)} exists and is not a directory")
+            if fresh and any(path.iterdir()):
+                raise UsageError(f"output {_shown(path)} is not empty; choose a new directory")
+            place = path
+        else:
+            place = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise UsageError(f"output {_shown(path)}: {_shown(place)} is not a directory one can write to")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"output {_shown(path)} cannot be used: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def staged_directory(target: Path) -> Generator[Path]:
+    """Give a hidden directory beside `target`; on success its files move into `target`, on failure nothing stays.
+
+    Raises:
+        UsageError: the output cannot be written to.
+        MachineError: the disk does not take it.
+    """
+    check_output_directory(target)
+    stage = target.absolute().with_name(f".{target.name or 'output'}.{secrets.token_hex(4)}")
+    existed = target.exists()
+    try:
+        stage.mkdir(parents=True)
+        yield stage
+        target.mkdir(exist_ok=True)
+        for file in sorted(stage.iterdir()):
+            file.replace(target / file.name)
+    except OSError as error:
+        if not existed:
+            with contextlib.suppress(OSError):
+                target.rmdir()
+        raise MachineError(f"output {_shown(target)} cannot be written: {_reason(error)}") from error
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _shown(path: Path) -> str:
+    text = str(path)
+    return repr(text if len(text) <= 120 else text[:119] + "…")
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text[0].lower() + text[1:] if text else type(error).__name__
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
+    return next((name for test, name in kinds if test(mode)), "a device")

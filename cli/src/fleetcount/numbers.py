@@ -1,0 +1,135 @@
+"""The one grammar of numbers on the command line and in specification files, and the click types over it.
+
+ASCII digits only, a point as decimal sign, exact values: a number is never read through a float. Whatever the grammar
+does not know (nan, inf, '1,5', '1_0', full-width digits, blanks) is refused with the value and the allowed range.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import click
+
+__all__ = [
+    "EPSILON",
+    "LEVEL",
+    "SAMPLING_RATE",
+    "SEED",
+    "Count",
+    "ExactNumber",
+    "NumberRange",
+    "parse_count",
+    "parse_number",
+]
+
+_DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
+_RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+_SHOWN: Final = 40
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberRange:
+    """The allowed values of a number: from `low` to `high`, each end included or not."""
+
+    low: Fraction
+    high: Fraction
+    low_included: bool = True
+    high_included: bool = True
+
+    def __contains__(self, value: Fraction) -> bool:
+        above = value >= self.low if self.low_included else value > self.low
+        return above and (value <= self.high if self.high_included else value < self.high)
+
+    def __str__(self) -> str:
+        low = f"at least {_text(self.low)}" if self.low_included else f"above {_text(self.low)}"
+        return f"{low} and {'at most' if self.high_included else 'below'} {_text(self.high)}"
+
+
+def _text(value: Fraction) -> str:
+    if value.denominator == 1:
+        return str(value.numerator)
+    decimal = f"{float(value):.12g}"
+    return decimal if Fraction(decimal) == value else f"{value.numerator}/{value.denominator}"
+
+
+def parse_number(text: str, allowed: NumberRange) -> Fraction:
+    """Return the exact value of a decimal ('0.45', '1e-3') or a ratio ('9/20').
+
+    Raises:
+        ValueError: not a number of the grammar, or outside `allowed`; the message names the value and the range.
+    """
+    if not (_DECIMAL.fullmatch(text) or _RATIO.fullmatch(text)):
+        raise ValueError(f"{_shown(text)} is not a number like 0.5 or 1/2; it must be {allowed}")
+    value = Fraction(text)
+    if value not in allowed:
+        raise ValueError(f"{_shown(text)} is out of range; it must be {allowed}")
+    return value
+
+
+def parse_count(text: str, low: int, high: int) -> int:
+    """Return a whole number from `low` to `high`.
+
+    Raises:
+        ValueError: not a whole number in ASCII digits, or outside the range; the message names both.
+    """
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{_shown(text)} is not a whole number; it must be {low} to {high}")
+    value = int(text)
+    if not low <= value <= high:
+        raise ValueError(f"{_shown(text)} is out of range; it must be {low} to {high}")
+    return value
+
+
+class ExactNumber(click.ParamType[Fraction]):
+    """An exact number inside a range, as a `Fraction`."""
+
+    name = "number"
+
+    def __init__(self, allowed: NumberRange) -> None:
+        self.allowed = allowed
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """Return the exact value, or fail naming the value and the range."""
+        if isinstance(value, Fraction):
+            return value
+        try:
+            return parse_number(str(value), self.allowed)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Count(click.ParamType[int]):
+    """A whole number from `low` to `high`."""
+
+    name = "count"
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the whole number, or fail naming the value and the range."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_count(str(value), self.low, self.high)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+EPSILON: Final = ExactNumber(NumberRange(low=Fraction(1, 1000), high=Fraction(10)))
+"""A privacy loss: 0.001 to 10. Below nothing useful comes out, above nothing is protected."""
+SAMPLING_RATE: Final = ExactNumber(
+    NumberRange(low=Fraction(0), high=Fraction(1, 2), low_included=False, high_included=False)
+)
+"""A sampling rate: strictly between 0 and 1/2 (privacy.md, section 1.3)."""
+LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
+"""The level of an interval."""
+SEED: Final = Count(0, 2**64 - 1)
+"""A scenario's seed: 64 bits."""

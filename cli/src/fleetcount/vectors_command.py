@@ -1,0 +1,42 @@
+"""`fleetcount vectors`: replay test vectors of the sharing and proof layer, one line a file.
+
+Reads files and prints verdicts; decides nothing about what a vector means.
+"""
+
+from pathlib import Path
+
+import click
+from fleetcount_protocol.errors import FleetcountError, UsageError
+
+from fleetcount.exits import CheckFailedError, one_line
+from fleetcount.lazy import StrictCommand
+
+__all__ = ["vectors"]
+
+
+@click.command(cls=StrictCommand, short_help="Replay VDAF test vectors.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.json...")
+def vectors(files: tuple[Path, ...]) -> None:
+    """Replay test vectors byte for byte: ours, and those of draft-irtf-cfrg-vdaf.
+
+    One line a file: ok or MISS, with what was compared or what differed. A file named `..._bad_...` must fail exactly
+    at the operation it says. The algorithm is known from the file's name (Prio3Count_0.json) or from its cases.
+
+    Exit code 0 when every file is reproduced, 1 on any miss, 2 when a file cannot be read as vectors.
+    """
+    from fleetcount_protocol.vectors import replay  # Loads the whole proof layer: only when asked.
+
+    misses = unreadable = 0
+    for path in files:
+        try:
+            result = replay(path)
+        except FleetcountError as error:
+            click.echo(f"BAD   {one_line(f'{path.name}: {error}')}")
+            unreadable += 1
+        else:
+            click.echo(result.line)
+            misses += not result.passed
+    if unreadable:
+        raise UsageError(f"{unreadable} of {len(files)} files cannot be read as vectors")
+    if misses:
+        raise CheckFailedError(f"{misses} of {len(files)} files are not reproduced")

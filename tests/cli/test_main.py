@@ -1,0 +1,96 @@
+"""The command as the shell sees it: one line on stderr, a documented exit code, never a traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "fleetcount"]
+
+
+def run(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **settings)  # type: ignore[call-overload,no-any-return] # subprocess's own keywords
+
+
+def one_error_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "Missing command"),
+        (["nonsense"], "'nonsense'"),
+        (["--nonsense"], "'--nonsense'"),
+        (["vectors"], "FILE.json"),
+        (["vectors", "--nonsense"], "'--nonsense'"),
+        (["nonsense\nwith a line"], "nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(arguments: list[str], named: str) -> None:
+    done = run(*arguments)
+
+    assert done.returncode == 2
+    assert named in one_error_line(done)
+
+
+def test_help_names_the_exit_codes_and_every_command_without_importing_them() -> None:
+    program = "import sys\nfrom fleetcount.__main__ import _run\n_run(['--help'])\nprint(sorted(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    help_text, _, modules = done.stdout.rpartition("\n[")
+    assert "Exit codes: 0 done" in help_text
+    assert "vectors" in help_text
+    for heavy in ("numpy", "grpc", "rich", "matplotlib", "sqlite3", "aiomqtt", "cryptography", "google.protobuf"):
+        assert f"'{heavy}'" not in modules, f"{heavy} is loaded by --help"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*COMMAND, "--help"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writing)
+
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_a_full_disk_at_stdout_is_the_machines_fault() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+
+    assert done.returncode == 5
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "environment", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"COLUMNS": "20"}]
+)
+def test_locale_width_and_a_name_that_is_not_utf8_make_no_traceback(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*COMMAND, "vectors", b"\xff\xe9.json", "ä.json"],
+        capture_output=True,
+        env={**os.environ, **environment},
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode in (1, 2)
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_debug_switch_shows_the_traceback() -> None:
+    done = run("vectors", env={**os.environ, "FLEETCOUNT_DEBUG": "1"})
+
+    assert "Traceback" in done.stderr

@@ -1,0 +1,64 @@
+"""The number grammar of the command line: exact, ASCII, bounded; everything else is refused with value and range."""
+
+from fractions import Fraction
+
+import pytest
+from fleetcount.numbers import EPSILON, SAMPLING_RATE, parse_count, parse_number
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.5", Fraction(1, 2)), ("1/3", Fraction(1, 3)), ("1e-2", Fraction(1, 100)), ("10", Fraction(10))],
+)
+def test_a_number_is_read_exactly(text: str, value: Fraction) -> None:
+    assert parse_number(text, EPSILON.allowed) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["0", "-1", "nan", "inf", "-inf", "1e-320", "1e4", "1,5", "１", "1_0", " 1", "1 ", "1\n", "", "0x1", "1/0"],
+        *["1e999", "1e9999", "1" * 31, "١", "½", "+", ".", "1.", ".5", "1e", "True", "1/-2"],
+    ],
+)
+def test_an_epsilon_outside_grammar_or_range_is_refused_with_value_and_range(text: str) -> None:
+    with pytest.raises(ValueError, match=r"it must be at least 0\.001 and at most 10$") as refusal:
+        parse_number(text, EPSILON.allowed)
+
+    assert repr(text[:30])[1:-1] in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.0000001", "0.5", "-0.1", "1/2"])
+def test_a_sampling_rate_lies_strictly_between_zero_and_a_half(text: str) -> None:
+    with pytest.raises(ValueError, match=r"above 0 and below 0\.5"):
+        parse_number(text, SAMPLING_RATE.allowed)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1e12", "1000001", "1.0", "２", "", "1 000", "0x10", "nan"])
+def test_a_count_outside_its_range_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="it must be 1 to 1000000"):
+        parse_count(text, 1, 1_000_000)
+
+
+def test_a_long_value_is_shown_cut() -> None:
+    with pytest.raises(ValueError, match="is not a whole number") as refusal:
+        parse_count("9" * 100_000, 1, 5)
+
+    assert len(str(refusal.value)) < 120
+
+
+@given(st.fractions(min_value=Fraction(1, 1000), max_value=10, max_denominator=10**9))
+def test_every_ratio_in_range_is_read_as_itself(value: Fraction) -> None:
+    assert parse_number(f"{value.numerator}/{value.denominator}", EPSILON.allowed) == value
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_number_in_range_or_a_named_refusal(text: str) -> None:
+    try:
+        value = parse_number(text, EPSILON.allowed)
+    except ValueError as refusal:
+        assert "it must be" in str(refusal)  # noqa: PT017 either outcome is allowed, a refusal must name the range
+    else:
+        assert Fraction(1, 1000) <= value <= 10
