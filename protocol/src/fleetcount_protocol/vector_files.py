@@ -1,0 +1,145 @@
+"""Reads JSON vector files and takes their fields apart, refusing whatever has not the form it must have.
+
+Knows forms only; what the numbers mean is the business of `vectors`.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from fleetcount_protocol.errors import UsageError
+
+__all__ = [
+    "MAX_FILE_BYTES",
+    "JsonObject",
+    "VectorFileError",
+    "entries_of",
+    "entry_at",
+    "flag_of",
+    "hex_of",
+    "hexes_of",
+    "integer_of",
+    "integers_of",
+    "numbers_of",
+    "proofs_of",
+    "read_json",
+    "records_of",
+    "text_of",
+    "value_of",
+]
+
+MAX_FILE_BYTES: Final = 64 << 20
+"""Largest vector file read."""
+
+JsonObject = Mapping[str, object]
+"""An object of JSON: texts to anything."""
+
+_Entry = TypeVar("_Entry")
+
+
+class VectorFileError(UsageError):
+    """A file that is no vector file: unreadable, not JSON, or a field missing or of the wrong form."""
+
+
+def read_json(path: Path) -> object:
+    """Return the content of a JSON file; raises VectorFileError for one unreadable, too large or not JSON."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise VectorFileError(f"{path.name} has {size} bytes, at most {MAX_FILE_BYTES}")
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise VectorFileError(f"{path.name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise VectorFileError(f"{path.name} is not JSON: {error}") from error
+
+
+def value_of(record: JsonObject, name: str) -> object:
+    """Return a field as it is; raises VectorFileError when it is missing."""
+    if name not in record:
+        raise VectorFileError(f"field {name!r} is missing")
+    return record[name]
+
+
+def text_of(record: JsonObject, name: str) -> str:
+    """Return a text."""
+    value = value_of(record, name)
+    if not isinstance(value, str):
+        raise VectorFileError(f"field {name!r} is not a text")
+    return value
+
+
+def hex_of(record: JsonObject, name: str) -> bytes:
+    """Return the bytes of a hexadecimal text."""
+    return _from_hex(text_of(record, name), name)
+
+
+def _from_hex(text: object, name: str) -> bytes:
+    if not isinstance(text, str) or not re.fullmatch(r"(?:[0-9a-fA-F]{2})*", text):
+        raise VectorFileError(f"field {name!r} is not hexadecimal")
+    return bytes.fromhex(text)
+
+
+def entries_of(record: JsonObject, name: str) -> list[object]:
+    """Return a list, its entries unchecked."""
+    value = value_of(record, name)
+    if not isinstance(value, list):
+        raise VectorFileError(f"field {name!r} is not a list")
+    return cast("list[object]", value)  # whatever json gave; every use checks the entries
+
+
+def hexes_of(record: JsonObject, name: str) -> list[bytes]:
+    """Return a list of hexadecimal texts as bytes."""
+    return [_from_hex(entry, name) for entry in entries_of(record, name)]
+
+
+def records_of(entries: Sequence[object], name: str) -> list[JsonObject]:
+    """Return a list of objects; raises VectorFileError when an entry is something else."""
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise VectorFileError(f"an entry of {name} is not an object")
+    return cast("list[JsonObject]", list(entries))  # checked above; JSON's keys are texts
+
+
+def integer_of(record: JsonObject, name: str) -> int:
+    """Return a whole number."""
+    value = value_of(record, name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise VectorFileError(f"field {name!r} is not a whole number")
+    return value
+
+
+def integers_of(record: JsonObject, *names: str) -> list[int]:
+    """Return several whole numbers."""
+    return [integer_of(record, name) for name in names]
+
+
+def proofs_of(record: JsonObject) -> list[int]:
+    """Return the number of proofs, or nothing when the object leaves it to the algorithm."""
+    return [integer_of(record, "proofs")] if "proofs" in record else []
+
+
+def flag_of(record: JsonObject, name: str) -> bool:
+    """Return true or false."""
+    value = value_of(record, name)
+    if not isinstance(value, bool):
+        raise VectorFileError(f"field {name!r} is not true or false")
+    return value
+
+
+def numbers_of(record: JsonObject, name: str) -> list[int]:
+    """Return whole numbers, also written as decimal texts: some readers of JSON lose digits above 2**53."""
+    entries = [str(entry) for entry in entries_of(record, name) if not isinstance(entry, bool | float)]
+    if len(entries) != len(entries_of(record, name)) or not all(
+        re.fullmatch(r"[0-9]{1,40}", entry) for entry in entries
+    ):
+        raise VectorFileError(f"field {name!r} is not a list of whole numbers")
+    return [int(entry) for entry in entries]
+
+
+def entry_at(entries: Sequence[_Entry], index: int, name: str) -> _Entry:
+    """Return one entry; raises VectorFileError when there is none with that index."""
+    if not 0 <= index < len(entries):
+        raise VectorFileError(f"{name} has {len(entries)} entries, none with index {index}")
+    return entries[index]
