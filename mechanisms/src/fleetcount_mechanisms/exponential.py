@@ -6,6 +6,7 @@ a tie.
 
 import decimal
 import functools
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -17,21 +18,21 @@ from fleetcount_mechanisms.randomness import RandomSource
 __all__ = [
     "CoinShape",
     "ExponentialCoin",
-    "decimal_of",
-    "exp_decimal",
     "exp_minus_bounds",
     "float_up",
     "fraction_down",
     "fraction_up",
-    "log_decimal",
+    "near_exp",
+    "near_log",
+    "near_sqrt",
     "rounded_up",
 ]
 
 REFINEMENT_BITS = 128
-# Decimals carry 80 digits; a result is trusted to 1e-60 of its size, twenty digits more than its correctly rounded
-# steps can lose.
+# Elementary functions are computed with 80 digits and everything between them exactly, as fractions; results are
+# trusted to 1e-60 and moved by that much to the safe side before they are rounded.
 _CONTEXT = decimal.Context(prec=80, Emin=-999_999, Emax=999_999)
-_TRUST = Decimal(1).scaleb(-60)
+_TRUST = Fraction(1, 10**60)
 
 
 def exp_minus_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
@@ -137,51 +138,54 @@ def _shape_floor(shape: CoinShape, bound: int, work: int, bits: int) -> int:
     return (doubled << bits) // ((1 << work) + bound)
 
 
-def decimal_of(value: Fraction) -> Decimal:
-    """Return a fraction as a Decimal of 80 digits."""
+def near_exp(value: Fraction) -> Fraction:
+    """Return exp(value) to a relative error below 1e-70."""
+    return Fraction(_CONTEXT.exp(_decimal(value)))
+
+
+def near_log(value: Fraction) -> Fraction:
+    """Return ln(value) of a positive fraction to an error below 1e-70."""
+    return Fraction(_CONTEXT.ln(_decimal(value)))
+
+
+def near_sqrt(value: Fraction) -> Fraction:
+    """Return the square root of a fraction of at least 0 to a relative error below 1e-70."""
+    return Fraction(_CONTEXT.sqrt(_decimal(value)))
+
+
+def _decimal(value: Fraction) -> Decimal:
     return _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
-def exp_decimal(value: Fraction) -> Decimal:
-    """Return exp(value) to at least 60 digits."""
-    return _CONTEXT.exp(decimal_of(value))
+def _margin(value: Fraction) -> Fraction:
+    return _TRUST * max(abs(value), Fraction(1))
 
 
-def log_decimal(value: Decimal) -> Decimal:
-    """Return ln(value) to 80 digits of the Decimal given."""
-    return _CONTEXT.ln(value)
+def rounded_up(value: Fraction, places: int = 5) -> Decimal:
+    """Return a number known to 1e-60 rounded up to `places` decimal places."""
+    grid = 10**places
+    return Decimal(int(fraction_up(value, grid) * grid)).scaleb(-places, _CONTEXT)
 
 
-def rounded_up(value: Decimal, places: int = 5) -> Decimal:
-    """Return a non-negative Decimal rounded up to `places` decimal places with a margin; 0 stays 0."""
-    if value == 0:
-        return Decimal(0).quantize(Decimal(1).scaleb(-places))
-    raised = _CONTEXT.add(value, _CONTEXT.multiply(_TRUST, max(abs(value), Decimal(1))))
-    grid = Decimal(1).scaleb(-places)
-    return raised.quantize(grid, rounding=decimal.ROUND_CEILING, context=_CONTEXT)
-
-
-def float_up(value: Decimal) -> float:
-    """Return the least float above or at the value and its margin; 0 stays 0."""
+def float_up(value: Fraction) -> float:
+    """Return the least float at or above a number known to 1e-60; 0, the logarithm of 1, stays 0."""
     if value == 0:
         return 0.0
-    raised = _CONTEXT.add(value, _CONTEXT.multiply(_TRUST, max(abs(value), Decimal(1))))
+    raised = value + _margin(value)
     nearest = float(raised)
-    return nearest if Decimal(nearest) >= raised else _next_float(nearest)
+    return nearest if Fraction(nearest) >= raised else math.nextafter(nearest, math.inf)
 
 
-def _next_float(value: float) -> float:
-    import math  # Kept out of the module's start-up.
+def fraction_down(value: Fraction, denominator: int) -> Fraction:
+    """Return the largest multiple of 1/denominator at or below a number known to 1e-60.
 
-    return math.nextafter(value, math.inf)
-
-
-def fraction_down(value: Decimal, denominator: int) -> Fraction:
-    """Return the largest multiple of 1/denominator surely at or below the value."""
-    lowered = Fraction(value) - Fraction(_TRUST) * max(abs(Fraction(value)), Fraction(1))
-    return Fraction(lowered.numerator * denominator // lowered.denominator, denominator)
+    A number that is such a multiple is an exact one and stays: exponentials and logarithms of rationals are irrational.
+    """
+    if (value * denominator).denominator == 1:
+        return value
+    return Fraction(math.floor((value - _margin(value)) * denominator), denominator)
 
 
-def fraction_up(value: Decimal, denominator: int) -> Fraction:
-    """Return the smallest multiple of 1/denominator surely at or above the value."""
+def fraction_up(value: Fraction, denominator: int) -> Fraction:
+    """Return the smallest multiple of 1/denominator at or above a number known to 1e-60; an exact multiple stays."""
     return -fraction_down(-value, denominator)

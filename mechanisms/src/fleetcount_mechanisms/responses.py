@@ -22,7 +22,7 @@ from fleetcount_mechanisms.errors import (
     require_position,
     require_positive,
 )
-from fleetcount_mechanisms.exponential import decimal_of, exp_decimal, float_up, fraction_down, fraction_up, log_decimal
+from fleetcount_mechanisms.exponential import float_up, fraction_down, fraction_up, near_exp, near_log
 from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
 
 __all__ = [
@@ -75,12 +75,12 @@ def _log_ratio_up(numerator: Fraction, denominator: Fraction) -> float:
     if denominator == 0:
         return float("inf")
     ratio = numerator / denominator
-    return 0.0 if ratio == 1 else float_up(log_decimal(decimal_of(ratio)))
+    return 0.0 if ratio == 1 else float_up(near_log(ratio))
 
 
 def _probability_below(epsilon: Fraction, others: int) -> Fraction:
     """Return the largest grid value at or below e**epsilon / (e**epsilon + others)."""
-    power = exp_decimal(require_positive("epsilon", epsilon))
+    power = near_exp(require_positive("epsilon", epsilon))
     keep = fraction_down(power / (power + others), _GRID)
     if not Fraction(1, others + 1) < keep < 1:
         raise MechanismError(
@@ -91,7 +91,7 @@ def _probability_below(epsilon: Fraction, others: int) -> Fraction:
 
 def _probability_above(epsilon: Fraction, extra: int) -> Fraction:
     """Return the smallest grid value at or above 1 / (e**epsilon + extra)."""
-    flip = fraction_up(1 / (exp_decimal(require_positive("epsilon", epsilon)) + extra), _GRID)
+    flip = fraction_up(1 / (near_exp(require_positive("epsilon", epsilon)) + extra), _GRID)
     if not 0 < flip < Fraction(1, 1 + extra):
         raise MechanismError(f"epsilon is {epsilon}, allowed: one whose probabilities differ by more than 1/{_GRID}")
     return flip
@@ -208,7 +208,7 @@ class TwoCoin(_Binary):
             MechanismError: epsilon not above 0 or too small for the grid of 10**-9, or r not in (0, 1).
         """
         second = require_open_unit("yes probability", yes_probability)
-        odds = (exp_decimal(require_positive("epsilon", epsilon)) - 1) * decimal_of(min(second, 1 - second))
+        odds = (near_exp(require_positive("epsilon", epsilon)) - 1) * min(second, 1 - second)
         return cls(fraction_down(odds / (1 + odds), _GRID), second)
 
     @property
