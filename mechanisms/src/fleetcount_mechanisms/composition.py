@@ -126,7 +126,7 @@ def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fra
     return count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Guarantee(Generic[RecordT]):
     """An (eps, policy)-ADP promise: Pr[M(X) = z] <= e^eps Pr[M(X') = z] for all X ~policy X' ([ADP] Def IV.2)."""
 

@@ -25,7 +25,7 @@ __all__ = [
 RecordT = TypeVar("RecordT", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OneSidedPolicy(Generic[RecordT]):
     """OSDP's relation: a sensitive record may become any record; a non-sensitive one is not protected at all.
 
@@ -40,7 +40,7 @@ class OneSidedPolicy(Generic[RecordT]):
         return record not in self.non_sensitive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BlowfishPolicy(Generic[RecordT]):
     """Blowfish's relation: the two records are joined by an edge of an undirected graph ([ADP] Def II.3, after Haney
     et al.)."""

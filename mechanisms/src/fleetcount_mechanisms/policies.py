@@ -36,6 +36,8 @@ __all__ = [
     "worst_case_risk",
 ]
 
+# The generic value objects of this package have no slots: in Python 3.11 a frozen generic dataclass with slots raises
+# TypeError when it is built through its subscripted name, as in AttributePolicy[Trip](...).
 LARGEST_ENUMERATION = 1_000_000
 LARGEST_PREDICATE_SEARCH = 16
 
@@ -63,7 +65,7 @@ class EverythingProtected:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AttributePolicy(Generic[RecordT]):
     """One Boolean policy p, "what may leak": x ~> x' iff p(x) implies p(x').
 
@@ -78,7 +80,7 @@ class AttributePolicy(Generic[RecordT]):
         return not self.may_leak(record) or self.may_leak(replacement)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class VectorPolicy(Generic[RecordT]):
     """Several policies held at once: x ~> x' iff p_i(x) implies p_i(x') for every i.
 
@@ -98,7 +100,7 @@ class VectorPolicy(Generic[RecordT]):
         return all(not leaks(record) or leaks(replacement) for leaks in self.may_leak)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OrPolicy(Generic[RecordT]):
     """Counter-example, for tests and documentation only: the Boolean policy p = p_1 or ... or p_d of [ADP] VI-A3.
 
@@ -118,7 +120,7 @@ class OrPolicy(Generic[RecordT]):
         return not any(leaks(record) for leaks in self.may_leak) or any(leaks(replacement) for leaks in self.may_leak)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Intersection(Generic[RecordT]):
     """The relation that a composition of mechanisms keeps: a change protected by every part.
 
@@ -244,7 +246,8 @@ def minimum_path(
 ) -> int | None:
     """Return k, the fewest steps along ~p from `database` to a database where `is_goal` holds, or None without a path.
 
-    Source: d_min of [ADP] Def IV.6 and k(X) of Prop IV.7, by breadth-first search.
+    Source: d_min of [ADP] Def IV.6, by breadth-first search. For k(X) of Prop IV.7 start at the unsafe database and
+    aim at the safe one: along "did not visit" counts only fall, so that is the direction in which a path exists.
     """
     seen, frontier, steps = {database}, [database], 0
     while frontier:

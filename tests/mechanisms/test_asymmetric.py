@@ -1,0 +1,372 @@
+"""One-sided noise: exact rows, an exact sampler, answers that are never wrong, and the bounds of the ADP paper."""
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_mechanisms.asymmetric import (
+    AsymmetricGeometric,
+    Direction,
+    OneSidedGeometric,
+    approximate_detection,
+    approximate_detection_paper,
+    asymmetric_row,
+    expected_safe_answers,
+    expected_safe_answers_approximate,
+    noisy_sum_detection,
+    noisy_sum_law,
+    optimal_detection,
+    ratio_above,
+    safe_law,
+    simulation_only_asymmetric_laplace,
+    simulation_only_can_come_from,
+    simulation_only_laplace,
+    simulation_only_safe_detection,
+)
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.randomness import SeededRandom
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.audit import chi_square_p
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
+DRAWS = 100_000
+RATIOS = st.fractions(min_value=Fraction(1, 20), max_value=Fraction(19, 20), max_denominator=60)
+
+
+def exact(number: float) -> Fraction:
+    return Fraction(str(number))
+
+
+class RecordingSource:
+    """A seeded stream that remembers how many bytes each draw asked for."""
+
+    def __init__(self) -> None:
+        self.inner, self.requests = SeededRandom(5), list[int]()
+
+    def random_bytes(self, count: int, /) -> bytes:
+        self.requests.append(count)
+        return self.inner.random_bytes(count)
+
+
+class ScriptedSource:
+    """Gives the scripted bytes, request by request."""
+
+    def __init__(self, *fills: int) -> None:
+        self.fills = list(fills)
+
+    def random_bytes(self, count: int, /) -> bytes:
+        return bytes([self.fills.pop(0)]) * count
+
+
+# Laws.
+
+
+@pytest.mark.parametrize("row", GOLDEN["ageo.row"])
+def test_rows_match_the_golden_numbers(row: dict[str, object]):
+    mechanism = AsymmetricGeometric(epsilon=exact(row["eps"]), maximum=row["n"])
+
+    assert [float(p) for p in mechanism.row(row["f"])] == pytest.approx(row["row"], abs=1e-9)
+
+
+@given(RATIOS, st.integers(0, 8), st.data())
+def test_rows_are_laws_on_the_right_side_of_the_count(ratio: Fraction, maximum: int, data: st.DataObject):
+    count = data.draw(st.integers(0, maximum))
+
+    down = asymmetric_row(ratio, count, maximum)
+    up = asymmetric_row(ratio, count, maximum, Direction.INCREASING)
+
+    assert sum(down) == sum(up) == 1
+    assert all(p == 0 for p in down[:count])
+    assert all(p > 0 for p in down[count:])
+    assert all(p > 0 for p in up[: count + 1])
+    assert all(p == 0 for p in up[count + 1 :])
+    assert down[maximum] == ratio ** (maximum - count)
+    assert up[0] == ratio**count
+
+
+@given(RATIOS, st.integers(1, 8), st.data())
+def test_a_protected_change_moves_every_possible_answer_by_exactly_eps(ratio: Fraction, n: int, data: st.DataObject):
+    count = data.draw(st.integers(1, n))
+    before, after = asymmetric_row(ratio, count, n), asymmetric_row(ratio, count - 1, n)
+
+    ratios = {p / q for p, q in zip(before, after, strict=True) if p > 0}
+
+    assert ratios == {1 / ratio}
+
+
+@given(RATIOS, st.integers(1, 8), st.data())
+def test_increasing_rows_protect_the_opposite_change(ratio: Fraction, n: int, data: st.DataObject):
+    count = data.draw(st.integers(0, n - 1))
+    before = asymmetric_row(ratio, count, n, Direction.INCREASING)
+    after = asymmetric_row(ratio, count + 1, n, Direction.INCREASING)
+
+    assert {p / q for p, q in zip(before, after, strict=True) if p > 0} == {1 / ratio}
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("count", [0, 2, 6])
+def test_the_estimate_is_unbiased_also_at_the_atom(direction: Direction, count: int):
+    mechanism = AsymmetricGeometric(epsilon=Fraction(1, 2), maximum=6, direction=direction)
+
+    mean = math.fsum(float(p) * mechanism.unbiased(z) for z, p in enumerate(mechanism.row(count)))
+
+    assert mean == pytest.approx(count, abs=1e-12)
+
+
+def test_mean_and_variance_are_those_of_the_geometric_law():
+    noise = OneSidedGeometric(Fraction(1, 2))
+    weights = [noise.pmf(g) for g in range(200)]
+
+    mean = math.fsum(g * p for g, p in enumerate(weights))
+
+    assert math.fsum(weights) == pytest.approx(1)
+    assert noise.mean == pytest.approx(mean)
+    assert noise.variance == pytest.approx(math.fsum((g - mean) ** 2 * p for g, p in enumerate(weights)))
+    assert noise.pmf(-1) == 0
+
+
+@pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(20)])
+def test_the_rational_ratio_never_claims_a_larger_loss_than_eps(epsilon: Fraction):
+    ratio = ratio_above(epsilon)
+
+    assert 0 <= float(ratio) - math.exp(-epsilon) < 1e-15
+    assert -math.log(ratio) <= float(epsilon) * (1 + 1e-15)
+
+
+# The sampler.
+
+
+def geometric_law(epsilon: float, cells: int) -> dict[int, Fraction]:
+    """The law of min(G, cells)."""
+    return dict(enumerate(asymmetric_row(ratio_above(exact(epsilon)), 0, cells)))
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.3, 1.0, 4.0])
+def test_the_sampler_follows_its_law_and_not_one_a_third_wider(epsilon: float):
+    drawn = [min(g, 80) for g in OneSidedGeometric(exact(epsilon)).sample_many(SeededRandom(11), DRAWS)]
+
+    assert chi_square_p(drawn, geometric_law(epsilon, 80)) > 1e-20
+    assert chi_square_p(drawn, geometric_law(round(epsilon / 1.3, 6), 80)) < 1e-20
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_answers_follow_the_exact_row(direction: Direction):
+    mechanism = AsymmetricGeometric(epsilon=Fraction(1, 2), maximum=6, direction=direction)
+
+    answers = mechanism.sample_many(2, SeededRandom(12), 20_000)
+
+    assert chi_square_p(answers, dict(enumerate(mechanism.row(2)))) > 1e-20
+    assert chi_square_p(answers, dict(enumerate(mechanism.row(3)))) < 1e-20
+    assert 0 <= mechanism.sample(2, SeededRandom(13)) <= 6
+
+
+def test_every_draw_asks_for_the_same_bytes_whatever_it_gives():
+    source = RecordingSource()
+
+    drawn = OneSidedGeometric(Fraction(1, 10)).sample_many(source, 2000)
+
+    assert len(set(source.requests)) == 1
+    assert len(source.requests) == 2000
+    assert len(set(drawn)) > 30
+
+
+def test_a_tie_is_decided_by_further_digits_and_the_far_tail_is_added():
+    """All-zero words tie with the tail's threshold of 0; the next digits say "beyond", then ones end it."""
+    noise = OneSidedGeometric(Fraction(1))
+
+    beyond = noise.sample(ScriptedSource(0, 0, 255))
+    none = noise.sample(ScriptedSource(0, 255))
+
+    block = none + 1
+    assert block & (block - 1) == 0
+    assert beyond == none + block
+
+
+def test_the_threshold_itself_is_a_tie_and_not_yet_an_answer():
+    noise = OneSidedGeometric(Fraction(50))
+    first, last = (noise._thresholds.thresholds[index] for index in (1, 2))
+
+    class Tied:
+        def __init__(self, fill: int) -> None:
+            self.blocks = [first.to_bytes(16, "little") + (last + 1).to_bytes(16, "little"), bytes([fill]) * 16]
+
+        def random_bytes(self, count: int, /) -> bytes:
+            return self.blocks.pop(0)
+
+    assert noise.sample(Tied(0)) == 1
+    assert noise.sample(Tied(255)) == 0
+
+
+# One-sided answers.
+
+
+def test_safe_is_never_said_wrongly():
+    mechanism, source = AsymmetricGeometric(epsilon=Fraction(1), maximum=9), SeededRandom(14)
+
+    wrong = [mechanism.is_safe(z, 2) for f in range(3, 10) for z in mechanism.sample_many(f, source, 500)]
+
+    assert not any(wrong)
+
+
+@given(RATIOS, st.integers(0, 6), st.integers(0, 5))
+def test_safe_is_found_with_the_probability_of_the_exact_row(ratio: Fraction, count: int, threshold: int):
+    assert safe_law(ratio, count, threshold) == sum(asymmetric_row(ratio, count, 6)[: threshold + 1])
+
+
+@pytest.mark.parametrize("row", GOLDEN["adp.beta"])
+def test_the_optimal_detection_matches_the_golden_numbers(row: dict[str, float]):
+    assert optimal_detection(exact(row["eps"]), row["k"], exact(row["alpha"])) == pytest.approx(row["beta"], abs=1e-9)
+
+
+def test_safe_answers_reach_the_optimum_and_laplace_loses_a_whole_step():
+    found = safe_law(ratio_above(Fraction(1)), 1, 2)
+
+    assert float(found) == pytest.approx(optimal_detection(Fraction(1), 2), abs=1e-12)
+    assert simulation_only_safe_detection(1.0, 2) == pytest.approx(optimal_detection(Fraction(1), 1), abs=1e-12)
+
+
+def test_false_alarms_buy_detection_at_the_stated_rate():
+    assert optimal_detection(Fraction(1), 2, Fraction(1, 10)) == pytest.approx(1 - 0.9 * math.exp(-2))
+    assert optimal_detection(Fraction(1), 2, Fraction(1)) == 1
+
+
+@pytest.mark.parametrize("row", GOLDEN["dp.beta"])
+def test_the_competitor_matches_the_golden_numbers(row: dict[str, float]):
+    arguments = exact(row["eps"]), exact(row["delta"]), int(row["k"]), exact(row["alpha"])
+
+    assert approximate_detection(*arguments) == pytest.approx(row["tight"], abs=1e-9)
+    assert approximate_detection_paper(*arguments) == pytest.approx(row["paper"], abs=1e-9)
+
+
+@given(st.fractions(min_value=Fraction(1, 10), max_value=3), RATIOS, st.integers(1, 20), st.booleans())
+def test_the_tight_recursion_is_never_above_the_paper_s(epsilon: Fraction, delta: Fraction, steps: int, small: bool):
+    shift = delta / 10**4 if small else delta
+
+    tight = approximate_detection(epsilon, shift, steps)
+
+    assert tight <= approximate_detection_paper(epsilon, shift, steps) * (1 + 1e-9)
+    assert approximate_detection(epsilon, shift, steps + 1) >= tight
+
+
+def test_the_tight_recursion_bends_before_it_reaches_one():
+    assert approximate_detection(Fraction(1), Fraction(1, 10), 4) < 1
+    assert approximate_detection_paper(Fraction(1), Fraction(1, 10), 4) == 1
+
+
+@pytest.mark.parametrize("row", GOLDEN["adp.beta_k_noise"])
+def test_the_noises_of_several_aggregators_match_the_golden_numbers(row: dict[str, float]):
+    found = noisy_sum_detection(exact(row["eps"]), int(row["m"]), int(row["k"]))
+
+    assert found == pytest.approx(row["beta"], abs=1e-9)
+
+
+@given(RATIOS, st.integers(0, 8), st.integers(1, 3))
+def test_the_sum_of_noises_is_the_convolution_of_their_laws(ratio: Fraction, slack: int, aggregators: int):
+    one = [(1 - ratio) * ratio**g for g in range(slack + 1)]
+    law = [Fraction(1)] + [Fraction(0)] * slack
+    for _ in range(aggregators):
+        law = [sum(law[i] * one[total - i] for i in range(total + 1)) for total in range(slack + 1)]
+
+    assert noisy_sum_law(ratio, slack, aggregators) == sum(law)
+
+
+@given(RATIOS, st.integers(0, 12))
+def test_two_noises_have_the_closed_form(ratio: Fraction, slack: int):
+    expected = 1 - (slack + 2) * ratio ** (slack + 1) + (slack + 1) * ratio ** (slack + 2)
+
+    assert noisy_sum_law(ratio, slack, 2) == expected
+    assert noisy_sum_law(ratio, -1, 2) == 0
+
+
+def test_the_city_has_5031_expected_safe_answers_and_its_competitor_has_six():
+    city = GOLDEN["adp.city"]
+    histogram = dict(enumerate(city["h012"])) | {count: city["busy"].count(count) for count in city["busy"]}
+
+    safe = expected_safe_answers(histogram, 2, Fraction(1))
+
+    assert sum(histogram.values()) == 5835
+    assert safe == pytest.approx(city["answers"], abs=1e-9)
+    assert safe / sum(city["h012"]) == pytest.approx(city["e_beta_t3"], abs=1e-9)
+    competitor = expected_safe_answers_approximate(histogram, 2, Fraction(1), Fraction(1, 10**4))
+    assert competitor == pytest.approx(city["answers_eps_delta"], abs=1e-9)
+
+
+# Floating point, for simulation only.
+
+
+def test_most_outputs_of_a_float_mechanism_cannot_come_from_the_neighbouring_count():
+    source = SeededRandom(15)
+    answers = [simulation_only_asymmetric_laplace(1.0, 1, source) for _ in range(4000)]
+
+    told = sum(not simulation_only_can_come_from(z, 1.0, 0) for z in answers) / len(answers)
+
+    assert 0.55 < told < 0.62
+    assert all(simulation_only_can_come_from(z, 1.0, 1) for z in answers)
+
+
+@pytest.mark.parametrize(("count", "epsilon"), [(0, 1.0), (7, 0.1), (1000, 2.0)])
+def test_an_output_can_always_come_from_its_own_count(count: int, epsilon: float):
+    source = SeededRandom(16)
+
+    answers = [simulation_only_asymmetric_laplace(epsilon, count, source) for _ in range(1000)]
+
+    assert all(simulation_only_can_come_from(z, epsilon, count) for z in answers)
+    assert not simulation_only_can_come_from(count - 0.5, epsilon, count)
+
+
+def test_simulated_laplace_noise_has_its_mean_and_scale():
+    source = SeededRandom(17)
+    two_sided = [simulation_only_laplace(0.5, 10, source) for _ in range(20_000)]
+    one_sided = [simulation_only_asymmetric_laplace(0.5, 10, source) for _ in range(20_000)]
+
+    assert math.fsum(two_sided) / 20_000 == pytest.approx(10, abs=0.1)
+    assert math.fsum(abs(z - 10) for z in two_sided) / 20_000 == pytest.approx(2, abs=0.1)
+    assert math.fsum(one_sided) / 20_000 == pytest.approx(12, abs=0.1)
+    assert min(one_sided) >= 10
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("count", [-1, 7, True, 2.0, None])
+def test_a_count_out_of_range_is_refused_without_being_shown(count: object):
+    mechanism = AsymmetricGeometric(epsilon=Fraction(1), maximum=6)
+
+    for call in (mechanism.row, lambda value: mechanism.sample(value, SeededRandom(0))):
+        with pytest.raises(MechanismError, match=r"0\.\.6 \(the value given is withheld\)"):
+            call(count)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, Fraction(0), Fraction(-1), Fraction(101), "1"])
+def test_an_eps_that_is_not_exact_or_out_of_range_is_refused(epsilon: object):
+    with pytest.raises(MechanismError, match="epsilon"):
+        AsymmetricGeometric(epsilon=epsilon, maximum=6)
+    with pytest.raises(MechanismError, match="epsilon"):
+        OneSidedGeometric(epsilon)
+
+
+def test_other_bad_arguments_are_refused_with_their_value():
+    mechanism = AsymmetricGeometric(epsilon=Fraction(1), maximum=6)
+    increasing = AsymmetricGeometric(epsilon=Fraction(1), maximum=6, direction=Direction.INCREASING)
+    with pytest.raises(MechanismError, match="maximum is -1"):
+        AsymmetricGeometric(epsilon=Fraction(1), maximum=-1)
+    with pytest.raises(MechanismError, match="answer is 7"):
+        mechanism.unbiased(7)
+    with pytest.raises(MechanismError, match="direction is increasing"):
+        increasing.is_safe(1, 2)
+    with pytest.raises(MechanismError, match="ratio is 1"):
+        asymmetric_row(Fraction(1), 0, 1)
+    with pytest.raises(MechanismError, match="steps is 0"):
+        optimal_detection(Fraction(1), 0)
+    with pytest.raises(MechanismError, match="alpha is 2"):
+        optimal_detection(Fraction(1), 1, Fraction(2))
+    with pytest.raises(MechanismError, match="delta is -1"):
+        approximate_detection(Fraction(1), Fraction(-1), 1)
+    with pytest.raises(MechanismError, match="aggregators is 0"):
+        noisy_sum_law(Fraction(1, 2), 1, 0)
+    with pytest.raises(MechanismError, match="places is -1"):
+        expected_safe_answers({0: -1}, 2, Fraction(1))
