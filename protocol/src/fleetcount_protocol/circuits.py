@@ -16,6 +16,7 @@ randomness can take.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import mul
@@ -337,20 +338,31 @@ def _check_bits_fit(field: PrimeField, maximum: int) -> None:
         raise UsageError(f"max_measurement is {maximum}: its {maximum.bit_length()} bits do not fit {field.name}")
 
 
-class _PowerSums:
-    """The power sums of a vector r: x = sum of rho**v r[v] and y = sum of rho**(2v) r[v], v = 1 and up (w_0 = 0)."""
+class _PowerSum:
+    """The linear form r -> sum of base**v r[v], v = 1 and up: the circuit's x for base rho, its y for base rho**2.
 
-    __slots__ = ("_field", "_squares", "_weights")
+    Horner in base**B over blocks of B = about the square root of the length: 2 B powers instead of one an entry.
+    """
 
-    def __init__(self, field: PrimeField, rho: int, length: int) -> None:
-        self._field = field
-        self._weights = [0, *field.powers(rho, length - 1)]
-        self._squares = [weight * weight % field.modulus for weight in self._weights]
+    __slots__ = ("_block_power", "_modulus", "_table")
 
-    def of(self, vector: Sequence[int]) -> tuple[int, int]:
-        """Return (x, y)."""
-        modulus = self._field.modulus
-        return sum(map(mul, self._weights, vector)) % modulus, sum(map(mul, self._squares, vector)) % modulus
+    def __init__(self, field: PrimeField, base: int, length: int) -> None:
+        block = math.isqrt(length) + 1
+        *self._table, self._block_power = 1, *field.powers(base, block)
+        self._modulus = field.modulus
+
+    def of(self, vector: Sequence[int]) -> int:
+        """Return the form's value; the place 0 has weight 0."""
+        block, total = len(self._table), 0
+        for start in reversed(range(0, len(vector), block)):
+            inner: int = sum(map(mul, self._table, vector[start : start + block]))
+            total = (total * self._block_power + inner) % self._modulus
+        return (total - vector[0]) % self._modulus
+
+
+def _power_forms(field: PrimeField, rho: int, length: int) -> tuple[_PowerSum, _PowerSum]:
+    """Return the forms of x and of y."""
+    return _PowerSum(field, rho, length), _PowerSum(field, rho * rho % field.modulus, length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,10 +417,9 @@ class TwoRoundOneHot:
     ) -> list[int]:
         """Return x1**2 - y1, x2**2 - y2, x1**2 - x1*x2, s1, s2."""
         modulus = self.field.modulus
-        sums = _PowerSums(self.field, joint_rand[0], self.length)
+        x_form, y_form = _power_forms(self.field, joint_rand[0], self.length)
         one, two = measurement[: self.length], measurement[self.length :]
-        x1, y1 = sums.of(one)
-        x2, y2 = sums.of(two)
+        x1, y1, x2, y2 = x_form.of(one), y_form.of(one), x_form.of(two), y_form.of(two)
         square_one = call((x1, x1))
         square_two = call((x2, x2))
         product = call((x1, x2))
@@ -464,5 +475,6 @@ class OneHot:
     ) -> list[int]:
         """Return x**2 - y, s."""
         modulus = self.field.modulus
-        x, y = _PowerSums(self.field, joint_rand[0], self.length).of(measurement)
+        x_form, y_form = _power_forms(self.field, joint_rand[0], self.length)
+        x, y = x_form.of(measurement), y_form.of(measurement)
         return [(call((x, x)) - y) % modulus, (sum(measurement) - shares_inverse) % modulus]

@@ -45,7 +45,7 @@ class PrimeField:
     def root_of_unity(self, order: int) -> int:
         """Return the principal root of unity of `order`, a power of two up to 2**two_adicity."""
         exponent = order.bit_length() - 1
-        if order != 1 << exponent or exponent > self.two_adicity:
+        if order < 1 or order != 1 << exponent or exponent > self.two_adicity:
             raise UsageError(f"order {order} is not a power of two up to 2**{self.two_adicity}")
         return pow(self.generator, 1 << (self.two_adicity - exponent), self.modulus)
 
