@@ -1,0 +1,230 @@
+"""The demo's scenarios: who the vehicles are, what they are asked, and what each would truly answer.
+
+A scenario is a pure function of its data and a seed. It knows no mechanism and makes no coin: a seed here never reaches
+a device's randomness.
+"""
+
+import csv
+import gzip
+import io
+import random
+import re
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from fleetcount_protocol.domain import Bins, Categories, Signal, SquareGrid, ValueDomain
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.truths import Truths
+
+__all__ = [
+    "BOLOGNA_GRID",
+    "Scenario",
+    "Sighting",
+    "Traces",
+    "bologna_position",
+    "bologna_speed",
+    "category",
+    "find_bologna",
+    "read_traces",
+    "yes_or_no",
+]
+
+LOCATION: Final = "Vehicle.CurrentLocation"
+SPEED: Final = "Vehicle.Speed"
+CATEGORY: Final = "Vehicle.Category"
+KMH: Final = 3.6
+# One corner 50 m outside the network's frame: every position of the extract lies inside the grid.
+BOLOGNA_GRID: Final = SquareGrid(x0=Fraction(-50), y0=Fraction(-50), size=Fraction(250), columns=9, rows=8)
+BOLOGNA_FILE: Final = Path("bologna") / "positions.csv.gz"
+MAX_TRACE_BYTES: Final = 64 * 2**20
+_HEADER: Final = ["t", "vehicle", "x", "y", "speed_mps"]
+_TIME: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_METRES: Final = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_SPEED: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,9})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """Where a vehicle was at a moment: metres in the network's frame, and metres a second."""
+
+    x: float
+    y: float
+    speed_mps: float
+
+
+Traces = dict[int, dict[str, Sighting]]
+"""Per moment (seconds since the hour began) every vehicle on the road."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One question and what every vehicle's signal reads when it is asked.
+
+    `readings[i]` is None for a vehicle that is not on the road: it then answers "none of them".
+    """
+
+    task_name: str
+    question: str
+    signal: str
+    domain: ValueDomain
+    readings: tuple[Signal, ...] = field(repr=False)
+
+    def truths(self) -> list[int]:
+        """Return the true count of every value 1..V."""
+        counts = Counter(self.domain.value_of(reading) for reading in self.readings)
+        return [counts[value] for value in range(1, self.domain.values + 1)]
+
+
+def find_bologna() -> Path:
+    """Return the extract shipped in the repository's data folder.
+
+    Raises:
+        ScenarioError: this installation has no data folder.
+    """
+    path = Path(__file__).resolve().parents[3] / "data" / BOLOGNA_FILE
+    if not path.is_file():
+        raise ScenarioError(f"{BOLOGNA_FILE} is not part of this installation: run in the repository, or use --truths")
+    return path
+
+
+def read_traces(path: Path) -> Traces:
+    """Read a gzip-compressed trace table (t, vehicle, x, y, speed_mps), in bounded memory and strictly.
+
+    Raises:
+        ScenarioError: truncated, too large, a wrong header, a field outside the number grammar, a vehicle twice at one
+            moment; with the line.
+    """
+    try:
+        with gzip.open(path, "rb") as file:
+            content = file.read(MAX_TRACE_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ScenarioError(f"{path.name} cannot be read: {error}") from error
+    if len(content) > MAX_TRACE_BYTES:
+        raise ScenarioError(f"{path.name} holds more than {MAX_TRACE_BYTES} bytes")
+    try:
+        text = content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise ScenarioError(f"{path.name} holds a NUL character")
+    return _traces_of(text, path.name)
+
+
+def _traces_of(text: str, name: str) -> Traces:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    traces: Traces = {}
+    try:
+        header = next(reader, [])
+        if header != _HEADER:
+            raise ScenarioError(f"{name}: the header is {','.join(header)[:80]!r}, not {','.join(_HEADER)!r}")
+        for row in reader:
+            moment, vehicle, sighting = _sighting(row, f"{name} line {reader.line_num}")
+            if traces.setdefault(moment, {}).setdefault(vehicle, sighting) is not sighting:
+                raise ScenarioError(f"{name} line {reader.line_num}: vehicle {vehicle[:40]!r} stands twice at {moment}")
+    except csv.Error as error:
+        raise ScenarioError(f"{name} line {reader.line_num}: {error}") from error
+    if not traces:
+        raise ScenarioError(f"{name}: no rows")
+    return traces
+
+
+def _sighting(row: list[str], place: str) -> tuple[int, str, Sighting]:
+    if len(row) != len(_HEADER):
+        raise ScenarioError(f"{place}: {len(row)} fields, not {len(_HEADER)}")
+    patterns = (_TIME, None, _METRES, _METRES, _SPEED)
+    for column, pattern, cell in zip(_HEADER, patterns, row, strict=True):
+        if pattern is not None and not pattern.fullmatch(cell):
+            raise ScenarioError(f"{place}: {column} is {cell[:40]!r}, not a number of the allowed form")
+    if not row[1] or len(row[1]) > 200 or not row[1].isprintable():
+        raise ScenarioError(f"{place}: vehicle is {row[1][:40]!r}; it must be 1 to 200 printable characters")
+    return int(row[0]), row[1], Sighting(x=float(row[2]), y=float(row[3]), speed_mps=float(row[4]))
+
+
+def _fleet(traces: Traces, vehicles: int, seed: int) -> list[Sighting | None]:
+    """Return where each of `vehicles` vehicles is at one moment of the morning, or None when it is not on the road.
+
+    The seed chooses a moment of the busy half hour and the vehicles, among those seen then, five minutes before or five
+    minutes after; when that is not enough all others of the morning are drawn, and then a second car like each.
+    """
+    choose = random.Random(seed)  # noqa: S311 the scenario's seed; no coin, share or noise comes from it
+    moments = sorted(traces)
+    busy = [i for i in range(1, len(moments) - 1) if 1800 <= moments[i] <= 3600] or [len(moments) // 2]
+    at = choose.choice(busy)
+    near = {name for moment in moments[max(0, at - 1) : at + 2] for name in traces[moment]}
+    others = {name for snapshot in traces.values() for name in snapshot} - near
+    names: list[str] = []
+    while len(names) < vehicles:
+        for pool in (near, others):
+            order = sorted(pool)
+            choose.shuffle(order)
+            names.extend(order)
+    present = traces[moments[at]]
+    return [present.get(name) for name in names[:vehicles]]
+
+
+def bologna_position(traces: Traces, vehicles: int, seed: int) -> Scenario:
+    """Ask every vehicle for its cell of a 250 m grid."""
+    fleet = _fleet(traces, vehicles, seed)
+    return Scenario(
+        task_name="bologna-morning-cells",
+        question="In which cell of a 250 m grid are you now?",
+        signal=LOCATION,
+        domain=BOLOGNA_GRID,
+        readings=tuple(None if sighting is None else (sighting.x, sighting.y) for sighting in fleet),
+    )
+
+
+def bologna_speed(traces: Traces, vehicles: int, seed: int) -> Scenario:
+    """Ask every vehicle whether it is faster than 50 km/h."""
+    fleet = _fleet(traces, vehicles, seed)
+    return Scenario(
+        task_name="bologna-morning-speed",
+        question="Are you faster than 50 km/h?",
+        signal=SPEED,
+        domain=Bins(edges=(Fraction(50),), open_above=True, unit="km/h"),
+        readings=tuple(None if sighting is None else sighting.speed_mps * KMH for sighting in fleet),
+    )
+
+
+def category(truths: Truths, vehicles: int, seed: int) -> Scenario:
+    """Ask every vehicle of a table for its category."""
+    return Scenario(
+        task_name="category-counts",
+        question="Which of these categories is yours?",
+        signal=CATEGORY,
+        domain=Categories(names=truths.categories),
+        readings=_drawn(truths, vehicles, seed),
+    )
+
+
+def yes_or_no(truths: Truths, yes: str, vehicles: int, seed: int) -> Scenario:
+    """Ask every vehicle of a table whether its category is `yes`.
+
+    Raises:
+        ScenarioError: no vehicle has that category.
+    """
+    if yes not in truths.categories:
+        known = ", ".join(repr(name) for name in truths.categories[:5])
+        raise ScenarioError(f"--yes is {yes[:40]!r}, a value no vehicle has; there are {known}, ...")
+    return Scenario(
+        task_name="category-yes-or-no",
+        question=f"Is your category {yes!r}?",
+        signal=CATEGORY,
+        domain=Categories(names=(yes,)),
+        readings=_drawn(truths, vehicles, seed),
+    )
+
+
+def _drawn(truths: Truths, vehicles: int, seed: int) -> tuple[Signal, ...]:
+    """Return `vehicles` rows drawn without replacement, or all rows as they stand."""
+    if vehicles > len(truths.values):
+        raise ScenarioError(f"--vehicles is {vehicles}; the file has {len(truths.values)}")
+    chosen = list(truths.values)
+    if vehicles < len(chosen):
+        chosen = random.Random(seed).sample(chosen, vehicles)  # noqa: S311 the scenario's seed; no coin comes from it
+    return tuple(value or None for value in chosen)

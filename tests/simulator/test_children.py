@@ -1,0 +1,87 @@
+"""Children of a run: ready when they say so, named when they fail, and always ended."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import aiomqtt
+import pytest
+from fleetcount_simulator.children import Child, Children
+from fleetcount_simulator.errors import ProcessError
+
+READY = 'import time, sys; print(\'{"ready": true, "n": 1}\', flush=True);'
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + READY + "time.sleep(600)"
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+async def test_a_child_is_ready_with_its_own_line(tmp_path: Path) -> None:
+    async with Children(tmp_path) as children:
+        child = await children.start("one", python("print('noise');" + READY + "time.sleep(600)"))
+
+        assert await child.ready(30) == {"ready": True, "n": 1}
+
+
+async def test_a_child_that_fails_to_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    async with Children(tmp_path) as children:
+        child = await children.start("one", python("raise SystemExit('no such key')"))
+
+        with pytest.raises(ProcessError, match="one ended with code 1 before it was ready: no such key"):
+            await child.ready(30)
+        with pytest.raises(ProcessError, match="two cannot be started"):
+            await children.start("two", ["/nonexistent/program"])
+
+
+async def test_every_child_is_ended_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_simulator.children._TERM_S", 0.3)
+    started: list[Child] = []
+
+    async def run() -> None:
+        async with Children(tmp_path) as children:
+            for name, program in [("meek", READY + "time.sleep(600)"), ("stubborn", STUBBORN)]:
+                started.append(await children.start(name, python(program)))
+                await started[-1].ready(30)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await run()
+
+    assert [child.process.returncode for child in started] == [-15, -9]
+
+
+async def test_an_interrupted_run_ends_its_children_too(tmp_path: Path) -> None:
+    started: list[Child] = []
+
+    async def run() -> None:
+        async with Children(tmp_path) as children:
+            started.append(await children.start("one", python(READY + "time.sleep(600)")))
+            await started[0].ready(30)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run())
+    while not started or started[0].process.returncode is not None:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert started[0].process.returncode is not None
+
+
+async def test_the_embedded_broker_delivers_on_a_port_of_its_own_and_ends_on_sigterm(tmp_path: Path) -> None:
+    async with Children(tmp_path) as children:
+        child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.broker"])
+        port = (await child.ready(30))["port"]
+
+        async with aiomqtt.Client("127.0.0.1", port, identifier="one") as client:
+            await client.subscribe("a/#", qos=1)
+            await client.publish("a/b", b"sealed", qos=1)
+            async with asyncio.timeout(10):
+                message = await anext(client.messages)
+
+    assert message.payload == b"sealed"
+    assert child.process.returncode == 0
+    assert child.log.read_text() == ""
