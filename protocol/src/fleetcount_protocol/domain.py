@@ -25,11 +25,19 @@ def _check_count(values: int, what: str) -> None:
         raise TaskError(f"{what} gives {values} values; a task has 1 to {MAX_VALUES}")
 
 
+def _exact(number: object) -> Fraction | None:
+    # A signal comes from a program we do not know: whatever is no finite number is "none of them", never an exception.
+    if isinstance(number, bool) or not isinstance(number, int | float | Fraction):
+        return None
+    return None if isinstance(number, float) and not math.isfinite(number) else Fraction(number)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bins:
-    """Numbers in half-open bins: value v is [edges[v-1], edges[v]); with `open_above` the last edge starts a bin to infinity.
+    """Numbers in half-open bins: value v is [edges[v-1], edges[v]).
 
-    `edges` are exact, strictly increasing; `unit` is the signal's unit as text, for people.
+    With `open_above` the last edge starts a bin to infinity. `edges` are exact and strictly increasing; `unit` is the
+    signal's unit as text, for people.
     """
 
     edges: tuple[Fraction, ...]
@@ -48,9 +56,10 @@ class Bins:
 
     def value_of(self, signal: Signal) -> int:
         """Return the bin of a number, 1..V, or 0 for anything outside, missing, not finite or not a number."""
-        if isinstance(signal, bool) or not isinstance(signal, int | float) or not math.isfinite(signal):
+        number = _exact(signal)
+        if number is None:
             return 0
-        index = bisect_right(self.edges, Fraction(signal))
+        index = bisect_right(self.edges, number)
         return index if index <= self.values else 0
 
     def label(self, value: int) -> str:
@@ -62,7 +71,10 @@ class Bins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Categories:
-    """Exact texts: value v is `names[v-1]`. Names are distinct, not empty, at most 200 UTF-8 bytes, NFC, no control characters."""
+    """Exact texts: value v is `names[v-1]`.
+
+    Names are distinct, not empty, at most 200 UTF-8 bytes, NFC, without control characters (checked with the task).
+    """
 
     names: tuple[str, ...]
 
@@ -87,9 +99,9 @@ class Categories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareGrid:
-    """Squares of side `size` from the corner (`x0`, `y0`): value = 1 + column + row * columns, rows counted upwards in y.
+    """Squares of side `size` from the corner (`x0`, `y0`): value = 1 + column + row * columns.
 
-    All lengths exact, in the position's own unit (metres of a projected frame).
+    Rows count upwards in y. All lengths exact, in the position's own unit (metres of a projected frame).
     """
 
     x0: Fraction
@@ -109,11 +121,14 @@ class SquareGrid:
         return self.columns * self.rows
 
     def value_of(self, signal: Signal) -> int:
-        """Return the square that holds the position, 1..V, or 0 outside the grid, for nothing or for what is no position."""
-        if not isinstance(signal, tuple) or not all(math.isfinite(part) for part in signal):
+        """Return the square that holds the position, 1..V, or 0 outside the grid or for what is no position."""
+        if not isinstance(signal, tuple) or len(signal) != 2:
             return 0
-        column = math.floor((Fraction(signal[0]) - self.x0) / self.size)
-        row = math.floor((Fraction(signal[1]) - self.y0) / self.size)
+        x, y = (_exact(part) for part in signal)
+        if x is None or y is None:
+            return 0
+        column = math.floor((x - self.x0) / self.size)
+        row = math.floor((y - self.y0) / self.size)
         inside = 0 <= column < self.columns and 0 <= row < self.rows
         return 1 + column + row * self.columns if inside else 0
 
@@ -122,12 +137,31 @@ class SquareGrid:
         return f"{(value - 1) % self.columns},{(value - 1) // self.columns}"
 
 
+_PENTAGONS: Final = frozenset({4, 14, 24, 38, 49, 58, 63, 72, 83, 97, 107, 117})
+
+
+def _check_h3(cell: int, resolution: int) -> None:
+    """Refuse an integer that is not a cell of this resolution (H3 index bit layout: h3geo.org, "H3 Index").
+
+    Bits from the top: 1 zero, 4 mode (1 = cell), 3 zero, 4 resolution, 7 base cell (0..121), fifteen digits of 3 bits,
+    of which those beyond the resolution are 7. Below a pentagon the first digit that is not 0 is never 1. One
+    resolution for all cells means that no cell can hold another.
+    """
+    digits = [cell >> 3 * (14 - place) & 7 for place in range(15)]
+    base = cell >> 45 & 127
+    used = digits[:resolution]
+    good = cell >> 56 == 0x08 and cell >> 52 & 15 == resolution and base <= 121
+    good = good and all(digit < 7 for digit in used) and all(digit == 7 for digit in digits[resolution:])
+    if not good or (base in _PENTAGONS and next((digit for digit in used if digit), 0) == 1):
+        raise TaskError(f"{cell:x} is not an H3 cell of resolution {resolution}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class H3Cells:
     """H3 cells of one resolution as 64-bit integers, ascending and distinct: value v is `cells[v-1]`.
 
-    The device finds its own cell index (as an integer text, lower-case hexadecimal) before it asks; this package does not
-    depend on H3.
+    The device finds its own cell index (lower-case hexadecimal text) before it asks; this package does not depend on
+    H3.
     """
 
     resolution: int
@@ -139,6 +173,8 @@ class H3Cells:
             raise TaskError(f"H3 resolution is {self.resolution}, not 0 to 15")
         if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
             raise TaskError("H3 cells must be ascending and distinct")
+        for cell in self.cells:
+            _check_h3(cell, self.resolution)
 
     @property
     def values(self) -> int:

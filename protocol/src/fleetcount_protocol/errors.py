@@ -59,7 +59,7 @@ class SignatureError(PeerError):
     """A signature, receipt or certificate that does not verify."""
 
 
-class VerificationFailed(PeerError):
+class VerificationFailed(PeerError):  # noqa: N818 - named for the event, as in the VDAF draft.
     """A report whose validity proof does not hold."""
 
 
@@ -103,7 +103,7 @@ class RejectReason(enum.Enum):
         return self not in {RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_SESSION}
 
 
-class Refused(PeerError):
+class Refused(PeerError):  # noqa: N818 - named for the event: a refusal is an answer, not a fault.
     """The other side refused, with a reason from the closed list."""
 
     def __init__(self, reason: RejectReason) -> None:

@@ -38,8 +38,8 @@ __all__ = [
 class SessionRequest:
     """A device opens a session with one aggregator (docs/wire.md, "Session").
 
-    `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `certificate` the device's X.509 leaf, DER;
-    `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `session.session_request_bytes`, DER.
+    `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `certificate` the device's X.509 leaf in
+    DER; `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `session.session_request_bytes`, DER.
     """
 
     aggregator_id: AggregatorId
@@ -51,7 +51,7 @@ class SessionRequest:
 
     @cached_property
     def session_id(self) -> SessionId:
-        """The session's name, the same on both sides: from the signed bytes, so that a re-send opens the same session."""
+        """The session's name on both sides, from the signed bytes: a re-send opens the same session."""
         from fleetcount_protocol.session import session_request_bytes
 
         return SessionId(hashlib.sha256(session_request_bytes(self)).digest()[:16])
@@ -77,8 +77,8 @@ class SessionRefused:
 class Instalment:
     """One sealed part of a report for one aggregator.
 
-    `round` is 1 or 2 for the instalments of a two-round report, 0 for a report that travels whole. `public_share` is empty
-    in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report").
+    `round` is 1 or 2 for the instalments of a two-round report, 0 for a report that travels whole. `public_share` is
+    empty in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report").
     """
 
     task_id: TaskId
@@ -104,7 +104,7 @@ class Instalment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The aggregator's promise, made after its commit: durable here, and counted if the report is complete everywhere."""
+    """The aggregator's promise, made after its commit: durable here, counted if the report is complete everywhere."""
 
     task_id: TaskId
     report_id: ReportId
@@ -206,7 +206,7 @@ class BatchDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealSet:
-    """Leader to helper: the whole accepted set, and its digest (docs/wire.md, "Set digest"). One set a task, for ever."""
+    """Leader to helper: the whole accepted set and its digest (docs/wire.md, "Set digest"); one set a task for ever."""
 
     task_id: TaskId
     accepted: tuple[ReportId, ...]

@@ -8,7 +8,6 @@ import hashlib
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Final
 
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -29,7 +28,6 @@ __all__ = [
     "UploadStyle",
 ]
 
-MAX_AGGREGATORS: Final = 5
 Response = TwoCoin | Warner | Mangat | MangatVector | KaryResponse
 
 
@@ -37,7 +35,7 @@ class Mode(enum.Enum):
     """How a device answers (docs/wire.md, "Modes")."""
 
     SAMPLING = 1
-    """Two rounds of Sampling Privacy; circuit TwoRoundOneHot; the aggregate is round two minus round one, cells 1..V."""
+    """Two rounds of Sampling Privacy; circuit TwoRoundOneHot; aggregated is round two minus round one, cells 1..V."""
     RESPONSE = 2
     """One round, the device randomizes; circuit OneHot over 0..V, or one bit a cell for vector Mangat."""
     DIRECT = 3
@@ -63,18 +61,24 @@ class ReleaseKind(enum.Enum):
 class Release:
     """The release the task announces.
 
-    `noise_epsilon` is e1 of every aggregator's own two-sided geometric noise (privacy.md, section 1.2), None for `EXACT`;
-    `level` the level of the published intervals, strictly between 0 and 1.
+    `noise_epsilon` is the strength of every aggregator's own noise: e1 of the two-sided geometric noise
+    (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `level` is the level of the published
+    intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each cell 1..V,
+    the largest count that is called safe.
     """
 
     kind: ReleaseKind
     noise_epsilon: Fraction | None
     level: Fraction
+    thresholds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpkeKey:
-    """One public sealing key of an aggregator: `key_id` 0..255, `public_key` 32 bytes (X25519)."""
+    """One public sealing key of an aggregator.
+
+    `key_id` is 0..255; `public_key` 32 bytes (X25519) or 1,216 bytes (MLKEM768-X25519: ML-KEM-768, then X25519).
+    """
 
     key_id: int
     public_key: bytes
@@ -166,7 +170,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedTask:
-    """A task with the Ed25519 signature of every listed aggregator, in the task's order; b"" where one is still missing."""
+    """A task with the Ed25519 signature of every listed aggregator, in its order; b"" where one is still missing."""
 
     task: Task
     signatures: tuple[bytes, ...]

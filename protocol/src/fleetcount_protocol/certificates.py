@@ -1,0 +1,370 @@
+"""X.509 certificates of a deployment: who may speak as an aggregator, who as a device (docs/wire.md, "Certificates").
+
+P-256 leaves directly below a P-256 authority. A device's certificate names nothing but a random text, never a vehicle.
+Building certificates is for test deployments and small fleets; a fleet's own enrolment service replaces it.
+"""
+
+import enum
+import hashlib
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from fleetcount_protocol.errors import SignatureError, UsageError
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
+
+__all__ = [
+    "CertificateAuthority",
+    "Credential",
+    "Purpose",
+    "aggregator_names",
+    "certificate_der",
+    "key_digest",
+    "load_authorities",
+    "load_certificate",
+    "load_private_key",
+    "random_device_name",
+    "save_certificates",
+    "save_private_key",
+    "verify_chain",
+]
+
+_VALIDITY: Final = timedelta(days=365)
+_BACKDATING: Final = timedelta(minutes=5)
+_MAX_FILE_BYTES: Final = 256 * 1024
+_DNS_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_DNS_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*", re.ASCII)
+
+
+class Purpose(enum.Enum):
+    """What a certificate is presented for; the value is the extended key usage it must carry."""
+
+    AGGREGATOR = ExtendedKeyUsageOID.SERVER_AUTH
+    DEVICE = ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """A certificate and its private key."""
+
+    certificate: x509.Certificate
+    private_key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateAuthority:
+    """An authority that issues leaves directly: path length 0, certificate signing only."""
+
+    certificate: x509.Certificate
+    private_key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+    @classmethod
+    def create(cls, name: str, now: datetime | None = None) -> "CertificateAuthority":
+        """Return a new self-signed authority, valid for one year from `now` (default: this moment)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _common_name(name)
+        builder = _builder(subject, subject, key.public_key(), now).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
+        builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True).add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
+        return cls(certificate=builder.sign(key, hashes.SHA256()), private_key=key)
+
+    def issue_aggregator(self, aggregator_id: str, hosts: Sequence[str], now: datetime | None = None) -> Credential:
+        """Return a server and client certificate: SAN = the aggregator id, then its host names and addresses.
+
+        Raises:
+            UsageError: a host that is neither a DNS name nor an address, or an id that is no DNS name.
+        """
+        names = [_general_name(name) for name in dict.fromkeys((aggregator_id, *hosts))]
+        if not isinstance(names[0], x509.DNSName):
+            raise UsageError(f"aggregator id {aggregator_id!r} cannot stand in a certificate as a DNS name")
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._issue(aggregator_id, names, usages, now)
+
+    def issue_device(self, name: str | None = None, now: datetime | None = None) -> Credential:
+        """Return a client certificate for a device; without a name (the rule) under a random one.
+
+        Raises:
+            UsageError: a name that is no DNS name.
+        """
+        name = name or random_device_name()
+        return self._issue(name, [_general_name(name)], [ExtendedKeyUsageOID.CLIENT_AUTH], now)
+
+    def _issue(
+        self,
+        name: str,
+        names: Sequence[x509.GeneralName],
+        usages: Sequence[x509.ObjectIdentifier],
+        now: datetime | None,
+    ) -> Credential:
+        key = ec.generate_private_key(ec.SECP256R1())
+        issuer = self.certificate.subject
+        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
+        builder = (
+            _builder(_common_name(name), issuer, key.public_key(), now)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(authority_key, critical=False)
+        )
+        return Credential(certificate=builder.sign(self.private_key, hashes.SHA256()), private_key=key)
+
+
+def random_device_name() -> str:
+    """Return a name that says nothing about its device: "d-" and 96 random bits."""
+    return f"d-{os.urandom(12).hex()}"
+
+
+def verify_chain(
+    certificate: x509.Certificate,
+    ca_certificates: Sequence[x509.Certificate],
+    now: float,
+    purpose: Purpose,
+) -> None:
+    """Accept a leaf issued directly by one of the authorities, valid now, for this purpose (RFC 5280, section 6).
+
+    Signature, validity, names, usages and key strength are judged by the library under the Web PKI profile. Ours on
+    top: a P-256 key, no wildcard, and a SHA-256 signature.
+
+    Raises:
+        SignatureError: the first fault found, named.
+    """
+    _check_leaf(certificate, now)
+    try:
+        moment = datetime.fromtimestamp(now, UTC)
+        builder = PolicyBuilder().store(_store(tuple(ca_certificates))).time(moment).max_chain_depth(0)
+        if purpose is Purpose.DEVICE:
+            builder.build_client_verifier().verify(certificate, [])
+        else:
+            builder.build_server_verifier(_subject(certificate)).verify(certificate, [])
+    except VerificationError as error:
+        reason = str(error).partition(" (encountered")[0]
+        raise SignatureError(f"certificate is not accepted: {reason}") from None
+    except (ValueError, OverflowError, OSError) as error:
+        raise SignatureError(f"certificate is not accepted: {type(error).__name__}") from None
+
+
+def aggregator_names(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Return the DNS names of a certificate, the first of which is the aggregator's id; the common name never counts.
+
+    Raises:
+        SignatureError: it has none, or its names cannot be read.
+    """
+    return tuple(name.value for name in _alternative_names(certificate) if isinstance(name, x509.DNSName))
+
+
+def key_digest(certificate: x509.Certificate) -> Digest:
+    """Return SHA-256 of the certificate's SubjectPublicKeyInfo in DER: the device's identity for counting.
+
+    Not of the whole certificate: its holder can replace the authority's ECDSA signature (r, s) by (r, n - s) and so
+    make a second certificate that verifies as well, for a second report.
+    """
+    encoded = certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return Digest(hashlib.sha256(encoded).digest())
+
+
+def certificate_der(certificate: x509.Certificate) -> bytes:
+    """Return the certificate as DER."""
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+# Files.
+
+
+def save_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a private key as PKCS #8 PEM to a new file that only its owner can read (mode 0600).
+
+    Raises:
+        FileExistsError: nothing is overwritten.
+    """
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write_new(path, pem, 0o600)
+
+
+def save_certificates(path: Path, certificates: Sequence[x509.Certificate]) -> None:
+    """Write certificates as PEM, one after the other, to a new file (mode 0644).
+
+    Raises:
+        FileExistsError: nothing is overwritten.
+    """
+    _write_new(path, b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates), 0o644)
+
+
+def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the P-256 key of a PEM file that nobody but its owner can read.
+
+    Raises:
+        UsageError: a file mode that lets others read it, more than one key, another kind of key, or no PEM.
+        OSError: it cannot be read.
+    """
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise UsageError(f"{path.name} has mode {mode:04o}, allowed: 0600 (nobody else may read a private key)")
+    data = _read_one_pem(path, b"PRIVATE KEY")
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path.name} holds no readable private key ({type(error).__name__})") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise UsageError(f"{path.name} holds a {type(key).__name__}, allowed: a P-256 key")
+    return key
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """Return the only certificate of a PEM file.
+
+    Raises:
+        UsageError: none, more than one, or something else in the file.
+        OSError: it cannot be read.
+    """
+    certificates = load_authorities(path)
+    if len(certificates) != 1:
+        raise UsageError(f"{path.name} holds {len(certificates)} certificates, allowed: exactly one")
+    return certificates[0]
+
+
+def load_authorities(path: Path) -> tuple[x509.Certificate, ...]:
+    """Return the certificates of a PEM file, at least one.
+
+    Raises:
+        UsageError: none, or something that is no certificate.
+        OSError: it cannot be read.
+    """
+    data = _read(path)
+    if b"PRIVATE KEY" in data:
+        raise UsageError(f"{path.name} holds a private key where a certificate belongs")
+    try:
+        return tuple(x509.load_pem_x509_certificates(data))
+    except ValueError as error:
+        raise UsageError(f"{path.name} holds no readable certificate ({type(error).__name__})") from None
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        raise UsageError(f"{path.name} is not a regular file")
+    with path.open("rb") as file:
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        raise UsageError(f"{path.name} has more than {_MAX_FILE_BYTES} bytes")
+    return data
+
+
+def _read_one_pem(path: Path, kind: bytes) -> bytes:
+    data = _read(path)
+    begins = data.count(b"-----BEGIN ")
+    if begins != 1 or kind not in data:
+        raise UsageError(f"{path.name} holds {begins} PEM blocks, allowed: exactly one {kind.decode().lower()}")
+    return data
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+# Parts of a certificate.
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime | None
+) -> x509.CertificateBuilder:
+    start = (now or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0) - _BACKDATING
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + _VALIDITY)
+    )
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.DNSName | x509.IPAddress:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        if not _DNS_NAME.fullmatch(name):
+            raise UsageError(f"{name[:60]!a} is neither a DNS name nor an address") from None
+        return x509.DNSName(name)
+
+
+def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralName]:
+    try:
+        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+        raise SignatureError("certificate has no readable subject alternative name") from None
+
+
+def _subject(certificate: x509.Certificate) -> x509.DNSName:
+    for name in _alternative_names(certificate):
+        if isinstance(name, x509.DNSName):
+            return name
+    raise SignatureError("certificate has no DNS name")
+
+
+def _check_leaf(certificate: x509.Certificate, now: float) -> None:
+    try:
+        key = certificate.public_key()
+        algorithm = certificate.signature_hash_algorithm
+        size = len(certificate_der(certificate))
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise SignatureError(f"certificate cannot be read: {type(error).__name__}") from None
+    if size > MAX_CERTIFICATE_BYTES:
+        raise SignatureError(f"certificate has {size} bytes, more than {MAX_CERTIFICATE_BYTES}")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise SignatureError("certificate has no P-256 key")
+    if not isinstance(algorithm, hashes.SHA256):
+        raise SignatureError("certificate is not signed over SHA-256")
+    if now < certificate.not_valid_before_utc.timestamp():
+        raise SignatureError("certificate is not yet valid")
+    if now > certificate.not_valid_after_utc.timestamp():
+        raise SignatureError("certificate has expired")
+    if any("*" in name.value for name in _alternative_names(certificate) if isinstance(name, x509.DNSName)):
+        raise SignatureError("certificate has a wildcard name")
+
+
+@lru_cache(maxsize=16)
+def _store(authorities: tuple[x509.Certificate, ...]) -> Store:
+    return Store(list(authorities))

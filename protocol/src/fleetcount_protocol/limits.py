@@ -1,0 +1,103 @@
+"""Every cap on sizes, counts and times of the wire, in one place (docs/wire.md, "Limits").
+
+Holds numbers only: who applies one says so where it does.
+"""
+
+from typing import Final
+
+__all__ = [
+    "AES_GCM_TAG_BYTES",
+    "COMMITMENT_BLIND_BYTES",
+    "MAX_AGGREGATORS",
+    "MAX_BATCH_BYTES",
+    "MAX_CERTIFICATE_BYTES",
+    "MAX_CIPHERTEXT_BYTES",
+    "MAX_ENDPOINT_BYTES",
+    "MAX_EPSILON",
+    "MAX_HPKE_KEYS",
+    "MAX_IDS_PER_CHUNK",
+    "MAX_INSTALMENTS_PER_BATCH",
+    "MAX_INSTALMENT_BYTES",
+    "MAX_JSON_BYTES",
+    "MAX_PEER_MESSAGE_BYTES",
+    "MAX_PUBLIC_SHARE_BYTES",
+    "MAX_REASON_BYTES",
+    "MAX_RECORD_BYTES",
+    "MAX_REPORTS_PER_PEER_BATCH",
+    "MAX_REPORTS_PER_TASK",
+    "MAX_SESSIONS_PER_REQUEST",
+    "MAX_SESSION_BYTES",
+    "MAX_SESSION_LIFETIME_S",
+    "MAX_SIGNATURE_BYTES",
+    "MAX_TASKS_PER_LIST",
+    "MAX_TASK_BYTES",
+    "MAX_TASK_LIFETIME_S",
+    "MAX_TASK_LIST_BYTES",
+    "MAX_TERM",
+    "MAX_TEXT_BYTES",
+    "MAX_UNIX_TIME",
+    "MAX_VERIFIER_BYTES",
+    "MAX_WINDOW_S",
+    "MIN_AGGREGATORS",
+    "MIN_BATCH_SIZE",
+    "MIN_OPERATORS",
+    "SESSION_SECRET_BYTES",
+    "VERIFY_KEY_BYTES",
+]
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+DAY_S: Final = 86_400
+
+# Task.
+MIN_AGGREGATORS: Final = 2
+MAX_AGGREGATORS: Final = 5
+MIN_OPERATORS: Final = 2
+MAX_HPKE_KEYS: Final = 8
+MIN_BATCH_SIZE: Final = 2
+MAX_TEXT_BYTES: Final = 200
+MAX_ENDPOINT_BYTES: Final = 261
+"""A DNS name (253 bytes) or a bracketed IPv6 address, ':' and five digits, with room to spare."""
+MAX_TERM: Final = 2**63 - 1
+"""Largest numerator (absolute) and denominator of a fraction in a task."""
+MAX_EPSILON: Final = 10
+MAX_UNIX_TIME: Final = 253_402_300_799
+"""9999-12-31T23:59:59Z: what every calendar library can still print; milliseconds for seconds are beyond it."""
+MAX_WINDOW_S: Final = 31 * DAY_S
+MAX_TASK_LIFETIME_S: Final = 100 * DAY_S
+MAX_TASK_BYTES: Final = MIB
+MAX_TASKS_PER_LIST: Final = 64
+MAX_TASK_LIST_BYTES: Final = 3 * MIB
+VERIFY_KEY_BYTES: Final = 32
+
+# Sessions.
+SESSION_SECRET_BYTES: Final = 32
+MAX_SESSION_LIFETIME_S: Final = MAX_TASK_LIFETIME_S
+MAX_CERTIFICATE_BYTES: Final = 4 * KIB
+MAX_SIGNATURE_BYTES: Final = 80
+"""A DER signature of P-256 has at most 72 bytes."""
+MAX_SESSION_BYTES: Final = 8 * KIB
+MAX_SESSIONS_PER_REQUEST: Final = 64
+
+# Reports.
+AES_GCM_TAG_BYTES: Final = 16
+MAX_INSTALMENT_BYTES: Final = 256 * KIB
+MAX_CIPHERTEXT_BYTES: Final = 200 * KIB
+"""The longest share part: 4,096 explicit words for each round, three proofs, blind and tag stay far below."""
+MAX_PUBLIC_SHARE_BYTES: Final = 32 * MAX_AGGREGATORS
+MAX_BATCH_BYTES: Final = MIB
+MAX_INSTALMENTS_PER_BATCH: Final = 2_048
+
+# Between aggregators.
+MAX_PEER_MESSAGE_BYTES: Final = 3 * MIB
+MAX_REPORTS_PER_PEER_BATCH: Final = 512
+MAX_VERIFIER_BYTES: Final = 5 * KIB
+"""A verifier share at 4,096 bits in chunks of 64: three times 130 elements and a joint-randomness part, 3.2 KB."""
+MAX_IDS_PER_CHUNK: Final = 16_384
+MAX_REPORTS_PER_TASK: Final = 2**24
+COMMITMENT_BLIND_BYTES: Final = 32
+MAX_REASON_BYTES: Final = 200
+
+# Release.
+MAX_RECORD_BYTES: Final = 2 * MIB
+MAX_JSON_BYTES: Final = 8 * MIB
