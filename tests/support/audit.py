@@ -61,10 +61,10 @@ def law_loss(first: Law, second: Law) -> float:
 
 
 def draw_codes(law: Sequence[Fraction], trials: int, rng: np.random.Generator) -> Counts:
-    """Draw `trials` positions of a law by comparing 64-bit words with its cumulative sums: exact to 2^-64."""
+    """Draw `trials` positions of a law by comparing 63-bit words with its cumulative sums: exact to 2^-63."""
     cumulative = np.cumsum(np.array(law, dtype=object))
-    thresholds = np.array([int(edge * 2**64) for edge in cumulative[:-1]], dtype=np.uint64)
-    words = rng.integers(0, 2**64, size=trials, dtype=np.uint64)
+    thresholds = np.array([int(edge * 2**63) for edge in cumulative[:-1]], dtype=np.uint64)
+    words = rng.integers(0, 2**63, size=trials, dtype=np.uint64)
     return np.asarray(np.searchsorted(thresholds, words, side="right"), dtype=np.int64)
 
 
