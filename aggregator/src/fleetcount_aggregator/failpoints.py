@@ -1,0 +1,73 @@
+"""Named places where a test may kill the process, to prove that every crash resumes to the same result.
+
+Does nothing in production: the environment variable is honoured only together with FLEETCOUNT_TESTING=1.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fleetcount_protocol.errors import UsageError
+
+__all__ = ["FAILPOINTS", "Failpoints", "failpoints_from_environment"]
+
+FAILPOINTS: Final = (
+    "intake.before_commit",
+    "intake.after_commit",
+    "verification.before_store",
+    "leader.after_close",
+    "leader.after_proposals",
+    "leader.after_combine",
+    "leader.after_finish",
+    "leader.after_batch",
+    "leader.after_seal",
+    "leader.after_helpers_sealed",
+    "leader.after_commitments",
+    "leader.after_open",
+    "leader.before_release",
+    "leader.after_release",
+    "helper.before_propose_store",
+    "helper.after_propose_store",
+    "helper.before_finish_store",
+    "helper.after_finish_store",
+    "helper.before_seal_store",
+    "helper.after_seal_store",
+    "helper.after_open_store",
+    "helper.before_sign_store",
+    "helper.after_sign_store",
+    "helper.before_deliver_store",
+    "helper.after_deliver_store",
+    "release.after_draw",
+    "release.after_draw_store",
+)
+"""Every name, in the order a task passes them (docs/operating.md, "Fail points")."""
+
+
+class Failpoints:
+    """The fail points of one aggregator: `hit` runs `action` when the armed name is reached, else nothing."""
+
+    def __init__(self, armed: str = "", action: Callable[[str], None] = lambda _: None) -> None:
+        if armed and armed not in FAILPOINTS:
+            raise UsageError(f"fail point {armed!r} is not one of: {', '.join(FAILPOINTS)}")
+        self._armed = armed
+        self._action = action
+
+    def hit(self, name: str) -> None:
+        """Run the action if `name` is armed."""
+        if name == self._armed:
+            self._action(name)
+
+
+def _die(_: str) -> None:
+    os._exit(137)
+
+
+def failpoints_from_environment(environment: Mapping[str, str]) -> Failpoints:
+    """Return the fail points FLEETCOUNT_FAILPOINT arms, or none unless FLEETCOUNT_TESTING is "1".
+
+    Raises:
+        UsageError: the name is not a fail point.
+    """
+    if environment.get("FLEETCOUNT_TESTING") != "1":
+        return Failpoints()
+    return Failpoints(environment.get("FLEETCOUNT_FAILPOINT", ""), _die)

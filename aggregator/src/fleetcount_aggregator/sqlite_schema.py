@@ -1,0 +1,105 @@
+"""The tables of the SQLite store, how its file is opened, and the lock that keeps a second process out.
+
+Plain SQL without SQLite's own features, so that another database can take it over; reads and writes no rows.
+"""
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from fleetcount_aggregator.store import StoreError
+
+__all__ = ["SCHEMA_VERSION", "connect", "lock_file"]
+
+SCHEMA_VERSION: Final = 1
+
+_TABLES: Final = (
+    "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL, verify_key BLOB NOT NULL, state TEXT NOT NULL,"
+    " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL)",
+    "CREATE TABLE sessions (session_id BLOB PRIMARY KEY, request BLOB NOT NULL, certificate BLOB NOT NULL,"
+    " expiry INTEGER NOT NULL)",
+    "CREATE INDEX sessions_by_certificate ON sessions (certificate, expiry)",
+    "CREATE INDEX sessions_by_expiry ON sessions (expiry)",
+    "CREATE TABLE reports (task_id BLOB NOT NULL, report_id BLOB NOT NULL, certificate BLOB NOT NULL,"
+    " status INTEGER NOT NULL, batch INTEGER, reason INTEGER, public_share_digest BLOB, verification BLOB NOT NULL,"
+    " PRIMARY KEY (task_id, report_id), UNIQUE (task_id, certificate))",
+    "CREATE INDEX reports_by_status ON reports (task_id, status, report_id)",
+    "CREATE INDEX reports_by_batch ON reports (task_id, batch)",
+    "CREATE TABLE instalments (task_id BLOB NOT NULL, report_id BLOB NOT NULL, round INTEGER NOT NULL,"
+    " session_id BLOB NOT NULL, digest BLOB NOT NULL, public_share BLOB NOT NULL, ciphertext BLOB NOT NULL,"
+    " PRIMARY KEY (task_id, report_id, round))",
+    "CREATE TABLE rejections (task_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL,"
+    " PRIMARY KEY (task_id, reason))",
+    "CREATE TABLE steps (task_id BLOB NOT NULL, name TEXT NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL,"
+    " PRIMARY KEY (task_id, name))",
+    "CREATE TABLE ledger (task_id BLOB PRIMARY KEY, signal TEXT NOT NULL, opens INTEGER NOT NULL,"
+    " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL)",
+    "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL)",
+    "CREATE TABLE schema_version (version INTEGER NOT NULL)",
+)
+
+
+def lock_file(path: Path) -> int:
+    """Take the lock beside a store's file and return its descriptor; closing the descriptor gives the lock back.
+
+    Raises:
+        StoreError: another process, or another store of this one, holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{path} is locked: another aggregator process runs on this state directory") from error
+    return descriptor
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file, made with mode 0600 and its tables if it is new: write-ahead log, a sync at every commit.
+
+    Raises:
+        StoreError: it cannot be opened, is not a SQLite file, or has an unknown schema; then it is left as it is.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    try:
+        new = _is_new(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA cache_size = -16384")
+        if new:
+            _create(connection)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file has no tables yet; refuse tables of a schema this version does not know."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()}
+    if not tables:
+        return True
+    known = "schema_version" in tables
+    versions = connection.execute("SELECT version FROM schema_version").fetchall() if known else []
+    if versions != [(SCHEMA_VERSION,)]:
+        found = versions[0][0] if len(versions) == 1 else "none"
+        raise StoreError(f"{path} has schema version {found}; this version of fleetcount knows {SCHEMA_VERSION} only")
+    return False
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in _TABLES:
+        connection.execute(statement)
+    connection.execute("INSERT INTO schema_version (version) VALUES (?)", (SCHEMA_VERSION,))
+    connection.execute("COMMIT")

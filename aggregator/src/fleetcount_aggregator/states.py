@@ -1,0 +1,79 @@
+"""The states of a task at one aggregator and the one table of allowed moves.
+
+Decides what may follow what; never when it happens (leader, helper) nor how it is stored (store).
+"""
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fleetcount_protocol.errors import FleetcountError
+
+__all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "State", "StateConflictError", "check_move"]
+
+
+class State(enum.Enum):
+    """Where a task stands at one aggregator (docs/operating.md, "States"); the value is the word on the wire."""
+
+    ANNOUNCED = "announced"
+    """Installed and signed by all; no report is taken yet."""
+    COLLECTING = "collecting"
+    """The windows are open: instalments are stored and receipted, complete reports are verified in the background."""
+    AGREEING = "agreeing"
+    """Intake is closed for ever; the aggregators find out which reports all of them hold and accept."""
+    VERIFYING = "verifying"
+    """The one set is sealed; noised shares are drawn, committed to and opened; everyone recomputes the record."""
+    RELEASED = "released"
+    """The record carries every signature."""
+    ABORTED = "aborted"
+    """No record will ever exist here; the reason is public."""
+
+
+class AbortReason(enum.Enum):
+    """Why a task ended without a release: the closed, public list."""
+
+    TOO_FEW_REPORTS = "too_few_reports"
+    PEER_UNREACHABLE = "peer_unreachable"
+    PEER_ABORTED = "peer_aborted"
+    PEER_REFUSED = "peer_refused"
+    SET_DISAGREEMENT = "set_disagreement"
+    RECORD_DISAGREEMENT = "record_disagreement"
+    OUT_OF_RANGE = "out_of_range"
+    RESTORED_BACKUP = "restored_backup"
+    LEADER_SILENT = "leader_silent"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    INSTALL_FAILED = "install_failed"
+
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
+    {
+        State.ANNOUNCED: frozenset({State.COLLECTING, State.AGREEING, State.ABORTED}),
+        State.COLLECTING: frozenset({State.AGREEING, State.ABORTED}),
+        State.AGREEING: frozenset({State.VERIFYING, State.ABORTED}),
+        State.VERIFYING: frozenset({State.RELEASED, State.ABORTED}),
+        State.RELEASED: frozenset(),
+        State.ABORTED: frozenset(),
+    }
+)
+"""Every move a task can make. An aggregator that slept through the windows goes from announced to agreeing at once."""
+
+FINAL_STATES: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+
+
+class StateConflictError(FleetcountError):
+    """A move the table does not allow from the state the task is really in; `state` says which that is."""
+
+    def __init__(self, state: State, wanted: str) -> None:
+        super().__init__(f"the task is {state.value}: {wanted} is not possible")
+        self.state = state
+
+
+def check_move(old: State, new: State) -> None:
+    """Return if the table allows the move.
+
+    Raises:
+        StateConflictError: it does not.
+    """
+    if new not in TRANSITIONS[old]:
+        raise StateConflictError(old, f"moving to {new.value}")
