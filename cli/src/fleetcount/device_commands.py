@@ -1,0 +1,164 @@
+"""`fleetcount device`: run one device from its configuration; let its owner read the ledger and the spool.
+
+Prints what was answered, spent and refused; never a truth, a coin or a key.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from fleetcount.exits import CannotReachError, ExitCode, RefusedByPolicyError, one_line
+from fleetcount.lazy import LazyGroup
+
+if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start without cryptography.
+    from fleetcount_client import Device, Outcome
+    from fleetcount_client.config import DeviceSettings
+    from fleetcount_client.spool import Spool
+
+__all__ = ["device"]
+
+_CONFIG = click.option(
+    "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
+)
+_LAST_TIME: Final = 253_402_300_799
+
+
+@click.group(cls=LazyGroup, short_help="Run one device; read its ledger and spool.")
+def device() -> None:
+    """Run one device, or read what it answered and spent.
+
+    Exit codes: 0 done, 2 usage or configuration, 3 refused by policy or protocol, 4 cannot reach an aggregator,
+    5 this machine (disk, store), 130 interrupted.
+    """
+
+
+@device.command("run", short_help="Answer tasks until stopped.")
+@_CONFIG
+@click.option("--once", is_flag=True, help="Answer what is on offer now, to the end of its windows, and exit.")
+def run(config: Path, once: bool) -> None:
+    """Answer counting tasks as the owner's policy allows, until SIGTERM or SIGINT.
+
+    With --once the exit code is 0 when every task on offer was answered, or none was on offer; 3 when a policy or an
+    aggregator refused one; 4 when an aggregator stayed out of reach.
+    """
+    from fleetcount_client import Device, Unreachable  # Loads cryptography: only when a device runs.
+
+    unit = Device.from_config(config)
+    try:
+        outcomes = asyncio.run(_run(unit, once=once))
+    except Unreachable as error:
+        raise CannotReachError(str(error)) from error
+    except asyncio.CancelledError:
+        click.get_current_context().exit(ExitCode.OK)  # SIGTERM: what is begun is stored and goes on next time.
+    _conclude(outcomes)
+
+
+async def _run(unit: "Device", *, once: bool) -> "tuple[Outcome, ...]":
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    if task is not None:
+        with contextlib.suppress(NotImplementedError):  # No signal handlers on some platforms' loops.
+            loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    async with unit:
+        if once:
+            return await unit.answer()
+        await unit.serve()
+    return ()
+
+
+def _conclude(outcomes: "Iterable[Outcome]") -> None:
+    """Print one line a task and exit as the worst of them says."""
+    from fleetcount_client import OutcomeKind
+
+    outcomes = tuple(outcomes)
+    for outcome in outcomes:
+        click.echo(one_line(f"{outcome.kind.value:<10} {outcome.task_id.hex()[:12]}  {outcome.name}  {outcome.reason}"))
+    if not outcomes:
+        click.echo("no task on offer")
+    kinds = [outcome.kind for outcome in outcomes]
+    named = [f"{outcome.name}: {outcome.reason}" for outcome in outcomes if outcome.kind is not OutcomeKind.DELIVERED]
+    if OutcomeKind.FAILED in kinds:
+        from fleetcount_protocol.errors import MachineError
+
+        raise MachineError(named[0])
+    if OutcomeKind.REFUSED in kinds or OutcomeKind.REJECTED in kinds:
+        raise RefusedByPolicyError(named[0])
+    if OutcomeKind.GIVEN_UP in kinds:
+        raise CannotReachError(named[0])
+
+
+@device.command("ledger", short_help="What was answered and what it cost.")
+@_CONFIG
+def ledger(config: Path) -> None:
+    """List every answered task with its cost, the totals of the running period, and what was refused and why."""
+    from fractions import Fraction
+
+    from fleetcount_client.ledger import spent_since
+
+    settings, spool = _open(config)
+    charges = spool.charges()
+    for charge in charges:
+        epsilon = "not finite" if charge.epsilon is None else str(charge.epsilon)
+        click.echo(
+            one_line(
+                f"{_time(charge.asked_at)}  {charge.task_id.hex()[:12]}  epsilon {epsilon:<12}"
+                f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
+            )
+        )
+    period = settings.policy.budget_period_s
+    newest = max((charge.asked_at for charge in charges), default=0)
+    spent = spent_since(charges, newest - period)
+    click.echo(
+        f"answered {len(charges)}; in the last {period} s: {spent.answers} answers,"
+        f" epsilon {spent.epsilon} of {_decimal(settings.policy.total_epsilon)},"
+        f" exposure {_decimal(Fraction(spent.exposure))} of {_decimal(settings.policy.total_exposure)}"
+    )
+    if spent.without_epsilon:
+        click.echo(f"{spent.without_epsilon} of them had no finite epsilon; their cost is the exposure alone")
+    for refusal in spool.refusals():
+        text = f"refused {refusal.task_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
+        click.echo(one_line(f"{_time(refusal.refused_at)}  {text}"))
+
+
+@device.command("spool", short_help="What is on its way.")
+@_CONFIG
+def spool(config: Path) -> None:
+    """List every answer with its phase and how many messages still wait for a receipt; shows no content."""
+    _, store = _open(config)
+    reports = store.reports()
+    for report in reports:
+        waiting = sum(len(store.parcels(report.task_id, round_number)) for round_number in (0, 1, 2))
+        click.echo(
+            one_line(f"{report.task_id.hex()[:12]}  {report.phase.name.lower():<10} {waiting} waiting  {report.reason}")
+        )
+    click.echo(f"{len(reports)} answers, {sum(not report.phase.final for report in reports)} unfinished")
+
+
+def _open(config: Path) -> "tuple[DeviceSettings, Spool]":
+    from fleetcount_client.config import load_settings
+    from fleetcount_client.spool import SpoolFile
+    from fleetcount_protocol.errors import UsageError
+
+    settings = load_settings(config)
+    if not settings.state_file.is_file():
+        raise UsageError(f"state file {settings.state_file} does not exist: this device has not run yet")
+    return settings, SpoolFile(settings.state_file).device()
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(min(max(seconds, 0), _LAST_TIME), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _decimal(value: object) -> str:
+    from decimal import Decimal
+    from fractions import Fraction
+
+    fraction = Fraction(str(value))
+    decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
+    return f"{decimal.quantize(Decimal('0.00001')).normalize():f}"

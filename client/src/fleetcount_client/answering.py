@@ -1,0 +1,183 @@
+"""From a task, a truth and coins to the parts of a report: the device's whole mathematics.
+
+Pure: randomness is an argument, nothing is stored, sealed or sent, and no truth or coin appears in a text.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.sampling import SamplingDie, toss
+from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.task import Mode, Task
+from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.two_round import first_instalments, second_instalments
+
+from fleetcount_client.signals import Reading
+
+__all__ = [
+    "MAX_SECRET_BYTES",
+    "ReportParts",
+    "Truth",
+    "TwoRoundSecret",
+    "draw_two_round",
+    "envelope_parts",
+    "one_round_parts",
+    "round_one_parts",
+    "round_two_parts",
+    "truth_of",
+]
+
+MAX_SECRET_BYTES: Final = 300
+_VERSION: Final = 1
+_SEED_BYTES: Final = 32
+_RAND_LABEL: Final = b"fleetcount device rand v1"
+_HEADER: Final = struct.Struct(">B16s32sHHB")
+
+Truth = int | tuple[int, ...]
+"""A position 0..V, or for vector Mangat one bit for each of the values 1..V."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportParts:
+    """What each aggregator gets in one message, in the task's order, before it is sealed.
+
+    `round` is 1 or 2, or 0 for a report that travels whole. `public_share` is the same for all, empty in round one.
+    """
+
+    report_id: ReportId
+    round: int
+    public_share: bytes
+    parts: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoRoundSecret:
+    """All a device must remember between the rounds: name, seed, both positions 0..V, the sessions in use.
+
+    Prio3's own randomness (`rand`, 64 k bytes) is not kept: SHAKE-256 gives it again from the 32-byte seed, so that the
+    whole state stays at 54 + 16 k bytes, 134 for five aggregators.
+    """
+
+    report_id: ReportId
+    seed: bytes = field(repr=False)
+    round_one: int = field(repr=False)
+    round_two: int = field(repr=False)
+    sessions: tuple[SessionId, ...]
+
+    def encode(self) -> bytes:
+        """Return the state as bytes for the device's own store: below 300 for every task."""
+        header = _HEADER.pack(_VERSION, self.report_id, self.seed, self.round_one, self.round_two, len(self.sessions))
+        return header + b"".join(self.sessions)
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> "TwoRoundSecret":
+        """Return the state `encode` gave; raises DecodeError for anything else."""
+        if len(encoded) < _HEADER.size:
+            raise DecodeError(f"a stored answer has {len(encoded)} bytes, not {_HEADER.size} or more")
+        version, report_id, seed, round_one, round_two, count = _HEADER.unpack_from(encoded)
+        size = _HEADER.size + SessionId.SIZE * count
+        if version != _VERSION or len(encoded) != size:
+            raise DecodeError(
+                f"a stored answer of version {version} has {len(encoded)} bytes; allowed is 1 with {size}"
+            )
+        return cls(
+            report_id=ReportId(report_id),
+            seed=seed,
+            round_one=round_one,
+            round_two=round_two,
+            sessions=tuple(
+                SessionId(encoded[start : start + SessionId.SIZE])
+                for start in range(_HEADER.size, size, SessionId.SIZE)
+            ),
+        )
+
+
+def truth_of(task: Task, reading: Reading) -> Truth:
+    """Return what a reading means for the task: a position 0..V, or V bits where the task asks for a vector.
+
+    A set of values makes sense only for a vector; elsewhere a set of one is that value, any other is "none of them".
+    """
+    values = reading if isinstance(reading, frozenset) else (reading,)
+    positions = {task.domain.value_of(value) for value in values} - {0}
+    if isinstance(task.mechanism, MangatVector):
+        return tuple(int(value in positions) for value in range(1, task.values + 1))
+    return positions.pop() if len(positions) == 1 else 0
+
+
+def draw_two_round(task: Task, truth: Truth, sessions: tuple[SessionId, ...], source: RandomSource) -> TwoRoundSecret:
+    """Toss the die for both rounds and draw the report's name and seed (device, once a task; [SP] section 4).
+
+    Raises:
+        TaskError: the task does not ask by Sampling Privacy.
+    """
+    if not isinstance(task.mechanism, SamplingDie) or not isinstance(truth, int):
+        raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not SAMPLING")
+    answer = toss(task.mechanism, truth, source)
+    return TwoRoundSecret(
+        report_id=ReportId(source.random_bytes(ReportId.SIZE)),
+        seed=source.random_bytes(_SEED_BYTES),
+        round_one=answer.round_one,
+        round_two=answer.round_two,
+        sessions=sessions,
+    )
+
+
+def round_one_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
+    """Return the first instalments: 8 (V + 1) bytes for the leader, a seed for every helper; no public share."""
+    prio3 = prio3_for(task)
+    parts = first_instalments(prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one)
+    return ReportParts(report_id=secret.report_id, round=1, public_share=b"", parts=tuple(parts))
+
+
+def round_two_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
+    """Return the second instalments with the public share: of one size for every device, sampled or not."""
+    prio3 = prio3_for(task)
+    public_share, parts = second_instalments(
+        prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one, secret.round_two
+    )
+    return ReportParts(report_id=secret.report_id, round=2, public_share=public_share, parts=tuple(parts))
+
+
+def envelope_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
+    """Return both rounds in one message: the whole input shares, for tasks of upload style ONE_ENVELOPE."""
+    measurement = (secret.round_one, secret.round_two)
+    public_share, parts = prio3_for(task).shard(context_of(task), measurement, secret.report_id, _rand(task, secret))
+    return ReportParts(report_id=secret.report_id, round=0, public_share=public_share, parts=tuple(parts))
+
+
+def one_round_parts(task: Task, truth: Truth, source: RandomSource) -> ReportParts:
+    """Return the only message of a task in response or direct mode: randomized on the device, or the truth in shares.
+
+    Raises:
+        TaskError: the task asks in two rounds.
+    """
+    measurement = _measurement(task, truth, source)
+    prio3 = prio3_for(task)
+    report_id = ReportId(source.random_bytes(ReportId.SIZE))
+    rand = source.random_bytes(prio3.rand_size)
+    public_share, parts = prio3.shard(context_of(task), measurement, report_id, rand)
+    return ReportParts(report_id=report_id, round=0, public_share=public_share, parts=tuple(parts))
+
+
+def _measurement(task: Task, truth: Truth, source: RandomSource) -> Truth:
+    if task.mode is Mode.DIRECT:
+        return truth
+    match task.mechanism, truth:
+        case MangatVector() as vector, tuple():
+            # The first bit is not an answer: it says that the device takes part (docs/wire.md, "Modes").
+            return (1, *vector.randomize_bits(truth, source))
+        case (TwoCoin() | Warner() | Mangat() | KaryResponse()) as response, int():
+            return response.randomize(truth, source)
+        case _:
+            raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not RESPONSE or DIRECT")
+
+
+def _rand(task: Task, secret: TwoRoundSecret) -> bytes:
+    """Return Prio3's randomness of this report, the same at every call: SHAKE-256(label || task || report || seed)."""
+    stream = hashlib.shake_256(_RAND_LABEL + task.task_id + secret.report_id + secret.seed)
+    return stream.digest(prio3_for(task).rand_size)

@@ -1,0 +1,96 @@
+"""From settings to the parts of a device: identity, trust and the transport the settings name.
+
+Reads key files; loads only the one transport that is wanted.
+"""
+
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.session import DeviceIdentity
+from fleetcount_protocol.task_signing import TrustedAggregator
+
+from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
+from fleetcount_client.transport import Transport
+from fleetcount_client.trust import TrustStore
+
+__all__ = ["identity_of", "transport_of", "trust_of"]
+
+
+def identity_of(settings: DeviceSettings) -> DeviceIdentity:
+    """Return the device's certificate and key.
+
+    Raises:
+        ConfigError: a file that holds something else, or a key that is not the certificate's.
+    """
+    try:
+        return DeviceIdentity.load(settings.certificate_file, settings.key_file)
+    except (UsageError, OSError) as error:
+        raise ConfigError(f"device.certificate_file and device.key_file: {error}") from None
+
+
+def trust_of(settings: DeviceSettings) -> TrustStore:
+    """Return whom the device trusts."""
+    return TrustStore(
+        settings.deployment,
+        [
+            TrustedAggregator(
+                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+            )
+            for one in settings.aggregators
+        ],
+    )
+
+
+def transport_of(settings: DeviceSettings) -> Transport:
+    """Return the transport the settings name.
+
+    Raises:
+        ConfigError: its library is not installed, or a file of it cannot be used.
+    """
+    if settings.mqtt is not None:
+        return _mqtt(settings, settings.mqtt)
+    if settings.grpc is not None:
+        return _grpc(settings, settings.grpc)
+    raise ConfigError("device.transport is missing; allowed is 'grpc' or 'mqtt'")
+
+
+def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
+    try:
+        from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles  # Only this transport.
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"device.transport is 'grpc'; install fleetcount[grpc] ({error.name} is missing)") from None
+
+    tls = None
+    if grpc.ca_file is not None:
+        tls = TlsFiles.read(grpc.ca_file, settings.certificate_file, settings.key_file)
+    servers = [
+        TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
+        for one in settings.aggregators
+        if one.grpc_endpoint
+    ]
+    return GrpcTransport(
+        deployment=settings.deployment,
+        servers=servers,
+        tls=tls,
+        call_timeout_s=settings.delivery.call_timeout_s,
+        insecure=grpc.insecure,
+    )
+
+
+def _mqtt(settings: DeviceSettings, mqtt: MqttSettings) -> Transport:
+    try:
+        from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport  # Only this transport.
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"device.transport is 'mqtt'; install fleetcount[mqtt] ({error.name} is missing)") from None
+
+    login = MqttLogin(
+        username=mqtt.username,
+        password_file=mqtt.password_file,
+        ca_file=mqtt.ca_file,
+        certificate_file=settings.certificate_file if mqtt.client_certificate else None,
+        key_file=settings.key_file if mqtt.client_certificate else None,
+    )
+    return MqttTransport(
+        deployment=settings.deployment,
+        broker=mqtt.broker,
+        login=login,
+        call_timeout_s=settings.delivery.call_timeout_s,
+    )

@@ -1,0 +1,298 @@
+"""A device's configuration file: strict TOML, read once, every wrong key refused by name.
+
+Reads no secret: keys and passwords stay in their files until the device needs them.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Final, cast
+
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import AggregatorId
+
+from fleetcount_client.backoff import Retry
+from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.signals import FileSource, SignalSource, constant
+from fleetcount_client.toml_table import ConfigError, Table, is_loopback, split_endpoint
+
+__all__ = [
+    "AggregatorSettings",
+    "ConfigError",
+    "DeliverySettings",
+    "DeviceSettings",
+    "GrpcSettings",
+    "MqttSettings",
+    "load_settings",
+]
+
+MAX_FILE_BYTES: Final = 1 << 20
+_VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
+_NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
+_DAY_S: Final = 86_400
+_TEN_YEARS_S: Final = 315_360_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorSettings:
+    """An aggregator the owner trusts; `grpc_endpoint` is where tasks are fetched from, "" when it has none."""
+
+    aggregator_id: AggregatorId
+    operator: str
+    signing_public_key: bytes
+    grpc_endpoint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcSettings:
+    """Mutual TLS: `ca_file` says who may speak as an aggregator; None only with `insecure`, and only on loopback."""
+
+    ca_file: Path | None
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttSettings:
+    """The broker, "host:port"; TLS with `ca_file`, and mutual with `client_certificate` (the device's own)."""
+
+    broker: str
+    ca_file: Path | None = None
+    client_certificate: bool = False
+    username: str | None = None
+    password_file: Path | None = None
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverySettings:
+    """How the device sends: see docs/embedding.md, "Delivery".
+
+    A report leaves at a random time in the first `spread` of its window; the rest of the window is for re-sends.
+    """
+
+    spread: Fraction = Fraction(4, 5)
+    poll_interval_s: float = 60.0
+    call_timeout_s: float = 20.0
+    retry: Retry = Retry()  # noqa: RUF009 - Retry is frozen
+    session_lifetime_s: int = _DAY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSettings:
+    """Everything the configuration file says."""
+
+    deployment: str
+    state_file: Path
+    certificate_file: Path
+    key_file: Path
+    grpc: GrpcSettings | None
+    mqtt: MqttSettings | None
+    policy: OwnerPolicy
+    aggregators: tuple[AggregatorSettings, ...]
+    delivery: DeliverySettings
+    signals: dict[str, SignalSource]
+
+
+def load_settings(path: Path) -> DeviceSettings:
+    """Return the settings of a device's TOML file; file names in it are relative to it.
+
+    Raises:
+        ConfigError: anything unknown, missing, out of range or unsafe; one line with key, value and allowed range.
+    """
+    root = Table(path, "", _parse(path), _SECTIONS)
+    device = root.section("device", _DEVICE_KEYS)
+    transport = device.choice("transport", ("grpc", "mqtt"))
+    state_file = device.path("state_file")
+    if not state_file.parent.is_dir():
+        raise device.refuse("state_file", f"a file in a directory that exists ({state_file.parent} does not)")
+    return DeviceSettings(
+        deployment=device.text("deployment", _NAME, "1 to 32 of a-z, 0-9 and '-'"),
+        state_file=state_file,
+        certificate_file=device.existing_file("certificate_file"),
+        key_file=device.private_file("key_file"),
+        grpc=_grpc(root) if transport == "grpc" else None,
+        mqtt=_mqtt(root) if transport == "mqtt" else None,
+        policy=_policy(root),
+        aggregators=_aggregators(path, root, needs_endpoint=transport == "grpc"),
+        delivery=_delivery(root),
+        signals=_signals(path, root),
+    )
+
+
+_SECTIONS: Final = ("device", "grpc", "mqtt", "policy", "aggregators", "delivery", "signals")
+_DEVICE_KEYS: Final = ("deployment", "state_file", "certificate_file", "key_file", "transport")
+_MQTT_KEYS: Final = ("broker", "ca_file", "client_certificate", "username", "password_file", "insecure")
+_POLICY_KEYS: Final = (
+    "signals",
+    "largest_epsilon",
+    "largest_local_epsilon",
+    "largest_sampling_rate",
+    "smallest_min_batch_size",
+    "total_epsilon",
+    "total_exposure",
+    "budget_period_s",
+    "fresh_ledger",
+    "fresh_ledger_wait_s",
+    "allow_direct",
+    "allow_exact_release",
+)
+_DELIVERY_KEYS: Final = (
+    "spread",
+    "poll_interval_s",
+    "call_timeout_s",
+    "retry_base_s",
+    "retry_cap_s",
+    "session_lifetime_s",
+)
+
+
+def _parse(path: Path) -> object:
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file, or no regular file")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path}: has {path.stat().st_size} bytes; allowed are at most {MAX_FILE_BYTES}")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 (byte {error.start})") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
+
+
+def _grpc(root: Table) -> GrpcSettings:
+    table = root.section("grpc", ("ca_file", "insecure"))
+    insecure = table.boolean("insecure", default=False)
+    ca_file = table.existing_file("ca_file") if table.has("ca_file") or not insecure else None
+    return GrpcSettings(ca_file=ca_file, insecure=insecure)
+
+
+def _mqtt(root: Table) -> MqttSettings:
+    table = root.section("mqtt", _MQTT_KEYS)
+    broker = table.endpoint("broker")
+    settings = MqttSettings(
+        broker=broker,
+        ca_file=table.existing_file("ca_file") if table.has("ca_file") else None,
+        client_certificate=table.boolean("client_certificate", default=False),
+        username=table.text("username", r"[^\0]{1,200}", "1 to 200 characters") if table.has("username") else None,
+        password_file=table.private_file("password_file") if table.has("password_file") else None,
+        insecure=table.boolean("insecure", default=False),
+    )
+    if settings.ca_file is None and not settings.insecure and not is_loopback(split_endpoint(broker)[0]):
+        raise table.refuse("broker", "loopback without TLS; give ca_file, or insecure = true if you mean it")
+    if settings.client_certificate and settings.ca_file is None:
+        raise table.refuse("client_certificate", "only together with ca_file")
+    if settings.password_file is not None and settings.username is None:
+        raise table.refuse("password_file", "only together with username")
+    return settings
+
+
+def _policy(root: Table) -> OwnerPolicy:
+    table = root.section("policy", _POLICY_KEYS)
+    period = table.integer("budget_period_s", 3600, _TEN_YEARS_S, 2_592_000)
+    wait = table.integer("fresh_ledger_wait_s", 0, _TEN_YEARS_S, period)
+    if table.choice("fresh_ledger", ("wait", "allow"), "wait") == "allow":
+        wait = 0
+    return OwnerPolicy(
+        signals=frozenset(_signal_names(table)),
+        largest_epsilon=table.fraction("largest_epsilon", 20, Fraction(1)),
+        largest_local_epsilon=table.fraction("largest_local_epsilon", 20, Fraction(4)),
+        largest_sampling_rate=table.fraction("largest_sampling_rate", 1, Fraction(1, 2)),
+        smallest_min_batch_size=table.integer("smallest_min_batch_size", 2, 10**9, 10),
+        total_epsilon=table.fraction("total_epsilon", 1000, Fraction(10)),
+        total_exposure=table.fraction("total_exposure", 1000, Fraction(3)),
+        budget_period_s=period,
+        fresh_ledger_wait_s=wait,
+        allow_direct=table.boolean("allow_direct", default=False),
+        allow_exact_release=table.boolean("allow_exact_release", default=False),
+    )
+
+
+def _signal_names(table: Table) -> list[str]:
+    import re  # Already loaded by toml_table.
+
+    names = table.raw("signals")
+    if not isinstance(names, list):
+        raise table.refuse("signals", 'a list of VSS paths: ["Vehicle.Speed"]')
+    paths = cast("list[object]", names)
+    if not all(isinstance(name, str) and re.fullmatch(_VSS_PATH, name) for name in paths):
+        raise table.refuse("signals", 'a list of VSS paths: ["Vehicle.Speed"]')
+    return [str(name) for name in paths]
+
+
+def _aggregators(path: Path, root: Table, *, needs_endpoint: bool) -> tuple[AggregatorSettings, ...]:
+    content = root.raw("aggregators")
+    if not isinstance(content, list):
+        raise ConfigError(f"{path}: [[aggregators]] is missing; allowed are 2 or more trusted aggregators")
+    rows = cast("list[object]", content)
+    trusted = tuple(_aggregator(path, number, row) for number, row in enumerate(rows))
+    _check_distinct(path, trusted)
+    if needs_endpoint and not any(aggregator.grpc_endpoint for aggregator in trusted):
+        raise ConfigError(f"{path}: aggregators.grpc_endpoint is missing in every entry; give where tasks are fetched")
+    return trusted
+
+
+def _aggregator(path: Path, number: int, row: object) -> AggregatorSettings:
+    known = ("id", "operator", "signing_public_key", "grpc_endpoint")
+    table = Table(path, f"aggregators[{number}]", row, known)
+    spelling = "1 to 32 of a-z, 0-9 and '-', starting with a letter"
+    try:
+        aggregator_id = AggregatorId(table.text("id", r".*", spelling))
+    except DecodeError:
+        raise table.refuse("id", spelling) from None
+    return AggregatorSettings(
+        aggregator_id=aggregator_id,
+        operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
+        signing_public_key=table.base64_bytes("signing_public_key", 32),
+        grpc_endpoint=table.endpoint("grpc_endpoint") if table.has("grpc_endpoint") else "",
+    )
+
+
+def _check_distinct(path: Path, trusted: tuple[AggregatorSettings, ...]) -> None:
+    if len({aggregator.operator.casefold() for aggregator in trusted}) < 2:
+        raise ConfigError(f"{path}: aggregators.operator names fewer than 2 distinct operators; allowed are 2 or more")
+    for what, values in (
+        ("id", [str(aggregator.aggregator_id) for aggregator in trusted]),
+        ("signing_public_key", [aggregator.signing_public_key.hex() for aggregator in trusted]),
+    ):
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{path}: aggregators.{what} {twice!r} is given twice; allowed is one entry each")
+
+
+def _delivery(root: Table) -> DeliverySettings:
+    table = root.section("delivery", _DELIVERY_KEYS)
+    base = table.seconds("retry_base_s", 0.01, 3600, 0.5)
+    cap = table.seconds("retry_cap_s", 0.01, _DAY_S, max(base, 60.0))
+    if cap < base:
+        raise table.refuse("retry_cap_s", f"at least retry_base_s ({base:g})")
+    return DeliverySettings(
+        spread=table.fraction("spread", 1, Fraction(4, 5)),
+        poll_interval_s=table.seconds("poll_interval_s", 1, _DAY_S, 60.0),
+        call_timeout_s=table.seconds("call_timeout_s", 0.1, 3600, 20.0),
+        retry=Retry(base_s=base, cap_s=cap),
+        session_lifetime_s=table.integer("session_lifetime_s", 60, 31 * _DAY_S, _DAY_S),
+    )
+
+
+def _signals(path: Path, root: Table) -> dict[str, SignalSource]:
+    content = root.raw("signals")
+    if content is None:
+        return {}
+    names = tuple(cast("dict[str, object]", content)) if isinstance(content, dict) else ()
+    table = Table(path, "signals", content, names)
+    return {name: _signal(path, name, table.raw(name)) for name in names}
+
+
+def _signal(path: Path, name: str, content: object) -> SignalSource:
+    table = Table(path, f'signals."{name}"', content, ("file", "value"))
+    if table.has("file") == table.has("value"):
+        raise ConfigError(f'{path}: signals."{name}" has neither or both of file and value; allowed is exactly one')
+    if table.has("file"):
+        return FileSource(table.path("file"))
+    value = table.raw("value")
+    if not isinstance(value, bool | int | float | str):
+        raise table.refuse("value", "a number, a text, true or false")
+    return constant(value)

@@ -1,0 +1,117 @@
+"""Delivery of stored bytes: send, wait for receipts, send the same bytes again, give up when the window closes.
+
+Seals nothing, draws no coin and never changes a byte.
+"""
+
+import asyncio
+import enum
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.errors import PeerError, RejectReason
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.receipts import check_receipt
+from fleetcount_protocol.task import Task
+
+from fleetcount_client import failpoints
+from fleetcount_client.backoff import Backoff, Retry
+from fleetcount_client.sessions import SessionKeeper
+from fleetcount_client.spool import Parcel, Spool
+from fleetcount_client.stored import decode_instalment
+from fleetcount_client.timer import Timer
+from fleetcount_client.transport import Transport, Unreachable
+
+__all__ = ["Courier", "Delivery", "worth_retrying"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Delivery(enum.Enum):
+    """How the delivery of one round ended, where no aggregator refused it."""
+
+    RECEIPTED = 1
+    """Every aggregator has made its receipt."""
+    WINDOW_CLOSED = 2
+
+
+class _Attempt(enum.Enum):
+    RECEIPTED = 1
+    AGAIN = 2
+
+
+def worth_retrying(reason: RejectReason) -> bool:
+    """Return whether the same bytes may be taken later; a task that is unknown there may still arrive."""
+    return not reason.final or reason is RejectReason.UNKNOWN_TASK
+
+
+class Courier:
+    """Delivers the parcels of one device."""
+
+    def __init__(
+        self,
+        *,
+        spool: Spool,
+        transport: Transport,
+        sessions: SessionKeeper,
+        timer: Timer,
+        source: RandomSource,
+        retry: Retry,
+    ) -> None:
+        self._spool = spool
+        self._transport = transport
+        self._sessions = sessions
+        self._timer = timer
+        self._source = source
+        self._retry = retry
+
+    async def deliver(self, task: Task, parcels: Sequence[Parcel], deadline: float) -> Delivery | RejectReason:
+        """Deliver the parcels of one round, all at once, again and again until `deadline`; return how that ended.
+
+        Receipts are stored as they come. The answer is a reason when an aggregator refuses for good.
+        """
+        backoff = Backoff(self._retry, self._source)
+        pending = list(parcels)
+        while pending and self._timer.now() < deadline:
+            answers = await asyncio.gather(*(self._attempt(task, parcel) for parcel in pending))
+            failpoints.reach("after_round_one_sent" if pending[0].round != 2 else "after_round_two_sent")
+            self._store(task, pending, answers)
+            refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
+            if refusal is not None:
+                return refusal
+            pending = [parcel for parcel, answer in zip(pending, answers, strict=True) if answer is _Attempt.AGAIN]
+            if pending:
+                await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
+        return Delivery.WINDOW_CLOSED if pending else Delivery.RECEIPTED
+
+    def _store(self, task: Task, parcels: Sequence[Parcel], answers: Sequence[_Attempt | RejectReason]) -> None:
+        done = [
+            parcel.position for parcel, answer in zip(parcels, answers, strict=True) if answer is _Attempt.RECEIPTED
+        ]
+        # When all are done, the report's next phase erases them in the same step.
+        if done and len(done) < len(parcels):
+            self._spool.receipted(task.task_id, parcels[0].round, done)
+
+    async def _attempt(self, task: Task, parcel: Parcel) -> _Attempt | RejectReason:
+        aggregator = task.aggregators[parcel.position]
+        instalment = decode_instalment(parcel.instalment)
+        (session,) = self._sessions.of_report([instalment.session_id])
+        try:
+            answer = await self._send(task, parcel.position, instalment)
+            if isinstance(answer, Refusal) and answer.reason is RejectReason.UNKNOWN_SESSION:
+                refusal = await self._sessions.reopen(aggregator, session.secret.session_id)
+                if refusal is not None:
+                    return _Attempt.AGAIN if worth_retrying(refusal) else refusal
+                answer = await self._send(task, parcel.position, instalment)
+            if isinstance(answer, Refusal):
+                return _Attempt.AGAIN if worth_retrying(answer.reason) else answer.reason
+            check_receipt(session.secret, instalment, answer)
+        except (Unreachable, PeerError) as error:
+            _LOG.info("aggregator %s: no receipt yet: %s", aggregator.aggregator_id, type(error).__name__)
+            return _Attempt.AGAIN
+        return _Attempt.RECEIPTED
+
+    async def _send(self, task: Task, position: int, instalment: Instalment) -> Receipt | Refusal:
+        (answer,) = await self._transport.upload(task, position, [instalment])
+        return answer

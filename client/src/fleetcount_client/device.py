@@ -1,0 +1,280 @@
+"""The device as a program embeds it: fetches tasks, asks the owner's policy, answers, delivers both rounds.
+
+Puts the parts together; the rules are in answering, policy and ledger, the bytes in spool and the transports.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
+from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.session import DeviceIdentity
+from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task_codec import decode_signed_task
+
+from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
+from fleetcount_client.delivery import Courier
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
+from fleetcount_client.rounds import Outcome, OutcomeKind, Rounds
+from fleetcount_client.sessions import SessionKeeper
+from fleetcount_client.signals import SignalSource
+from fleetcount_client.spool import Spool, SpoolFile
+from fleetcount_client.timer import SystemTimer, Timer, sleep_until
+from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_client.trust import TrustStore
+
+__all__ = ["Device"]
+
+_LOG: Final = logging.getLogger(__name__)
+_IDLE_CLOSE_S: Final = 5.0
+_EARLY_POLLS: Final = 2
+
+
+class Device:
+    """One device: its identity, what its owner allows, its durable memory and its way to the aggregators.
+
+    Everything outside is an argument: `spool`, `transport`, `timer`, `source` (the coins: the system's generator unless
+    a simulation says otherwise). Connections and files are opened when needed and closed while the device only waits.
+    Use it from one event loop at a time, or through `run` without any.
+    """
+
+    def __init__(  # noqa: PLR0913 - every outside thing is an argument, all but five have a default
+        self,
+        *,
+        identity: DeviceIdentity,
+        trust: TrustStore,
+        policy: OwnerPolicy,
+        spool: Spool,
+        transport: Transport,
+        signals: Mapping[str, SignalSource] | None = None,
+        timer: Timer | None = None,
+        source: RandomSource | None = None,
+        settings: DeliverySettings | None = None,
+        idle_close_s: float = _IDLE_CLOSE_S,
+    ) -> None:
+        self._trust = trust
+        self._spool = spool
+        self._transport = transport
+        self._signals = dict(signals or {})
+        self._timer = timer or SystemTimer()
+        self._source = source or SystemRandom()
+        self._settings = settings or DeliverySettings()
+        self._idle_close_s = idle_close_s
+        self._busy = 0
+        self._rounds = self._make_rounds(identity, policy)
+
+    def _make_rounds(self, identity: DeviceIdentity, policy: OwnerPolicy) -> Rounds:
+        sessions = SessionKeeper(
+            spool=self._spool,
+            transport=self._transport,
+            identity=identity,
+            timer=self._timer,
+            source=self._source,
+            retry=self._settings.retry,
+            lifetime_s=self._settings.session_lifetime_s,
+        )
+        courier = Courier(
+            spool=self._spool,
+            transport=self._transport,
+            sessions=sessions,
+            timer=self._timer,
+            source=self._source,
+            retry=self._settings.retry,
+        )
+        return Rounds(
+            policy=policy,
+            spool=self._spool,
+            sessions=sessions,
+            courier=courier,
+            timer=self._timer,
+            source=self._source,
+            settings=self._settings,
+            pause_until=self._pause_until,
+        )
+
+    @classmethod
+    def from_config(cls, path: str | Path) -> Self:
+        """Return the device a TOML file describes (docs/embedding.md, "Configuration").
+
+        Raises:
+            ConfigError: one line that names the key, its value and what is allowed.
+        """
+        return cls.from_settings(load_settings(Path(path)))
+
+    @classmethod
+    def from_settings(cls, settings: DeviceSettings) -> Self:
+        """Return the device of these settings, with the transport they name.
+
+        Raises:
+            ConfigError: a certificate or key file that does not hold what it should.
+        """
+        from fleetcount_client.assembly import identity_of, transport_of, trust_of
+
+        return cls(
+            identity=identity_of(settings),
+            trust=trust_of(settings),
+            policy=settings.policy,
+            spool=SpoolFile(settings.state_file).device(),
+            transport=transport_of(settings),
+            signals=settings.signals,
+            settings=settings.delivery,
+        )
+
+    @property
+    def spool(self) -> Spool:
+        """The device's ledger, refusals and unfinished answers, for its owner to read."""
+        return self._spool
+
+    def would_refuse(
+        self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None
+    ) -> PolicyRefusal | None:
+        """Return why this device would not answer a task now; None when it would. Sends, stores and charges nothing."""
+        try:
+            self._trust.check(signed)
+        except (TaskError, SignatureError) as error:
+            return PolicyRefusal(rule="aggregators", message=str(error))
+        return self._rounds.judge(signed.task, self._sources(signals))
+
+    def run(self, signals: Mapping[str, SignalSource] | None = None, *, once: bool = False) -> tuple[Outcome, ...]:
+        """Answer tasks without an event loop of one's own: for ever, or `once` what is on offer now, to its end.
+
+        `signals` maps VSS paths to functions that return the present value; they add to the configured ones.
+
+        Raises:
+            Unreachable: `once` is set, no aggregator could be asked for tasks and nothing was left from before.
+        """
+        return asyncio.run(self._run(signals, once=once))
+
+    async def _run(self, signals: Mapping[str, SignalSource] | None, *, once: bool) -> tuple[Outcome, ...]:
+        async with self:
+            if once:
+                return await self.answer(signals)
+            await self.serve(signals)
+        return ()
+
+    async def answer(
+        self, signals: Mapping[str, SignalSource] | None = None, *, horizon_s: float = math.inf
+    ) -> tuple[Outcome, ...]:
+        """Answer every task on offer that opens within `horizon_s`, and what was left over; return how each ended.
+
+        Returns when the last window needed has passed, which may be days.
+
+        Raises:
+            Unreachable: no aggregator could be asked and nothing was left from before.
+        """
+        tasks = await self._tasks(horizon_s)
+        sources = self._sources(signals)
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(self.answer_task(signed, sources), name=f"answer {task_id.hex()[:12]}")
+                for task_id, signed in tasks.items()
+            ]
+        return tuple(task.result() for task in running)
+
+    async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
+        """Ask for tasks every `poll_interval_s` and answer them, until cancelled."""
+        sources = self._sources(signals)
+        running: dict[TaskId, asyncio.Task[Outcome]] = {}
+        self._busy += 1
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    for task_id, signed in (await self._offered()).items():
+                        if task_id not in running:
+                            name = f"answer {task_id.hex()[:12]}"
+                            running[task_id] = group.create_task(self._answer_logged(signed, sources), name=name)
+                    await self._pause_until(self._timer.now() + self._settings.poll_interval_s)
+        finally:
+            self._busy -= 1
+
+    async def answer_task(self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None) -> Outcome:
+        """Answer one task, both rounds; return how it ended. An answer begun before is finished, never redone."""
+        sources = self._sources(signals)
+        self._busy += 1
+        try:
+            self._trust.check(signed)
+            return await self._rounds.answer(signed, sources)
+        except (TaskError, SignatureError) as error:
+            return self._not_trusted(signed, str(error))
+        except MachineError as error:
+            return _ended(signed, OutcomeKind.FAILED, str(error))
+        finally:
+            self._busy -= 1
+
+    async def close(self) -> None:
+        """Close connections and files; a later use opens them again."""
+        await self._transport.close()
+        self._spool.rest()
+
+    async def __aenter__(self) -> Self:
+        """Return the device itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close connections and files."""
+        await self.close()
+
+    def _sources(self, signals: Mapping[str, SignalSource] | None) -> dict[str, SignalSource]:
+        return {**self._signals, **(signals or {})}
+
+    async def _tasks(self, horizon_s: float) -> dict[TaskId, SignedTask]:
+        """Return the unfinished tasks and those on offer within the horizon.
+
+        Raises:
+            Unreachable: no offer could be fetched and nothing is unfinished.
+        """
+        now = self._timer.now()
+        self._spool.tidy(now)
+        tasks = {signed.task.task_id: signed for signed in map(decode_signed_task, self._spool.unfinished_tasks())}
+        try:
+            offered = await self._transport.list_tasks()
+        except Unreachable:
+            if not tasks:
+                raise
+            offered = ()
+        for signed in offered:
+            if signed.task.round_one_opens <= now + horizon_s:
+                tasks.setdefault(signed.task.task_id, signed)
+        return tasks
+
+    async def _offered(self) -> dict[TaskId, SignedTask]:
+        try:
+            return await self._tasks(_EARLY_POLLS * self._settings.poll_interval_s)
+        except Unreachable as error:
+            _LOG.info("no tasks fetched: %s", error)
+            return {}
+
+    async def _answer_logged(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
+        outcome = await self.answer_task(signed, sources)
+        _LOG.info("task %s %s %s", outcome.name, outcome.kind.value, outcome.reason)
+        return outcome
+
+    def _not_trusted(self, signed: SignedTask, reason: str) -> Outcome:
+        refusal = PolicyRefusal(rule="aggregators", message=reason)
+        self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
+        return _ended(signed, OutcomeKind.REFUSED, reason, rule=refusal.rule)
+
+    async def _pause_until(self, moment: float) -> None:
+        """Wait; close what is idle when every task of this device waits for longer than `idle_close_s`."""
+        if moment - self._timer.now() <= self._idle_close_s:
+            await sleep_until(self._timer, moment)
+            return
+        self._busy -= 1
+        try:
+            if self._busy == 0:
+                await self.close()
+            await sleep_until(self._timer, moment)
+        finally:
+            self._busy += 1
+
+
+def _ended(signed: SignedTask, kind: OutcomeKind, reason: str, rule: str = "") -> Outcome:
+    return Outcome(task_id=signed.task.task_id, name=signed.task.name, kind=kind, reason=reason, rule=rule)

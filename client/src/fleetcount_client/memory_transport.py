@@ -1,0 +1,152 @@
+"""Aggregators in the same process: the transport of tests and simulations, and an intake that keeps what it is given.
+
+Speaks the real protocol with real sealing and receipts, without a network; checks no proof and releases nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from cryptography import x509
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.errors import Refused, RejectReason, SealError
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
+from fleetcount_protocol.receipts import make_receipt
+from fleetcount_protocol.sealing import HpkeKeyPair
+from fleetcount_protocol.session import SessionSecret, accept_session, open_instalment
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+
+from fleetcount_client.transport import Unreachable
+
+__all__ = ["Intake", "MemoryAggregator", "MemoryTransport"]
+
+
+class Intake(Protocol):
+    """One aggregator's side of a memory transport."""
+
+    def open_session(self, request: SessionRequest) -> SessionAccepted | SessionRefused:
+        """Open a session, or say why not."""
+        ...
+
+    def take(self, task: Task, instalment: Instalment) -> Receipt | Refusal:
+        """Store an instalment and receipt it, or say why not."""
+        ...
+
+
+class MemoryTransport:
+    """Carries messages to intakes in this process."""
+
+    def __init__(self, tasks: Sequence[SignedTask], intakes: Mapping[AggregatorId, Intake]) -> None:
+        self._tasks = tuple(tasks)
+        self._intakes = intakes
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Return the tasks it was made with."""
+        return self._tasks
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Ask the intake of that id. Raises Unreachable when there is none."""
+        intake = self._intake(aggregator)
+        return tuple(intake.open_session(request) for request in requests)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Hand instalments to the intake at `position`. Raises Unreachable when there is none."""
+        intake = self._intake(task.aggregators[position])
+        return tuple(intake.take(task, instalment) for instalment in instalments)
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def _intake(self, aggregator: Aggregator) -> Intake:
+        intake = self._intakes.get(aggregator.aggregator_id)
+        if intake is None:
+            raise Unreachable(f"no aggregator {aggregator.aggregator_id} in this process")
+        return intake
+
+
+class MemoryAggregator:
+    """An intake that keeps everything in memory: first bytes win, a repeat gets the same receipt, windows hold."""
+
+    def __init__(
+        self,
+        *,
+        aggregator_id: AggregatorId,
+        key_pairs: Mapping[int, HpkeKeyPair],
+        authorities: Sequence[x509.Certificate],
+        clock: Clock,
+    ) -> None:
+        self._aggregator_id = aggregator_id
+        self._key_pairs = key_pairs
+        self._authorities = tuple(authorities)
+        self._clock = clock
+        self._sessions: dict[SessionId, SessionSecret] = {}
+        self.instalments: dict[tuple[TaskId, ReportId, int], Instalment] = {}
+        self.parts: dict[tuple[TaskId, ReportId, int], bytes] = {}
+
+    def open_session(self, request: SessionRequest) -> SessionAccepted | SessionRefused:
+        """Open a session, or say why not; a repeat opens the same one."""
+        try:
+            session_id, secret, _ = accept_session(
+                request, self._key_pairs, self._aggregator_id, self._authorities, self._clock.now()
+            )
+        except Refused as refusal:
+            return SessionRefused(session_id=request.session_id, reason=refusal.reason)
+        self._sessions[session_id] = secret
+        return SessionAccepted(session_id=session_id, expiry=secret.expiry)
+
+    def forget_sessions(self) -> None:
+        """Lose every session, as an aggregator restored from an old backup does."""
+        self._sessions.clear()
+
+    def take(self, task: Task, instalment: Instalment) -> Receipt | Refusal:
+        """Store an instalment and receipt it, or say why not."""
+        name = (instalment.task_id, instalment.report_id, instalment.round)
+        secret = self._sessions.get(instalment.session_id)
+        if secret is None:
+            return _refusal(instalment, RejectReason.UNKNOWN_SESSION)
+        known = self.instalments.get(name)
+        if known is not None:
+            same = known.digest == instalment.digest
+            return (
+                make_receipt(secret, instalment) if same else _refusal(instalment, RejectReason.DUPLICATE_OTHER_BYTES)
+            )
+        reason = self._reason(task, instalment.round)
+        if reason is not None:
+            return _refusal(instalment, reason)
+        try:
+            part = open_instalment(secret, task.position_of(self._aggregator_id), instalment)
+        except SealError:
+            return _refusal(instalment, RejectReason.BAD_SEAL)
+        self.instalments[name] = instalment
+        self.parts[name] = part
+        return make_receipt(secret, instalment)
+
+    def _reason(self, task: Task, round_number: int) -> RejectReason | None:
+        second = round_number == 2
+        opens = task.round_one_closes if second else task.round_one_opens
+        closes = task.round_two_closes if second else task.round_one_closes
+        now = self._clock.now()
+        if now < opens:
+            return RejectReason.TOO_EARLY
+        return RejectReason.TOO_LATE if now >= closes else None
+
+
+def _refusal(instalment: Instalment, reason: RejectReason) -> Refusal:
+    return Refusal(
+        task_id=instalment.task_id,
+        report_id=instalment.report_id,
+        round=instalment.round,
+        session_id=instalment.session_id,
+        reason=reason,
+    )

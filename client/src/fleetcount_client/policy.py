@@ -1,0 +1,150 @@
+"""What the owner of a device allows: which questions it answers at all, and at which cost.
+
+A refusal is a value with a reason the owner can read. Never looks at a truth, a coin or the network.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.task import Mode, ReleaseKind, Task
+from fleetcount_protocol.task_rules import task_epsilon, task_exposure, task_views
+
+__all__ = ["OwnerPolicy", "PolicyRefusal", "judge_task"]
+
+ALL_AGGREGATORS: Final = "all_aggregators"
+_MAX_EPSILON: Final = 1000
+_HOUR_S: Final = 3600
+_TEN_YEARS_S: Final = 315_360_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRefusal:
+    """Why the device does not answer: `rule` is the policy key, `message` names the value and the limit."""
+
+    rule: str
+    message: str
+
+
+def _in_range(name: str, value: Fraction | int, low: Fraction | int, high: Fraction | int) -> None:
+    if not low < value <= high:
+        raise UsageError(f"{name} is {value}; allowed is more than {low} and at most {high}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerPolicy:
+    """The owner's limits; a task beyond any of them is refused (docs/embedding.md, "Policy").
+
+    `largest_epsilon` is the loss of one release against the public; `largest_local_epsilon` that of a randomized
+    response against all aggregators together; `largest_sampling_rate` the chance that all aggregators together see the
+    truth. The totals hold over any `budget_period_s` seconds; a new ledger answers nothing for `fresh_ledger_wait_s`.
+
+    Raises:
+        UsageError: a limit outside its range.
+    """
+
+    signals: frozenset[str]
+    largest_epsilon: Fraction = Fraction(1)
+    largest_local_epsilon: Fraction = Fraction(4)
+    largest_sampling_rate: Fraction = Fraction(1, 2)
+    smallest_min_batch_size: int = 10
+    total_epsilon: Fraction = Fraction(10)
+    total_exposure: Fraction = Fraction(3)
+    budget_period_s: int = 2_592_000
+    fresh_ledger_wait_s: int = 2_592_000
+    allow_direct: bool = False
+    allow_exact_release: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon", "total_exposure"):
+            _in_range(name, getattr(self, name), 0, _MAX_EPSILON)
+        _in_range("largest_sampling_rate", self.largest_sampling_rate, 0, 1)
+        _in_range("smallest_min_batch_size", self.smallest_min_batch_size, 1, 10**9)
+        _in_range("budget_period_s", self.budget_period_s, _HOUR_S - 1, _TEN_YEARS_S)
+        _in_range("fresh_ledger_wait_s", self.fresh_ledger_wait_s, -1, _TEN_YEARS_S)
+
+
+def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    """Return why the owner does not allow this task, whatever was answered before; None when it is allowed."""
+    for rule in (_signal, _batch, _mode, _release, _epsilon, _local_epsilon, _sampling_rate):
+        refusal = rule(policy, task)
+        if refusal is not None:
+            return refusal
+    return None
+
+
+def _signal(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    if task.signal in policy.signals:
+        return None
+    allowed = ", ".join(sorted(policy.signals)) or "none"
+    return PolicyRefusal(rule="signals", message=f"the task asks for {task.signal}; allowed are: {allowed}")
+
+
+def _batch(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    if task.min_batch_size >= policy.smallest_min_batch_size:
+        return None
+    message = f"min_batch_size is {task.min_batch_size}; the smallest allowed is {policy.smallest_min_batch_size}"
+    return PolicyRefusal(rule="smallest_min_batch_size", message=message)
+
+
+def _mode(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    if task.mode is not Mode.DIRECT or policy.allow_direct:
+        return None
+    message = "the task takes the truth in shares (direct mode); allowed only with allow_direct = true"
+    return PolicyRefusal(rule="allow_direct", message=message)
+
+
+def _release(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    if task.release.kind is not ReleaseKind.EXACT or policy.allow_exact_release:
+        return None
+    message = "the task publishes sums without noise; allowed only with allow_exact_release = true"
+    return PolicyRefusal(rule="allow_exact_release", message=message)
+
+
+def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    epsilon = task_epsilon(task)
+    if epsilon is None:
+        return _no_finite_epsilon(policy)
+    if Fraction(epsilon) <= policy.largest_epsilon:
+        return None
+    message = f"epsilon of the release is {epsilon}; the largest allowed is {_number(policy.largest_epsilon)}"
+    return PolicyRefusal(rule="largest_epsilon", message=message)
+
+
+def _no_finite_epsilon(policy: OwnerPolicy) -> PolicyRefusal | None:
+    if policy.allow_exact_release:
+        return None
+    message = "the release has no finite epsilon; allowed only with allow_exact_release = true"
+    return PolicyRefusal(rule="allow_exact_release", message=message)
+
+
+def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    # The central noise of a response task may be strong while its coins hide next to nothing: all aggregators together
+    # see the answer behind the coins alone.
+    if task.mode is not Mode.RESPONSE:
+        return None
+    views = [view.epsilon for view in task_views(task) if view.adversary == ALL_AGGREGATORS]
+    if views and all(e is not None and Fraction(e) <= policy.largest_local_epsilon for e in views):
+        return None
+    shown = ", ".join("not finite" if e is None else str(e) for e in views) or "not stated"
+    limit = _number(policy.largest_local_epsilon)
+    message = f"epsilon against all aggregators together is {shown}; the largest allowed is {limit}"
+    return PolicyRefusal(rule="largest_local_epsilon", message=message)
+
+
+def _sampling_rate(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    exposure = task_exposure(task)
+    # Direct mode has exposure 1 by nature; whoever allows it allows that, and the total still counts it.
+    if task.mode is Mode.DIRECT or exposure <= policy.largest_sampling_rate:
+        return None
+    limit = _number(policy.largest_sampling_rate)
+    message = f"the sampling rate is {_number(exposure)}; the largest allowed is {limit}"
+    return PolicyRefusal(rule="largest_sampling_rate", message=message)
+
+
+def _number(value: Fraction) -> str:
+    """Return a fraction as people write it: as a decimal where it has a short one."""
+    decimal = Decimal(value.numerator) / Decimal(value.denominator)
+    return f"{decimal:f}" if Fraction(decimal) == value else str(value)

@@ -1,0 +1,246 @@
+"""One task's answer from the first judgement to the last receipt: both rounds, each at its own random time.
+
+Reads the truth once, when the first message is formed; charges, coins and bytes are durable before anything is sent.
+"""
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.session import seal_instalment
+from fleetcount_protocol.task import Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task_codec import encode_signed_task
+
+from fleetcount_client import failpoints
+from fleetcount_client.answering import (
+    ReportParts,
+    TwoRoundSecret,
+    draw_two_round,
+    envelope_parts,
+    one_round_parts,
+    round_one_parts,
+    round_two_parts,
+    truth_of,
+)
+from fleetcount_client.backoff import uniform_seconds
+from fleetcount_client.config import DeliverySettings
+from fleetcount_client.delivery import Courier, Delivery
+from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
+from fleetcount_client.sessions import OpenSession, SessionKeeper
+from fleetcount_client.signals import SignalSource, read_signal
+from fleetcount_client.spool import Parcel, Phase, Report, Spool
+from fleetcount_client.stored import encode_instalment
+from fleetcount_client.timer import Timer
+
+__all__ = ["Outcome", "OutcomeKind", "Rounds"]
+
+
+class OutcomeKind(enum.Enum):
+    """How a task ended for this device."""
+
+    DELIVERED = "delivered"
+    """Every aggregator holds everything, durably."""
+    REFUSED = "refused"
+    """The owner's policy, the budget or the trust settings refused; nothing was sent, nothing charged."""
+    REJECTED = "rejected"
+    """An aggregator refused for good."""
+    GIVEN_UP = "given_up"
+    """A window closed before every receipt was there."""
+    MISSED = "missed"
+    """The task was first seen after its first window; nothing was sent, nothing charged."""
+    FAILED = "failed"
+    """This machine failed (disk, store); what was stored is taken up again next time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one task ended, and why; holds nothing about the answer."""
+
+    task_id: TaskId
+    name: str
+    kind: OutcomeKind
+    reason: str = ""
+    rule: str = ""
+
+
+_KINDS = {
+    Phase.DELIVERED: OutcomeKind.DELIVERED,
+    Phase.GIVEN_UP: OutcomeKind.GIVEN_UP,
+    Phase.REJECTED: OutcomeKind.REJECTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """Answers tasks for one device. `pause_until` waits for a moment and may close what is idle meanwhile."""
+
+    policy: OwnerPolicy
+    spool: Spool
+    sessions: SessionKeeper
+    courier: Courier
+    timer: Timer
+    source: RandomSource
+    settings: DeliverySettings
+    pause_until: Callable[[float], Awaitable[None]]
+
+    async def answer(self, signed: SignedTask, signals: Mapping[str, SignalSource]) -> Outcome:
+        """Answer a checked task to its end, or take up an answer that was begun before.
+
+        Raises:
+            MachineError: the store failed; nothing was sent that is not stored.
+        """
+        task = signed.task
+        report = self.spool.report(task.task_id) or await self._begin(signed, signals)
+        if isinstance(report, Outcome):
+            return report
+        while not report.phase.final:
+            report = await self._step(task, report)
+        return _outcome(task, _KINDS[report.phase], report.reason)
+
+    def judge(self, task: Task, signals: Mapping[str, SignalSource]) -> PolicyRefusal | None:
+        """Return why this device does not answer the task now; None when it would."""
+        if task.signal not in signals and task.signal in self.policy.signals:
+            message = (
+                f"no source is configured for {task.signal}; configured are: {', '.join(sorted(signals)) or 'none'}"
+            )
+            return PolicyRefusal(rule="signals", message=message)
+        now = self.timer.now()
+        return (
+            judge_task(self.policy, task)
+            or judge_age(self.policy, self.spool.created_at(now), now)
+            or judge_charge(self.policy, self.spool.charges(), charge_of(task))
+        )
+
+    # The beginning: judge, wait, open sessions, then charge and store in one step.
+
+    async def _begin(self, signed: SignedTask, signals: Mapping[str, SignalSource]) -> Report | Outcome:
+        task = signed.task
+        refusal = self.judge(task, signals)
+        if refusal is not None:
+            return self._refused(task, refusal)
+        await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
+        if self.timer.now() >= task.round_one_closes:
+            return _outcome(task, OutcomeKind.MISSED, "round one has closed")
+        opened = await self.sessions.open_all(task, task.round_one_closes)
+        if isinstance(opened, RejectReason):
+            return _outcome(task, OutcomeKind.REJECTED, opened.label)
+        if opened is None:
+            return _outcome(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
+        return self._charge(signed, opened, signals)
+
+    def _charge(
+        self, signed: SignedTask, opened: tuple[OpenSession, ...], signals: Mapping[str, SignalSource]
+    ) -> Report | Outcome:
+        task = signed.task
+        report, parts = self._form(task, opened, signals)
+
+        def judge(charges: tuple[Charge, ...]) -> PolicyRefusal | None:
+            return judge_charge(self.policy, charges, charge_of(task))
+
+        failpoints.reach("before_charge")
+        rows = [session.row for session in opened]
+        parcels = self._parcels(task, opened, parts)
+        refusal = self.spool.begin(charge_of(task), encode_signed_task(signed), report, parcels, rows, judge)
+        failpoints.reach("after_charge")
+        if refusal is None:
+            return report
+        # Another process of this device was faster: its coins are the ones that count.
+        return self.spool.report(task.task_id) or self._refused(task, refusal)
+
+    def _form(
+        self, task: Task, opened: tuple[OpenSession, ...], signals: Mapping[str, SignalSource]
+    ) -> tuple[Report, ReportParts]:
+        truth = truth_of(task, read_signal(signals, task.signal))
+        secret = b""
+        if task.mode is not Mode.SAMPLING:
+            parts = one_round_parts(task, truth, self.source)
+        else:
+            sessions = tuple(session.secret.session_id for session in opened)
+            coins = draw_two_round(task, truth, sessions, self.source)
+            whole = task.upload_style is UploadStyle.ONE_ENVELOPE
+            parts = envelope_parts(task, coins) if whole else round_one_parts(task, coins)
+            secret = b"" if whole else coins.encode()
+        return Report(task_id=task.task_id, phase=Phase.ROUND_ONE, reason="", secret=secret), parts
+
+    def _parcels(self, task: Task, opened: Sequence[OpenSession], parts: ReportParts) -> list[Parcel]:
+        parcels: list[Parcel] = []
+        for position, (session, part) in enumerate(zip(opened, parts.parts, strict=True)):
+            instalment = seal_instalment(
+                session.secret, task.task_id, parts.report_id, parts.round, position, parts.public_share, part
+            )
+            parcels.append(Parcel(round=parts.round, position=position, instalment=encode_instalment(instalment)))
+        return parcels
+
+    # The rest: one step a phase.
+
+    async def _step(self, task: Task, report: Report) -> Report:
+        match report.phase:
+            case Phase.ROUND_ONE:
+                return await self._deliver_first(task, report)
+            case Phase.BETWEEN:
+                return await self._form_second(task, report)
+            case _:
+                return await self._deliver_second(task, report)
+
+    async def _deliver_first(self, task: Task, report: Report) -> Report:
+        two_messages = bool(report.secret)
+        parcels = self.spool.parcels(task.task_id, 1 if two_messages else 0)
+        answer = await self.courier.deliver(task, parcels, task.round_one_closes)
+        if isinstance(answer, RejectReason):
+            return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
+        if two_messages:
+            # Also without the last receipt: the aggregator may have stored the bytes and its answer be lost. A report
+            # that is incomplete anywhere is counted nowhere, and whether round two is sent never depends on a coin.
+            moved = self.spool.advance(report, Phase.BETWEEN)
+            failpoints.reach("after_round_one_receipts")
+            return moved
+        return self._end(report, answer)
+
+    async def _form_second(self, task: Task, report: Report) -> Report:
+        await self.pause_until(self._moment(task.round_one_closes, task.round_two_closes))
+        if self.timer.now() >= task.round_two_closes:
+            return self.spool.advance(report, Phase.GIVEN_UP, reason="round two has closed")
+        secret = TwoRoundSecret.decode(report.secret)
+        opened = self.sessions.of_report(secret.sessions)
+        parcels = self._parcels(task, opened, round_two_parts(task, secret))
+        moved = self.spool.advance(report, Phase.ROUND_TWO, parcels=parcels)
+        failpoints.reach("after_round_two_formed")
+        return moved
+
+    async def _deliver_second(self, task: Task, report: Report) -> Report:
+        parcels = self.spool.parcels(task.task_id, 2)
+        answer = await self.courier.deliver(task, parcels, task.round_two_closes)
+        if isinstance(answer, RejectReason):
+            return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
+        return self._end(report, answer)
+
+    def _end(self, report: Report, delivery: Delivery) -> Report:
+        if delivery is Delivery.WINDOW_CLOSED:
+            return self.spool.advance(report, Phase.GIVEN_UP, reason="the window closed before every receipt was there")
+        moved = self.spool.advance(report, Phase.DELIVERED)
+        failpoints.reach("after_round_two_receipts")
+        return moved
+
+    def _moment(self, opens: float, closes: float) -> float:
+        """Return when to act: uniform in what is left of the first `spread` of a window, so that time tells nothing."""
+        start = max(self.timer.now(), opens)
+        last = opens + float(self.settings.spread) * (closes - opens)
+        return start + uniform_seconds(self.source, max(0.0, last - start))
+
+    def _refused(self, task: Task, refusal: PolicyRefusal) -> Outcome:
+        self.spool.note_refusal(task.task_id, task.name, refusal, self.timer.now())
+        return Outcome(
+            task_id=task.task_id,
+            name=task.name,
+            kind=OutcomeKind.REFUSED,
+            reason=refusal.message,
+            rule=refusal.rule,
+        )
+
+
+def _outcome(task: Task, kind: OutcomeKind, reason: str) -> Outcome:
+    return Outcome(task_id=task.task_id, name=task.name, kind=kind, reason=reason)

@@ -1,0 +1,44 @@
+"""How a device reaches aggregators: the interface every transport has.
+
+A transport carries messages and answers; it decides nothing, stores nothing and never retries.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+
+__all__ = ["Transport", "Unreachable"]
+
+
+class Unreachable(MachineError):  # noqa: N818 - named for the event, as the protocol's errors are
+    """The other side did not answer; it may have acted all the same, so the same bytes are sent again."""
+
+
+class Transport(Protocol):
+    """Carries one device's messages. Every method may be repeated and raises `Unreachable` when nothing came back.
+
+    A PeerError means that what came back is not what the protocol allows.
+    """
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Return the tasks on offer, unverified."""
+        ...
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Ask one aggregator to open sessions; return one answer a request, in order."""
+        ...
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Hand instalments to the task's aggregator at `position`; return one answer an instalment, in order."""
+        ...
+
+    async def close(self) -> None:
+        """Give up connections; the next use opens them again."""
+        ...

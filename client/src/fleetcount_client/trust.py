@@ -1,0 +1,46 @@
+"""Whom a device trusts, and which tasks it has checked.
+
+A task is checked once: its bytes never change. Never judges whether the owner wants to answer (policy).
+"""
+
+import hashlib
+from collections.abc import Iterable
+from types import MappingProxyType
+
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task_signing import TrustedAggregator, verify_signed_task
+
+__all__ = ["TrustStore"]
+
+
+class TrustStore:
+    """The aggregators of one deployment that a device trusts; may be shared by many devices of one process."""
+
+    def __init__(self, deployment: str, aggregators: Iterable[TrustedAggregator]) -> None:
+        trusted: dict[AggregatorId, TrustedAggregator] = {one.aggregator_id: one for one in aggregators}
+        self._deployment = deployment
+        self._trusted = MappingProxyType(trusted)
+        self._checked: set[bytes] = set()
+
+    @property
+    def deployment(self) -> str:
+        """The deployment whose tasks are answered."""
+        return self._deployment
+
+    def check(self, signed: SignedTask) -> None:
+        """Check a task's deployment and the signatures of all its aggregators, every one of them trusted.
+
+        Raises:
+            TaskError: another deployment, or an aggregator that is not trusted.
+            SignatureError: a signature that is missing or does not verify.
+        """
+        # The signatures are part of the name: the same task under other signatures is checked anew.
+        name = hashlib.sha256(signed.task.canonical + b"".join(signed.signatures)).digest()
+        if name in self._checked:
+            return
+        if signed.task.deployment != self._deployment:
+            raise TaskError(f"deployment of the task is {signed.task.deployment!r}; allowed is {self._deployment!r}")
+        verify_signed_task(signed, self._trusted)
+        self._checked.add(name)

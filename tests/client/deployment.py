@@ -1,0 +1,200 @@
+"""A small deployment in memory for the client's tests: authority, aggregators, signed tasks, devices."""
+
+import hashlib
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fleetcount_client import DeliverySettings, Device, ManualTimer, OwnerPolicy, SpoolFile, TrustStore
+from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
+from fleetcount_client.transport import Transport
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.certificates import CertificateAuthority
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.sealing import HpkeKeyPair
+from fleetcount_protocol.session import DeviceIdentity
+from fleetcount_protocol.task import (
+    Aggregator,
+    HpkeKey,
+    Mode,
+    Release,
+    ReleaseKind,
+    SignedTask,
+    Task,
+    UploadStyle,
+)
+from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
+from fleetcount_protocol.two_round import join_instalments
+
+START = 1_800_000_000
+SIGNAL = "Vehicle.Powertrain.FuelSystem.Brand"
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
+
+
+@dataclass
+class Deployment:
+    """k aggregators with their keys, the authority of the devices, and a clock all share."""
+
+    aggregators: int = 2
+    timer: ManualTimer = field(default_factory=lambda: ManualTimer(START))
+    authority: CertificateAuthority = field(default_factory=lambda: CertificateAuthority.create("test devices"))
+
+    def __post_init__(self) -> None:
+        names = [AggregatorId(name) for name in NAMES[: self.aggregators]]
+        self.signing_keys = {name: Ed25519PrivateKey.generate() for name in names}
+        self.sealing_keys = {name: HpkeKeyPair.generate(key_id) for key_id, name in enumerate(names, start=1)}
+        self.described = tuple(self._describe(number, name) for number, name in enumerate(names))
+        self.intakes = {name: self._intake(name) for name in names}
+
+    def _describe(self, number: int, name: AggregatorId) -> Aggregator:
+        pair = self.sealing_keys[name]
+        return Aggregator(
+            aggregator_id=name,
+            operator=f"Operator of {name}",
+            grpc_endpoint=f"127.0.0.1:{7411 + number}",
+            mqtt_broker="127.0.0.1:1884",
+            hpke_keys=(HpkeKey(key_id=pair.key_id, public_key=pair.public_key),),
+            signing_public_key=self.signing_keys[name].public_key().public_bytes(Encoding.Raw, PublicFormat.Raw),
+        )
+
+    def _intake(self, name: AggregatorId) -> MemoryAggregator:
+        pair = self.sealing_keys[name]
+        return MemoryAggregator(
+            aggregator_id=name,
+            key_pairs={pair.key_id: pair},
+            authorities=[self.authority.certificate],
+            clock=self.timer,
+        )
+
+    def task(self, **changes: object) -> Task:
+        """Return a task of 3 values, sampling mode, two rounds of 100 s each, with some fields changed."""
+        fields: dict[str, object] = {
+            "name": "which brand",
+            "deployment": "test",
+            "signal": SIGNAL,
+            "domain": Categories(names=("A", "B", "C")),
+            "mode": Mode.SAMPLING,
+            "mechanism": SamplingDie.uniform(Fraction(1, 4), 3),
+            "aggregators": self.described,
+            "round_one_opens": START + 100,
+            "round_one_closes": START + 200,
+            "round_two_closes": START + 300,
+            "expiry": START + 1000,
+            "time_precision_s": 1,
+            "min_batch_size": 10,
+            "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(3, 2), level=Fraction(19, 20)),
+            "upload_style": UploadStyle.TWO_INSTALMENTS,
+            "verify_key_digest": Digest(hashlib.sha256(bytes(32)).digest()),
+        }
+        return Task(**(fields | changes))  # type: ignore[arg-type]
+
+    def sign(self, task: Task) -> SignedTask:
+        """Return the task with every aggregator's signature."""
+        keys = [self.signing_keys[one.aggregator_id] for one in task.aggregators]
+        return SignedTask(task=task, signatures=tuple(sign_task(task, key) for key in keys))
+
+    def trust(self) -> TrustStore:
+        """Return the trust in all aggregators."""
+        return TrustStore(
+            "test",
+            [
+                TrustedAggregator(
+                    aggregator_id=one.aggregator_id,
+                    operator=one.operator,
+                    signing_public_key=one.signing_public_key,
+                )
+                for one in self.described
+            ],
+        )
+
+    def transport(self, *tasks: SignedTask) -> MemoryTransport:
+        """Return a transport to all intakes."""
+        return MemoryTransport(tasks, self.intakes)
+
+    def identity(self) -> DeviceIdentity:
+        """Return a new device's identity."""
+        return DeviceIdentity.generate(self.authority)
+
+    def device(
+        self,
+        state_file: Path,
+        transport: Transport,
+        *,
+        truth: object = "B",
+        policy: OwnerPolicy | None = None,
+        source: RandomSource | None = None,
+        identity: DeviceIdentity | None = None,
+        settings: DeliverySettings | None = None,
+    ) -> Device:
+        """Return a device whose signal reads `truth`."""
+        return Device(
+            identity=identity or self.identity(),
+            trust=self.trust(),
+            policy=policy or open_policy(),
+            spool=SpoolFile(state_file, durable=False).device(),
+            transport=transport,
+            signals={SIGNAL: lambda: truth},  # type: ignore[dict-item,return-value]
+            timer=self.timer,
+            source=source,
+            settings=settings,
+        )
+
+    def report_ids(self, task: Task, round_number: int) -> set[ReportId]:
+        """Return the reports complete at every aggregator for a round."""
+        held = [
+            {name[1] for name in intake.instalments if name[0] == task.task_id and name[2] == round_number}
+            for intake in self.intakes.values()
+        ]
+        return set.intersection(*held)
+
+    def decoded(self, task: Task, report_id: ReportId) -> list[int]:
+        """Return the measurement a report's shares add up to, field element by field element: the oracle."""
+        prio3 = prio3_for(task)
+        length = prio3.circuit.measurement_length
+        totals = [0] * length
+        for position in range(len(task.aggregators)):
+            share = self.input_share(task, report_id, position)
+            if position == 0:
+                words = prio3.field.decode_vector(share[: 8 * length], length)
+            else:
+                words = prio3.helper_measurement_share(context_of(task), position, share[:32])
+            totals = [(total + word) % prio3.field.modulus for total, word in zip(totals, words, strict=True)]
+        return totals
+
+    def input_share(self, task: Task, report_id: ReportId, position: int) -> bytes:
+        """Return the whole input share one aggregator received."""
+        parts = self.intakes[task.aggregators[position].aggregator_id].parts
+        whole = parts.get((task.task_id, report_id, 0))
+        if whole is not None:
+            return whole
+        first, second = parts[task.task_id, report_id, 1], parts[task.task_id, report_id, 2]
+        return join_instalments(prio3_for(task), position, first, second)
+
+    def verifies(self, task: Task, report_id: ReportId) -> list[int]:
+        """Return the sum of the output shares of a report whose proof holds at every aggregator."""
+        prio3, context, key = prio3_for(task), context_of(task), bytes(32)
+        round_number = 2 if task.mode is Mode.SAMPLING and task.upload_style is UploadStyle.TWO_INSTALMENTS else 0
+        name = (task.task_id, report_id, round_number)
+        public_share = self.intakes[task.leader.aggregator_id].instalments[name].public_share
+        inits = [
+            prio3.verify_init(key, context, j, report_id, public_share, self.input_share(task, report_id, j))
+            for j in range(len(task.aggregators))
+        ]
+        message = prio3.combine_verifier_shares(context, [share for _, share in inits])
+        return prio3.aggregate([prio3.verify_next(context, state, message) for state, _ in inits])
+
+
+def open_policy(**changes: object) -> OwnerPolicy:
+    """Return a policy that allows the test tasks at once."""
+    fields: dict[str, object] = {
+        "signals": frozenset({SIGNAL}),
+        "largest_epsilon": Fraction(3),
+        "largest_local_epsilon": Fraction(5),
+        "fresh_ledger_wait_s": 0,
+    }
+    return OwnerPolicy(**(fields | changes))  # type: ignore[arg-type]
