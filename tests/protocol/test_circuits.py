@@ -100,6 +100,8 @@ def test_one_hot_outputs_are_the_vector_with_none_included() -> None:
         (MultihotCountVec(length=3, max_weight=1, chunk_length=2), [True]),
         (TwoRoundOneHot(length=4), (2, 3)),
         (TwoRoundOneHot(length=4), (2, 0)),
+        (TwoRoundOneHot(length=4), (0,)),
+        (TwoRoundOneHot(length=4), (0, 1, 1)),
         (OneHot(length=4), 4),
         (OneHot(length=4), -1),
     ],

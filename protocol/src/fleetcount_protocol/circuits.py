@@ -398,6 +398,7 @@ class TwoRoundOneHot:
 
         Raises UsageError for any other pair.
         """
+        _check_size("the measurement", measurement, 2)
         round_one, round_two = measurement
         encoded = _unit_vector(self.length, round_one) + _unit_vector(self.length, round_two)
         if round_one not in (0, round_two):
