@@ -316,6 +316,7 @@ def test_an_output_can_always_come_from_its_own_count(count: int, epsilon: float
 
     assert all(simulation_only_can_come_from(z, epsilon, count) for z in answers)
     assert not simulation_only_can_come_from(count - 0.5, epsilon, count)
+    assert not simulation_only_can_come_from(count - 1e6, epsilon, count)
 
 
 def test_simulated_laplace_noise_has_its_mean_and_scale():

@@ -20,6 +20,7 @@ from fleetcount_mechanisms.composition import (
     optimal_epsilon_repeated,
 )
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.exponential import exp_minus_bounds
 from fleetcount_mechanisms.policies import exact_loss_ratio, place_policy, vector_place_policy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,6 +165,17 @@ def test_one_sided_losses_have_no_advanced_composition(delta: Fraction):
     )
 
     assert excess == pytest.approx(float(delta), abs=1e-12)
+
+
+def test_the_asymmetric_optimum_is_rounded_up_where_its_two_terms_nearly_cancel():
+    delta = Fraction(9516258196, 10**11)
+
+    found = asymmetric_optimal_epsilon([Fraction(1, 10)], delta)
+
+    # Pr 1 against e^-0.1: delta(found) = 1 - e^(found - 0.1) must not be above delta, to all digits.
+    high, _ = exp_minus_bounds(Fraction(1, 10) - Fraction(found), 200)
+    assert 1 - Fraction(high, 1 << 200) <= delta
+    assert 0 < found < 1e-9
 
 
 def test_the_asymmetric_optimum_is_never_negative():

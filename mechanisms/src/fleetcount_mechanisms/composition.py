@@ -156,8 +156,7 @@ def asymmetric_optimal_epsilon(epsilons: Iterable[Fraction], delta: Fraction) ->
     attain it.
     """
     _require_delta(delta)
-    total = float(basic_epsilon(epsilons)) + math.log1p(-float(delta))
-    return max(0.0, math.nextafter(math.nextafter(total, math.inf), math.inf))
+    return max(0.0, float_up(basic_epsilon(epsilons) + near_log(1 - delta)))
 
 
 def _outcomes(epsilons: Sequence[Fraction]) -> tuple[list[tuple[int, int]], int]:
