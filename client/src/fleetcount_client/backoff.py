@@ -45,6 +45,6 @@ class Backoff:
     def next_delay(self) -> float:
         """Return the next delay in seconds, between one half and the whole of min(cap, base * 2^attempt)."""
         # 2^63 seconds is beyond every cap; the bound keeps the power small after days of attempts.
-        whole = min(self._retry.cap_s, self._retry.base_s * 2 ** min(self._attempt, 63))
+        whole = min(self._retry.cap_s, self._retry.base_s * 2.0 ** min(self._attempt, 63))
         self._attempt += 1
         return whole / 2 + uniform_seconds(self._source, whole / 2)

@@ -1,0 +1,206 @@
+"""The parts of a report say what the coins say, and the faces follow the die."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from fleetcount_client.answering import (
+    MAX_SECRET_BYTES,
+    TwoRoundSecret,
+    draw_two_round,
+    envelope_parts,
+    one_round_parts,
+    round_one_parts,
+    round_two_parts,
+    truth_of,
+)
+from fleetcount_mechanisms.randomness import SeededRandom
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.domain import Bins, Categories
+from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.task import Mode, Task
+from fleetcount_protocol.task_rules import context_of, prio3_for
+
+from tests.client.deployment import START, Deployment
+
+WORLD = Deployment()
+
+
+def one_round(**changes: object) -> Task:
+    return WORLD.task(round_two_closes=START + 200, **changes)
+
+
+def sums(task: Task, parts: tuple[bytes, ...]) -> list[int]:
+    """Return what the measurement shares of a whole report add up to."""
+    prio3 = prio3_for(task)
+    length = prio3.circuit.measurement_length
+    total = prio3.field.decode_vector(parts[0][: 8 * length], length)
+    for position, part in enumerate(parts[1:], start=1):
+        words = prio3.helper_measurement_share(context_of(task), position, part[:32])
+        total = [(a + b) % prio3.field.modulus for a, b in zip(total, words, strict=True)]
+    return total
+
+
+@pytest.mark.parametrize("aggregators", [2, 5])
+def test_the_state_between_the_rounds_is_small_and_comes_back_exactly(aggregators: int) -> None:
+    world = Deployment(aggregators)
+    task = world.task()
+    sessions = tuple(SessionId(bytes([n]) * 16) for n in range(aggregators))
+
+    secret = draw_two_round(task, 2, sessions, SeededRandom(1))
+
+    assert len(secret.encode()) == 54 + 16 * aggregators < MAX_SECRET_BYTES
+    assert TwoRoundSecret.decode(secret.encode()) == secret
+
+
+def test_the_largest_positions_fit_the_state() -> None:
+    secret = TwoRoundSecret(report_id=ReportId(bytes(16)), seed=bytes(32), round_one=4095, round_two=4095, sessions=())
+
+    assert TwoRoundSecret.decode(secret.encode()) == secret
+
+
+def test_a_damaged_state_is_refused_at_every_length() -> None:
+    secret = draw_two_round(WORLD.task(), 2, (SessionId(bytes(16)),), SeededRandom(1)).encode()
+
+    for stored in [secret[:n] for n in range(len(secret))] + [secret + b"\0", b"\2" + secret[1:]]:
+        with pytest.raises(DecodeError):
+            TwoRoundSecret.decode(stored)
+
+
+def test_the_same_state_gives_the_same_bytes_and_both_rounds_join_to_the_envelope() -> None:
+    task = WORLD.task()
+    secret = draw_two_round(task, 2, (), SeededRandom(2))
+
+    first, again = round_one_parts(task, secret), round_one_parts(task, TwoRoundSecret.decode(secret.encode()))
+    second = round_two_parts(task, secret)
+    whole = envelope_parts(task, secret)
+
+    assert first == again
+    assert tuple(a + b for a, b in zip(first.parts, second.parts, strict=True)) == whole.parts
+    assert (first.public_share, second.public_share) == (b"", whole.public_share)
+
+
+def test_messages_have_one_size_whatever_the_truth_and_the_coins() -> None:
+    task = WORLD.task()
+    sizes = set()
+
+    for seed in range(60):
+        secret = draw_two_round(task, seed % 4, (), SeededRandom(seed))
+        first, second = round_one_parts(task, secret), round_two_parts(task, secret)
+        sizes.add((*map(len, first.parts), *map(len, second.parts), len(second.public_share), len(secret.encode())))
+
+    assert len(sizes) == 1
+
+
+def faces(die: SamplingDie, truth: int, draws: int) -> Counter[tuple[int, int]]:
+    task = WORLD.task(mechanism=die)
+    source = SeededRandom(7)
+    counted: Counter[tuple[int, int]] = Counter()
+    for _ in range(draws):
+        secret = draw_two_round(task, truth, (), source)
+        counted[secret.round_one, secret.round_two] += 1
+    return counted
+
+
+def worst_deviation(counted: Counter[tuple[int, int]], die: SamplingDie, truth: int, draws: int) -> float:
+    """Return the largest distance of a cell from its law, in standard deviations; infinite for an impossible pair."""
+    worst = 0.0
+    for pair in set(counted) | {(v, v) for v in range(4)} | {(0, truth)}:
+        probability = float(die.pair_probability(*pair, truth))
+        if probability == 0:
+            return math.inf
+        sd = math.sqrt(draws * probability * (1 - probability))
+        worst = max(worst, abs(counted[pair] - draws * probability) / sd)
+    return worst
+
+
+def test_the_pairs_follow_the_die_and_another_die_is_told_apart() -> None:
+    draws = 40_000
+    die = SamplingDie(
+        sampling_rate=Fraction(3, 10),
+        values=3,
+        face_probabilities=(Fraction(1, 10), Fraction(2, 10), Fraction(1, 10), Fraction(3, 10)),
+    )
+    other = SamplingDie.uniform(Fraction(39, 100), 3)
+
+    counted = faces(die, 2, draws)
+
+    # 9.3 standard deviations is p = 1e-20, two-sided.
+    assert worst_deviation(counted, die, 2, draws) < 9.3
+    assert worst_deviation(counted, other, 2, draws) > 9.3
+
+
+def test_a_response_is_one_hot_at_the_randomized_value() -> None:
+    task = one_round(mode=Mode.RESPONSE, mechanism=KaryResponse(keep=Fraction(9, 10), values=3))
+    seen = Counter()
+
+    for seed in range(300):
+        parts = one_round_parts(task, 2, SeededRandom(seed))
+        words = sums(task, parts.parts)
+        assert sorted(words) == [0, 0, 0, 1]
+        seen[words.index(1)] += 1
+
+    assert parts.round == 0
+    assert 230 < seen[2] < 300
+
+
+def test_a_yes_always_answers_yes_under_mangat() -> None:
+    task = one_round(mode=Mode.RESPONSE, domain=Categories(names=("yes",)), mechanism=Mangat(flip=Fraction(1, 3)))
+
+    answers = {tuple(sums(task, one_round_parts(task, 1, SeededRandom(seed)).parts)) for seed in range(40)}
+
+    assert answers == {(0, 1)}
+
+
+def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_part() -> None:
+    task = one_round(mode=Mode.RESPONSE, mechanism=MangatVector(flip=Fraction(1, 3), values=3))
+    truth = truth_of(task, frozenset({"A", "C"}))
+    flips = 0
+
+    for seed in range(60):
+        words = sums(task, one_round_parts(task, truth, SeededRandom(seed)).parts)
+        assert (words[0], words[1], words[3]) == (1, 1, 1)
+        flips += words[2]
+
+    assert truth == (1, 0, 1)
+    assert 5 < flips < 40
+
+
+def test_direct_mode_shares_the_truth_itself() -> None:
+    task = one_round(mode=Mode.DIRECT, mechanism=None)
+
+    assert sums(task, one_round_parts(task, 3, SeededRandom(1)).parts) == [0, 0, 0, 1]
+
+
+def test_a_two_round_task_is_not_answered_in_one_and_the_reverse() -> None:
+    with pytest.raises(TaskError):
+        one_round_parts(WORLD.task(), 1, SeededRandom(1))
+    with pytest.raises(TaskError):
+        draw_two_round(one_round(mode=Mode.DIRECT, mechanism=None), 1, (), SeededRandom(1))
+
+
+@pytest.mark.parametrize(
+    ("reading", "expected"),
+    [
+        ("B", 2),
+        ("Z", 0),
+        (None, 0),
+        (7.5, 0),
+        (True, 0),
+        (frozenset({"B"}), 2),
+        (frozenset({"A", "B"}), 0),
+        ((1, 2), 0),
+    ],
+)
+def test_a_reading_becomes_a_position_or_none_of_them(reading: object, expected: int) -> None:
+    assert truth_of(WORLD.task(), reading) == expected  # type: ignore[arg-type]
+
+
+def test_a_number_becomes_its_bin() -> None:
+    bins = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
+    task = WORLD.task(domain=bins, mechanism=SamplingDie.uniform(Fraction(1, 4), 2))
+
+    assert [truth_of(task, speed) for speed in (-1.0, 0.0, 49.9, 50, math.inf, math.nan)] == [0, 1, 1, 2, 0, 0]

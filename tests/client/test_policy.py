@@ -1,0 +1,161 @@
+"""The owner's limits hold, at the limit and one step beyond it, and a refusal names value and limit."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge, spent_since
+from fleetcount_client.policy import judge_task
+from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.task_rules import task_epsilon
+
+from tests.client.deployment import SIGNAL, START, Deployment, open_policy
+
+WORLD = Deployment()
+EXACT = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
+
+
+def test_a_task_within_every_limit_is_allowed() -> None:
+    assert judge_task(open_policy(), WORLD.task()) is None
+
+
+def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
+    task = WORLD.task()
+    epsilon = task_epsilon(task)
+    assert epsilon is not None
+
+    at = judge_task(open_policy(largest_epsilon=Fraction(epsilon)), task)
+    above = judge_task(open_policy(largest_epsilon=Fraction(epsilon) - Fraction(1, 10**6)), task)
+
+    assert at is None
+    assert above is not None
+    assert above.rule == "largest_epsilon"
+    assert str(epsilon) in above.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "task", "rule", "shown"),
+    [
+        ({"signals": frozenset({"Vehicle.Speed"})}, {}, "signals", SIGNAL),
+        ({"smallest_min_batch_size": 11}, {}, "smallest_min_batch_size", "10"),
+        ({"largest_sampling_rate": Fraction(24, 100)}, {}, "largest_sampling_rate", "0.25"),
+        ({}, {"release": EXACT}, "allow_exact_release", "allow_exact_release"),
+        (
+            {},
+            {"mode": Mode.DIRECT, "mechanism": None, "round_two_closes": START + 200},
+            "allow_direct",
+            "allow_direct",
+        ),
+        (
+            {"largest_local_epsilon": Fraction(1)},
+            {
+                "mode": Mode.RESPONSE,
+                "mechanism": KaryResponse(keep=Fraction(99, 100), values=3),
+                "round_two_closes": START + 200,
+            },
+            "largest_local_epsilon",
+            "5.69",
+        ),
+    ],
+)
+def test_a_refusal_names_the_rule_the_value_and_the_limit(
+    policy: dict[str, object], task: dict[str, object], rule: str, shown: str
+) -> None:
+    refusal = judge_task(open_policy(**policy), WORLD.task(**task))
+
+    assert refusal is not None
+    assert refusal.rule == rule
+    assert shown in refusal.message
+
+
+def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:
+    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None, round_two_closes=START + 200)
+
+    assert judge_task(open_policy(allow_exact_release=True), WORLD.task(release=EXACT)) is None
+    assert judge_task(open_policy(allow_direct=True), direct) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"largest_epsilon": Fraction(0)},
+        {"total_epsilon": Fraction(-1)},
+        {"largest_sampling_rate": Fraction(11, 10)},
+        {"smallest_min_batch_size": 1},
+        {"budget_period_s": 10},
+        {"fresh_ledger_wait_s": -1},
+    ],
+)
+def test_a_limit_outside_its_range_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(changes))):
+        open_policy(**changes)
+
+
+def charge(number: int, asked_at: int, epsilon: str | None = "1", exposure: str = "1/4") -> Charge:
+    return Charge(
+        task_id=TaskId(number.to_bytes(32)),
+        name="q",
+        signal=SIGNAL,
+        asked_at=asked_at,
+        epsilon=None if epsilon is None else Decimal(epsilon),
+        exposure=Fraction(exposure),
+    )
+
+
+def test_the_budget_takes_the_last_charge_that_fits_and_no_more() -> None:
+    policy = open_policy(total_epsilon=Fraction(3), total_exposure=Fraction(10))
+    spent = [charge(1, START), charge(2, START)]
+
+    assert judge_charge(policy, spent, charge(3, START)) is None
+    refusal = judge_charge(policy, spent, charge(3, START, "1.00001"))
+    assert refusal is not None
+    assert refusal.rule == "total_epsilon"
+    assert "3.00001" in refusal.message
+
+
+def test_exposure_has_a_budget_of_its_own_which_exact_releases_spend_too() -> None:
+    policy = open_policy(total_exposure=Fraction(1, 2))
+    spent = [charge(1, START, None), charge(2, START, None)]
+
+    refusal = judge_charge(policy, spent, charge(3, START, None))
+
+    assert refusal is not None
+    assert refusal.rule == "total_exposure"
+    assert spent_since(spent, 0).without_epsilon == 2
+
+
+def test_a_charge_leaves_the_period_exactly_when_it_is_over() -> None:
+    policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
+    spent = [charge(1, START)]
+
+    assert judge_charge(policy, spent, charge(2, START + 3599)) is not None
+    assert judge_charge(policy, spent, charge(2, START + 3600)) is None
+
+
+def test_a_task_from_the_past_finds_the_later_charges_there() -> None:
+    policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
+
+    assert judge_charge(policy, [charge(1, START)], charge(2, START - 10**6)) is not None
+
+
+def test_a_new_ledger_waits_and_a_clock_set_back_does_not_shorten_that() -> None:
+    policy = open_policy(fresh_ledger_wait_s=1000)
+
+    refusal = judge_age(policy, START, START + 999)
+    assert refusal is not None
+    assert refusal.rule == "fresh_ledger"
+    assert judge_age(policy, START, START + 1000) is None
+    assert judge_age(policy, START, START - 5000) is not None
+    assert judge_age(open_policy(), START, START - 5000) is None
+
+
+def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
+    task = WORLD.task(mechanism=SamplingDie.uniform(Fraction(1, 5), 3))
+
+    cost = charge_of(task)
+
+    assert (cost.epsilon, cost.exposure, cost.asked_at) == (task_epsilon(task), Fraction(1, 5), START + 100)
