@@ -70,7 +70,7 @@ def _run(arguments: list[str]) -> int:
         _flush()
     except SystemExit as ended:
         if sys.stdout is not stdout:
-            # click met a broken pipe and replaced the stream: the reader went away (| head), and nothing is left to say.
+            # click met a broken pipe and replaced the stream: the reader went away (| head), nothing is left to say.
             return ExitCode.OK
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except BrokenPipeError:

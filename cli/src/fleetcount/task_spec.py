@@ -1,0 +1,308 @@
+"""A task's specification file, SPEC.toml, and the task it describes (docs/operating.md, "Asking a question").
+
+Reads text and the present time; draws no key and signs nothing.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Final, cast
+
+from fleetcount_client.toml_table import Table
+from fleetcount_mechanisms.losses import neighbours_of, noise_epsilon_for
+from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.domain import Bins, Categories, H3Cells, SquareGrid, ValueDomain
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.task import Aggregator, Mode, Release, ReleaseKind, Response, Task, UploadStyle
+
+from fleetcount.descriptors import parse_toml, read_descriptor
+
+__all__ = ["read_spec"]
+
+_SECTIONS: Final = ("task", "domain", "windows", "mechanism", "release", "aggregators")
+_TASK_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")
+_WINDOW_KEYS: Final = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
+_RELEASE_KEYS: Final = ("kind", "epsilon", "noise_epsilon", "level", "thresholds")
+_DURATION: Final = re.compile(r"in ([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
+_UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_TEXT: Final = r"[^\0-\x1f]{1,200}"
+_SIGNED: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?|-?[0-9]{1,15}/[1-9][0-9]{0,14}", re.ASCII)
+_LARGEST: Final = 10
+_YEAR_9999_S: Final = 253_402_300_799
+
+
+def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fraction | None = None) -> Task:
+    """Return the task of a specification file; `now` is what "in 10 s" counts from, Unix seconds.
+
+    `epsilon`, when given, stands in place of the file's own: the loss of the published result.
+
+    Raises:
+        UsageError: anything unknown, missing or out of range, with file, key, value and what is allowed.
+    """
+    root = Table(path, "", parse_toml(path), _SECTIONS)
+    task = root.section("task", _TASK_KEYS)
+    mode = Mode[task.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
+    domain = _domain(root)
+    mechanism = _mechanism(root, mode, domain.values)
+    opens, one, two, expiry = _windows(root, mode, now, task.integer("time_precision_s", 1, 86_400, 1))
+    return Task(
+        name=task.text("name", _TEXT, "1 to 200 characters"),
+        deployment=task.text("deployment", r"[a-z0-9][a-z0-9-]{0,31}", "1 to 32 of a-z, 0-9 and '-'"),
+        signal=task.text("signal", _TEXT, "a VSS path"),
+        domain=domain,
+        mode=mode,
+        mechanism=mechanism,
+        aggregators=_aggregators(path, root),
+        round_one_opens=opens,
+        round_one_closes=one,
+        round_two_closes=two,
+        expiry=expiry,
+        time_precision_s=task.integer("time_precision_s", 1, 86_400, 1),
+        min_batch_size=task.integer("min_batch_size", 2, 2**32),
+        release=_release(root, mechanism, domain.values, epsilon),
+        upload_style=UploadStyle[task.choice("upload_style", _STYLES, "two_instalments").upper()],
+        verify_key_digest=verify_key_digest,
+    )
+
+
+_STYLES: Final = ("two_instalments", "one_envelope")
+
+
+# The question's values.
+
+
+def _domain(root: Table) -> ValueDomain:
+    kind = _kind(root, "domain")
+    readers: dict[str, Callable[[Table], ValueDomain]] = {
+        "bins": _bins,
+        "categories": _categories,
+        "grid": _grid,
+        "h3": _h3,
+    }
+    keys = {
+        "bins": ("kind", "edges", "open_above", "unit"),
+        "categories": ("kind", "names"),
+        "grid": ("kind", "x0", "y0", "size", "columns", "rows"),
+        "h3": ("kind", "resolution", "cells"),
+    }
+    name = kind.choice("kind", tuple(readers))
+    return readers[name](root.section("domain", keys[name]))
+
+
+def _kind(root: Table, section: str) -> Table:
+    """Return the section with whatever keys it has, for reading `kind` before the right keys are known."""
+    content = root.raw(section)
+    keys = tuple(cast("dict[str, object]", content)) if isinstance(content, dict) else ()
+    return root.section(section, keys)
+
+
+def _bins(table: Table) -> Bins:
+    return Bins(
+        edges=tuple(_exact(table, "edges", edge) for edge in _list(table, "edges", 'numbers as text: ["0", "50"]')),
+        open_above=table.boolean("open_above", default=False),
+        unit=table.text("unit", r"[^\0-\x1f]{0,200}", "at most 200 characters", ""),
+    )
+
+
+def _categories(table: Table) -> Categories:
+    names = _list(table, "names", "texts")
+    if not all(isinstance(name, str) for name in names):
+        raise table.refuse("names", "texts")
+    return Categories(names=tuple(cast("list[str]", names)))
+
+
+def _grid(table: Table) -> SquareGrid:
+    x0, y0 = (_exact(table, key, table.raw(key)) for key in ("x0", "y0"))
+    return SquareGrid(
+        x0=x0,
+        y0=y0,
+        size=table.fraction("size", 10**9),
+        columns=table.integer("columns", 1, 4095),
+        rows=table.integer("rows", 1, 4095),
+    )
+
+
+def _h3(table: Table) -> H3Cells:
+    cells = _list(table, "cells", 'cell indexes in hexadecimal: ["8a1fb46622dffff"]')
+    if not all(isinstance(cell, str) and re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", cell, re.ASCII) for cell in cells):
+        raise table.refuse("cells", 'cell indexes in lower-case hexadecimal: ["8a1fb46622dffff"]')
+    numbers = sorted(int(cell, 16) for cell in cast("list[str]", cells))
+    return H3Cells(resolution=table.integer("resolution", 0, 15), cells=tuple(numbers))
+
+
+def _list(table: Table, key: str, allowed: str) -> list[object]:
+    value = table.raw(key)
+    if not isinstance(value, list) or not value:
+        raise table.refuse(key, f"a list of {allowed}")
+    return cast("list[object]", value)
+
+
+def _exact(table: Table, key: str, value: object) -> Fraction:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Fraction(value)
+    if isinstance(value, str) and _SIGNED.fullmatch(value):
+        return Fraction(value)
+    raise table.refuse(key, 'an exact number, whole or as text: "12.5" or "25/2"')
+
+
+# When.
+
+
+def _windows(root: Table, mode: Mode, now: float, step: int) -> tuple[int, int, int, int]:
+    table = root.section("windows", _WINDOW_KEYS)
+    opens = _moment(table, "round_one_opens", now, step)
+    one = _moment(table, "round_one_closes", now, step)
+    if mode is Mode.SAMPLING or table.has("round_two_closes"):
+        two = _moment(table, "round_two_closes", now, step)
+    else:
+        two = one
+    expiry = _moment(table, "expiry", now, step) if table.has("expiry") else _on_grid(two + 86_400, step)
+    return opens, one, two, expiry
+
+
+def _moment(table: Table, key: str, now: float, step: int) -> int:
+    """Return an absolute time, or "in 10 s" from now, rounded up to the grid of the task's time precision."""
+    value = table.raw(key)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return _on_grid(value.astimezone(UTC).timestamp(), step)
+    if type(value) is int and 0 <= value <= _YEAR_9999_S:
+        return _on_grid(value, step)
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise table.refuse(
+            key, 'a time with its zone (2026-05-01T08:00:00Z), Unix seconds, or "in 10 s" (s, min, h, d)'
+        )
+    return _on_grid(now + int(match[1]) * _UNIT_S[match[2]], step)
+
+
+def _on_grid(moment: float, step: int) -> int:
+    return math.ceil(moment / step) * step
+
+
+# How.
+
+
+def _mechanism(root: Table, mode: Mode, values: int) -> SamplingDie | Response | None:
+    if mode is Mode.DIRECT:
+        root.section("mechanism", ())
+        return None
+    if mode is Mode.SAMPLING:
+        return _die(root, values)
+    name = _kind(root, "mechanism").choice("kind", tuple(_RESPONSES))
+    keys, read = _RESPONSES[name]
+    return read(root.section("mechanism", ("kind", *keys)), values)
+
+
+def _die(root: Table, values: int) -> SamplingDie:
+    table = root.section("mechanism", ("kind", "sampling_rate", "face_probabilities"))
+    table.choice("kind", ("sampling",), "sampling")
+    rate = table.fraction("sampling_rate", 1, default_sampling_rate(values))
+    if not table.has("face_probabilities"):
+        return SamplingDie.uniform(rate, values)
+    faces = [_exact(table, "face_probabilities", one) for one in _list(table, "face_probabilities", "numbers as text")]
+    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=tuple(faces))
+
+
+def _mangat(table: Table, values: int) -> Response:
+    _one_of(table, "epsilon", "flip")
+    if table.has("flip"):
+        return Mangat(table.fraction("flip", 1))
+    return Mangat.from_epsilon(table.fraction("epsilon", _LARGEST))
+
+
+def _mangat_vector(table: Table, values: int) -> Response:
+    _one_of(table, "epsilon", "flip")
+    if table.has("flip"):
+        return MangatVector(table.fraction("flip", 1), values)
+    return MangatVector.from_epsilon(table.fraction("epsilon", _LARGEST), values)
+
+
+def _warner(table: Table, values: int) -> Response:
+    _one_of(table, "epsilon", "keep")
+    if table.has("keep"):
+        return Warner(table.fraction("keep", 1))
+    return Warner.from_epsilon(table.fraction("epsilon", _LARGEST))
+
+
+def _k_ary(table: Table, values: int) -> Response:
+    _one_of(table, "epsilon", "keep")
+    if table.has("keep"):
+        return KaryResponse(table.fraction("keep", 1), values)
+    return KaryResponse.from_epsilon(table.fraction("epsilon", _LARGEST), values)
+
+
+def _two_coin(table: Table, values: int) -> Response:
+    yes = table.fraction("yes_probability", 1, Fraction(1, 2))
+    _one_of(table, "epsilon", "truth_probability")
+    if table.has("truth_probability"):
+        return TwoCoin(table.fraction("truth_probability", 1), yes)
+    return TwoCoin.from_epsilon(table.fraction("epsilon", _LARGEST), yes)
+
+
+_RESPONSES: Final[dict[str, tuple[tuple[str, ...], Callable[[Table, int], Response]]]] = {
+    "mangat": (("epsilon", "flip"), _mangat),
+    "mangat-vector": (("epsilon", "flip"), _mangat_vector),
+    "warner": (("epsilon", "keep"), _warner),
+    "k-ary": (("epsilon", "keep"), _k_ary),
+    "two-coin": (("epsilon", "truth_probability", "yes_probability"), _two_coin),
+}
+
+
+def _one_of(table: Table, first: str, second: str) -> None:
+    if table.has(first) == table.has(second):
+        raise table.refuse(first, f"exactly one of {first} and {second}")
+
+
+# What comes out.
+
+
+def _release(root: Table, mechanism: SamplingDie | Response | None, values: int, epsilon: Fraction | None) -> Release:
+    table = root.section("release", _RELEASE_KEYS)
+    kind = ReleaseKind[table.choice("kind", ("geometric", "exact", "one_sided"), "geometric").upper()]
+    noise = None if kind is ReleaseKind.EXACT else _noise(table, kind, mechanism, values, epsilon)
+    if kind is ReleaseKind.EXACT and (epsilon is not None or table.has("epsilon") or table.has("noise_epsilon")):
+        raise table.refuse("kind", "'geometric' together with an epsilon: an exact release has no noise")
+    thresholds = _list(table, "thresholds", "whole numbers") if table.has("thresholds") else []
+    if not all(type(one) is int for one in thresholds):
+        raise table.refuse("thresholds", "a list of whole numbers, one a value")
+    return Release(
+        kind=kind,
+        noise_epsilon=noise,
+        level=table.fraction("level", 1, Fraction(95, 100)),
+        thresholds=tuple(cast("list[int]", thresholds)),
+    )
+
+
+def _noise(
+    table: Table, kind: ReleaseKind, mechanism: SamplingDie | Response | None, values: int, epsilon: Fraction | None
+) -> Fraction:
+    """Return e1: as given, or planned so that the published result loses at most `epsilon`."""
+    if epsilon is None and table.has("noise_epsilon") == table.has("epsilon"):
+        raise table.refuse(
+            "epsilon", "exactly one of epsilon (of the published result) and noise_epsilon (of each noise)"
+        )
+    if epsilon is None and table.has("noise_epsilon"):
+        return table.fraction("noise_epsilon", _LARGEST)
+    target = epsilon if epsilon is not None else table.fraction("epsilon", _LARGEST)
+    if isinstance(mechanism, SamplingDie):
+        return noise_epsilon_for(target, mechanism.sampling_rate, neighbours_of(values))
+    if mechanism is None and kind is ReleaseKind.GEOMETRIC:
+        # Without sampling one device moves two of the outputs 0..V by one each.
+        return target / 2
+    return target
+
+
+def _aggregators(path: Path, root: Table) -> tuple[Aggregator, ...]:
+    rows = root.raw("aggregators")
+    if not isinstance(rows, list) or not rows:
+        raise root.refuse("aggregators", "2 to 5 [[aggregators]] tables, the first of which leads")
+    tables = [
+        Table(path, f"aggregators[{number}]", row, ("descriptor",))
+        for number, row in enumerate(cast("list[object]", rows))
+    ]
+    return tuple(read_descriptor(table.path("descriptor")) for table in tables)
