@@ -41,7 +41,10 @@ __all__ = [
     "Policy",
     "RandomSource",
     "RandomizedResponse",
+    "SampledTwoCoin",
+    "SamplingAndNoise",
     "SamplingDie",
+    "SamplingPlan",
     "SanitizedSparseVector",
     "SeededRandom",
     "SystemRandom",
@@ -68,7 +71,10 @@ __all__ = [
     "bounded_geometric_row",
     "central_delta",
     "compose_asymmetric",
+    "crossover_share",
     "databases",
+    "default_sampling_rate",
+    "die_for_local_epsilons",
     "digit_thresholds",
     "direct_views",
     "dp_epsilon_required",
@@ -87,7 +93,9 @@ __all__ = [
     "find_boolean_policy",
     "is_neighbour",
     "k_ary_sd",
+    "largest_sampling_rate",
     "linked_delta",
+    "local_sampling_rate",
     "mangat_sd",
     "message_epsilon",
     "message_epsilon_binary",
@@ -109,6 +117,8 @@ __all__ = [
     "osdp_required_non_sensitive",
     "osdp_revealing_law",
     "place_policy",
+    "plan_sampling",
+    "predicted_sd",
     "ratio_above",
     "release_epsilon",
     "release_epsilon_one_cell",
@@ -120,6 +130,7 @@ __all__ = [
     "risk",
     "risk_bound_visited",
     "safe_law",
+    "sampling_rate_for_local_epsilon",
     "sampling_sd",
     "sampling_views",
     "sanitized_law",
@@ -235,6 +246,17 @@ if TYPE_CHECKING:
         osdp_required_non_sensitive,
         osdp_revealing_law,
     )
+    from fleetcount_mechanisms.planning import (
+        SamplingPlan,
+        crossover_share,
+        default_sampling_rate,
+        die_for_local_epsilons,
+        largest_sampling_rate,
+        local_sampling_rate,
+        plan_sampling,
+        predicted_sd,
+        sampling_rate_for_local_epsilon,
+    )
     from fleetcount_mechanisms.policies import (
         AttributePolicy,
         EverythingProtected,
@@ -298,6 +320,10 @@ if TYPE_CHECKING:
         asymmetric_sparse_law,
         expected_correct_safe,
         sanitized_law,
+    )
+    from fleetcount_mechanisms.toys import (
+        SampledTwoCoin,
+        SamplingAndNoise,
     )
 
 _MODULES = {
@@ -394,6 +420,17 @@ _MODULES = {
         "osdp_required_non_sensitive",
         "osdp_revealing_law",
     ),
+    "planning": (
+        "SamplingPlan",
+        "crossover_share",
+        "default_sampling_rate",
+        "die_for_local_epsilons",
+        "largest_sampling_rate",
+        "local_sampling_rate",
+        "plan_sampling",
+        "predicted_sd",
+        "sampling_rate_for_local_epsilon",
+    ),
     "policies": (
         "AttributePolicy",
         "EverythingProtected",
@@ -457,6 +494,10 @@ _MODULES = {
         "asymmetric_sparse_law",
         "expected_correct_safe",
         "sanitized_law",
+    ),
+    "toys": (
+        "SampledTwoCoin",
+        "SamplingAndNoise",
     ),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}

@@ -16,12 +16,15 @@ its law and floor(G / 2**I) - 1 is geometric with ratio exp(-epsilon 2**I). I is
 Two-sided: P[Z = z] = (1 - y)/(1 + y) y**|z|. Hence P[Z != 0] = 2y/(1 + y), the sign is fair, and |Z| - 1 given Z != 0
 is the G above, independent of the sign: P[Z = z] = 2y/(1+y) * 1/2 * (1 - y) y**(|z|-1) for z != 0, as it should be.
 
-Every draw takes the same number of 128-bit uniforms and compares each with the first 128 binary digits of its
-irrational probability; all digits are drawn whatever the others are. Only a tie of all 128 (probability 2**-128 each)
-and "beyond" (below 2**-128) take longer, exactly.
+Every draw takes the same number of 127-bit uniforms and compares each with the first 127 binary digits of its
+irrational probability; all digits are drawn whatever the others are, and all draws of a chunk are compared by one
+subtraction of long integers. Only a tie of all 127 digits (probability 2**-127 each) and "beyond" (below 2**-128) take
+longer, exactly.
 """
 
+import functools
 import math
+import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
@@ -40,8 +43,9 @@ __all__ = [
 
 SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 LARGEST_EPSILON: Final = Fraction(100)
-_WORD_BITS: Final = 64
-_DRAW_BITS: Final = 128
+_LANE_BYTES: Final = 16
+_DRAW_BITS: Final = 127
+_OFFSET_BITS: Final = 62
 _BEYOND: Final = 89
 _CHUNK: Final = 4096
 
@@ -90,7 +94,7 @@ class DigitThresholds:
         return multiple << self.digits
 
 
-def digit_thresholds(epsilon: Fraction, bits: int = _WORD_BITS) -> DigitThresholds:
+def digit_thresholds(epsilon: Fraction, bits: int = 64) -> DigitThresholds:
     """Return the thresholds of a geometric draw with ratio exp(-epsilon) for uniform words of `bits` bits.
 
     For callers that draw many cells at once. With ties settled the law is exact for every number of bits; fewer bits
@@ -111,53 +115,37 @@ def digit_thresholds(epsilon: Fraction, bits: int = _WORD_BITS) -> DigitThreshol
     return DigitThresholds(epsilon=exact, bits=bits, thresholds=thresholds, coins=tuple(coins))
 
 
-class _Words:
-    """The uniform 128-bit words of one chunk of draws.
+class _Lanes:
+    """A chunk of draws side by side in one integer, a lane of 128 bits each, so that no step looks at a single draw.
 
-    The high halves of all words come first and are always looked at; the low halves follow, looked at on a tie.
+    A word w of 127 bits is compared with a threshold T by the subtraction 2**127 + T - 1 - w: it borrows from no other
+    lane, and leaves the lane's top bit set exactly when w < T. One more lane above the draws is a guard whose coins are
+    always True: no integer is ever short or zero, whatever the draws are, so every step takes the same time.
     """
 
-    __slots__ = ("_count", "_high", "_low", "_source", "_thresholds")
+    __slots__ = ("count", "guard", "low", "ones")
 
-    def __init__(self, thresholds: DigitThresholds, count: int, columns: int, source: RandomSource) -> None:
-        words = memoryview(source.random_bytes(_DRAW_BITS // 8 * count * columns)).cast("Q")
-        self._high, self._low = words[: count * columns], words[count * columns :]
-        self._thresholds, self._count, self._source = thresholds, count, source
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.ones = int.from_bytes((b"\x01" + bytes(_LANE_BYTES - 1)) * count, "little")
+        self.low = ((1 << _DRAW_BITS) - 1) * self.ones
+        self.guard = 1 << 8 * _LANE_BYTES * count
 
-    def column(self, column: int) -> list[int]:
-        start = column * self._count
-        return self._high[start : start + self._count].tolist()
+    def below(self, words: bytes, threshold: int) -> tuple[int, int]:
+        """Return integers with a bit in each lane: the word is below the threshold (guard set); it equals it."""
+        numbers = int.from_bytes(words, "little") & self.low
+        apart = (self.guard << _DRAW_BITS) + ((1 << _DRAW_BITS) + threshold - 1) * self.ones - numbers
+        return apart >> _DRAW_BITS & (self.ones | self.guard), (apart ^ apart + self.ones) >> _DRAW_BITS & self.ones
 
-    def coin(self, index: int, column: int) -> list[bool]:
-        """Toss coin `index` for every draw of the chunk with the words of `column`."""
-        words = self.column(column)
-        high, low = divmod(self._thresholds.thresholds[index], 1 << _WORD_BITS)
-        outcomes = [word < high for word in words]
-        if high in words:
-            self._break_ties(index, column, words, outcomes, high, low)
-        return outcomes
+    def values(self, lanes: int) -> tuple[int, ...]:
+        """Return the low 64 bits of each draw's lane."""
+        encoded = lanes.to_bytes(_LANE_BYTES * (self.count + 1), "little")
+        return struct.unpack(f"<{2 * self.count + 2}Q", encoded)[:-2:2]
 
-    def _break_ties(self, index: int, column: int, words: list[int], outcomes: list[bool], high: int, low: int) -> None:
-        for position, word in enumerate(words):
-            if word == high:
-                second = self._low[column * self._count + position]
-                outcomes[position] = second < low or (second == low and self._thresholds.settle(index, self._source))
 
-    def magnitudes(self, first_column: int) -> list[int]:
-        """Return one-sided values from the digit coins and "beyond", in columns from `first_column`."""
-        digits = self._thresholds.digits
-        values = [0] * self._count
-        for place in range(digits):
-            weight = 1 << place
-            outcomes = self.coin(place + 1, first_column + place)
-            values = [value + weight * outcome for value, outcome in zip(values, outcomes, strict=True)]
-        beyond = self.coin(digits + 1, first_column + digits)
-        if any(beyond):
-            values = [
-                value + outcome and self._thresholds.beyond(self._source)
-                for value, outcome in zip(values, beyond, strict=True)
-            ]
-        return values
+@functools.lru_cache(maxsize=16)
+def _lanes(count: int) -> _Lanes:
+    return _Lanes(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +192,37 @@ class TwoSidedGeometric:
         return values
 
     def _chunk(self, source: RandomSource, count: int) -> list[int]:
-        words = _Words(self._thresholds, count, self._thresholds.digits + 3, source)
-        nonzero = words.coin(0, 0)
-        # The top bit of a word is the fair sign; the factor is -1, 0 or 1.
-        factors = [
-            present * (1 - 2 * (word >> _WORD_BITS - 1)) for present, word in zip(nonzero, words.column(1), strict=True)
-        ]
-        return [factor * (1 + value) for factor, value in zip(factors, words.magnitudes(2), strict=True)]
+        lanes, digits, size = _lanes(count), self._thresholds.digits, _LANE_BYTES * count
+        block = source.random_bytes(size * (digits + 3))
+        columns = [block[start : start + size] for start in range(0, len(block), size)]
+        positive, _ = lanes.below(columns[0], 1 << _DRAW_BITS - 1)
+        nonzero, *places, beyond = (
+            self._coins(lanes, index, column, source) for index, column in enumerate(columns[1:])
+        )
+        magnitudes = lanes.ones + sum(place << weight for weight, place in enumerate(places))
+        values = _signed(lanes, magnitudes, nonzero, positive)
+        return values if beyond == lanes.guard else self._with_beyond(values, beyond, source)
+
+    def _coins(self, lanes: _Lanes, index: int, words: bytes, source: RandomSource) -> int:
+        outcomes, ties = lanes.below(words, self._thresholds.thresholds[index])
+        while ties:
+            # Once in 2**127 words: settle the lowest lane with a tie.
+            lane = ties & -ties
+            outcomes |= lane * self._thresholds.settle(index, source)
+            ties ^= lane
+        return outcomes
+
+    def _with_beyond(self, values: list[int], beyond: int, source: RandomSource) -> list[int]:
+        for position, value in enumerate(values):
+            if beyond >> 8 * _LANE_BYTES * position & 1 and value:
+                extra = self._thresholds.beyond(source)
+                values[position] += extra if value > 0 else -extra
+        return values
+
+
+def _signed(lanes: _Lanes, magnitudes: int, nonzero: int, positive: int) -> list[int]:
+    """Return 0, the magnitude or its negative, lane by lane, chosen by masks."""
+    kept = magnitudes & (nonzero << _OFFSET_BITS) - nonzero
+    raised = (kept & (positive << _OFFSET_BITS) - positive) << 1
+    shifted = lanes.values((lanes.ones << _OFFSET_BITS) + raised - kept)
+    return [value - (1 << _OFFSET_BITS) for value in shifted]

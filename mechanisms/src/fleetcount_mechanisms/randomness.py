@@ -4,7 +4,6 @@ It must not round a probability: every draw is exact, by rejection on whole byte
 operating system's generator.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -81,6 +80,8 @@ class SeededRandom:
         return self._across_blocks(count)
 
     def _across_blocks(self, count: int) -> bytes:
+        import hashlib  # Only simulations come here; a device need not load it.
+
         pieces = [self._block[self._used :]]
         missing = count - len(pieces[0])
         while missing > 0:

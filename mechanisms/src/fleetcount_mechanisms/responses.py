@@ -10,7 +10,7 @@ stands for the number of devices.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import exp, sqrt
+from math import exp, lcm, sqrt
 from typing import Protocol, Self
 
 from fleetcount_mechanisms.errors import (
@@ -40,8 +40,9 @@ __all__ = [
     "warner_sd",
 ]
 
-# from_epsilon gives probabilities as multiples of one in a thousand million.
-_GRID = 10**9
+# from_epsilon gives probabilities as multiples of one in a million million, for losses up to 20.
+_GRID = 10**12
+_LARGEST_EPSILON = 20
 _ONE = Fraction(1)
 
 
@@ -78,9 +79,16 @@ def _log_ratio_up(numerator: Fraction, denominator: Fraction) -> float:
     return 0.0 if ratio == 1 else float_up(near_log(ratio))
 
 
+def _power(epsilon: Fraction) -> Fraction:
+    exact = require_positive("epsilon", epsilon)
+    if exact > _LARGEST_EPSILON:
+        raise MechanismError(f"epsilon is {exact}, allowed: 0 < epsilon <= {_LARGEST_EPSILON}")
+    return near_exp(exact)
+
+
 def _probability_below(epsilon: Fraction, others: int) -> Fraction:
     """Return the largest grid value at or below e**epsilon / (e**epsilon + others)."""
-    power = near_exp(require_positive("epsilon", epsilon))
+    power = _power(epsilon)
     keep = fraction_down(power / (power + others), _GRID)
     if not Fraction(1, others + 1) < keep < 1:
         raise MechanismError(
@@ -91,7 +99,7 @@ def _probability_below(epsilon: Fraction, others: int) -> Fraction:
 
 def _probability_above(epsilon: Fraction, extra: int) -> Fraction:
     """Return the smallest grid value at or above 1 / (e**epsilon + extra)."""
-    flip = fraction_up(1 / (near_exp(require_positive("epsilon", epsilon)) + extra), _GRID)
+    flip = fraction_up(1 / (_power(epsilon) + extra), _GRID)
     if not 0 < flip < Fraction(1, 1 + extra):
         raise MechanismError(f"epsilon is {epsilon}, allowed: one whose probabilities differ by more than 1/{_GRID}")
     return flip
@@ -121,7 +129,7 @@ class _BinaryLaw:
     limits: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        common = self.given_yes.denominator * self.given_no.denominator
+        common = lcm(self.given_yes.denominator, self.given_no.denominator)
         object.__setattr__(self, "uniform", UniformBelow(bound=common))
         object.__setattr__(self, "limits", (int(self.given_no * common), int(self.given_yes * common)))
 
@@ -205,10 +213,10 @@ class TwoCoin(_Binary):
         With r and its complement, the smaller one m decides: q <= (E - 1) m / (1 + (E - 1) m), E = e**epsilon.
 
         Raises:
-            MechanismError: epsilon not above 0 or too small for the grid of 10**-9, or r not in (0, 1).
+            MechanismError: epsilon not in (0, 20] or too small for the grid of 10**-12, or r not in (0, 1).
         """
         second = require_open_unit("yes probability", yes_probability)
-        odds = (near_exp(require_positive("epsilon", epsilon)) - 1) * min(second, 1 - second)
+        odds = (_power(epsilon) - 1) * min(second, 1 - second)
         return cls(fraction_down(odds / (1 + odds), _GRID), second)
 
     @property
@@ -250,7 +258,7 @@ class Warner(_Binary):
         """Return the response with keep = e**eps/(e**eps + 1) rounded down, so its loss is at most epsilon.
 
         Raises:
-            MechanismError: epsilon not above 0, or too small or large for the grid of 10**-9.
+            MechanismError: epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
         return cls(_probability_below(epsilon, 1))
 
@@ -284,7 +292,7 @@ class Mangat(_Binary):
         """Return the response with flip = e**-eps rounded up, so its one-sided loss is at most epsilon.
 
         Raises:
-            MechanismError: epsilon not above 0, or too small for the grid of 10**-9.
+            MechanismError: epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
         return cls(_probability_above(epsilon, 0))
 
@@ -320,7 +328,7 @@ class KaryResponse:
         """Return the response with keep = e**eps/(e**eps + V) rounded down, so its loss is at most epsilon.
 
         Raises:
-            MechanismError: V below 1, epsilon not above 0, or too small or large for the grid of 10**-9.
+            MechanismError: V below 1, epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
         return cls(_probability_below(epsilon, require_at_least("values", values, 1)), values)
 
@@ -437,7 +445,7 @@ class MangatVector(_BitVector):
         """Return the response with flip = e**-eps rounded up; epsilon is the loss of one place.
 
         Raises:
-            MechanismError: V below 1, epsilon not above 0, or too small for the grid of 10**-9.
+            MechanismError: V below 1, epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
         return cls(_probability_above(epsilon, 0), values)
 
@@ -471,7 +479,7 @@ class OptimizedUnaryEncoding(_BitVector):
         """Return the response with flip = 1/(e**eps + 1) rounded up, so its loss on one-hot truths is at most epsilon.
 
         Raises:
-            MechanismError: V below 1, epsilon not above 0, or too small for the grid of 10**-9.
+            MechanismError: V below 1, epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
         return cls(_probability_above(epsilon, 1), values)
 

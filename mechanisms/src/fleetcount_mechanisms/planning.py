@@ -1,0 +1,297 @@
+"""Planning a count before it is asked: the die, the noise and the error to expect for the privacy wanted.
+
+It must not choose parameters that lose more than the target: rates and noise parameters are rounded down.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from math import erf, expm1, sqrt
+from typing import Final
+
+from fleetcount_mechanisms.errors import (
+    InfeasibleTargetError,
+    MechanismError,
+    require_at_least,
+    require_open_unit,
+    require_positive,
+)
+from fleetcount_mechanisms.exponential import fraction_down, fraction_up, near_exp
+from fleetcount_mechanisms.loss_formulas import exact_message_epsilon, neighbours_of, noise_epsilon_for, release_sd
+from fleetcount_mechanisms.losses import AdversaryView, release_epsilon, sampling_views
+from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.sampling import SamplingDie
+
+__all__ = [
+    "SamplingPlan",
+    "crossover_share",
+    "default_sampling_rate",
+    "die_for_local_epsilons",
+    "largest_sampling_rate",
+    "local_sampling_rate",
+    "plan_sampling",
+    "predicted_sd",
+    "sampling_rate_for_local_epsilon",
+]
+
+MESSAGE_EPSILON_TO_WARN: Final = 2
+RELEASE_EPSILON_TO_WARN: Final = 2
+_GRID: Final = 10**6
+_FACE_GRID: Final = 10**12
+_HALF: Final = Fraction(1, 2)
+_LEVEL: Final = Fraction(95, 100)
+
+
+def default_sampling_rate(values: int) -> Fraction:
+    """Return the default p: 0.45 for one value, 0.25 for 2 to 9, 0.10 for more.
+
+    Raises:
+        MechanismError: V below 1.
+    """
+    if require_at_least("values", values, 1) == 1:
+        return Fraction(9, 20)
+    return Fraction(1, 4) if values < 10 else Fraction(1, 10)
+
+
+def local_sampling_rate(epsilon: float, values: int) -> float:
+    """Return p = (e**eps - 1)/(e**eps + V), the uniform die whose one message loses eps; for display, not rounded down.
+
+    Raises:
+        MechanismError: eps not in (0, 100], or V below 1.
+    """
+    require_at_least("values", values, 1)
+    if not 0 < epsilon <= 100:
+        raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= 100")
+    return expm1(epsilon) / (expm1(epsilon) + 1 + values)
+
+
+def _checked_target(epsilon: object) -> Fraction:
+    target = require_positive("epsilon", epsilon)
+    if target > 100:
+        raise MechanismError(f"epsilon is {target}, allowed: 0 < epsilon <= 100")
+    return target
+
+
+def sampling_rate_for_local_epsilon(epsilon: Fraction, values: int) -> Fraction:
+    """Return the largest p, a multiple of 10**-6, whose uniform die loses at most eps by one round-two message.
+
+    Above eps = ln(V + 2) the result is 1/2 or more, which a die takes on purpose only.
+
+    Raises:
+        MechanismError: eps not in (0, 100] or so small that p would be 0, or V below 1.
+    """
+    power = near_exp(_checked_target(epsilon))
+    rate = fraction_down((power - 1) / (power + require_at_least("values", values, 1)), _GRID)
+    if rate <= 0:
+        raise MechanismError(f"epsilon is {epsilon}, allowed: large enough for a sampling rate of 1/{_GRID}")
+    return rate
+
+
+def largest_sampling_rate(epsilons: Sequence[Fraction]) -> Fraction:
+    """Return the largest p, rounded down to 10**-6, for which messages saying 0, ..., V may lose at most eps_0, ...,
+    eps_V.
+
+    A face needs pi_v >= p/(e**eps_v - 1), so p <= 1/(1 + sum of 1/(e**eps_v - 1)).
+
+    Raises:
+        MechanismError: fewer than two targets, one not in (0, 100], or targets so small that p would be 0.
+    """
+    if len(epsilons) < 2:
+        raise MechanismError(f"there are {len(epsilons)} targets, allowed: one for each output 0..V, V >= 1")
+    needed = sum((1 / (near_exp(_checked_target(epsilon)) - 1) for epsilon in epsilons), Fraction(0))
+    rate = fraction_down(1 / (1 + needed), _GRID)
+    if rate + sum(_needs(rate, epsilons)) > 1:
+        # The faces are rounded up on their own grid; one step of the rate is far more than they need.
+        rate -= Fraction(1, _GRID)
+    if rate <= 0:
+        raise MechanismError(f"the targets allow no sampling rate of at least 1/{_GRID}, allowed: larger epsilons")
+    return rate
+
+
+def die_for_local_epsilons(
+    epsilons: Sequence[Fraction], sampling_rate: Fraction | None = None, *, allow_large_rate: bool = False
+) -> SamplingDie:
+    """Return a die whose message saying v loses at most eps_v, for v = 0..V; what is left over is shared in proportion.
+
+    Without a sampling rate the largest feasible one is taken, kept below 1/2 unless allow_large_rate.
+
+    Raises:
+        MechanismError: as for largest_sampling_rate and SamplingDie.
+        InfeasibleTargetError: the sampling rate is above the largest feasible one.
+    """
+    largest = largest_sampling_rate(epsilons)
+    if sampling_rate is None:
+        sampling_rate = largest if allow_large_rate else min(largest, _HALF - Fraction(1, _GRID))
+    rate = require_open_unit("sampling rate", sampling_rate)
+    if rate > largest or rate + sum(_needs(rate, epsilons)) > 1:
+        raise InfeasibleTargetError(f"sampling rate is {rate}, allowed for these epsilons: at most {largest}")
+    return SamplingDie(
+        sampling_rate=rate,
+        values=len(epsilons) - 1,
+        face_probabilities=_faces(rate, epsilons),
+        allow_large_rate=allow_large_rate,
+    )
+
+
+def _needs(rate: Fraction, epsilons: Sequence[Fraction]) -> list[Fraction]:
+    return [fraction_up(rate / (near_exp(Fraction(epsilon)) - 1), _FACE_GRID) for epsilon in epsilons]
+
+
+def _faces(rate: Fraction, epsilons: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    needs = _needs(rate, epsilons)
+    factor = (1 - rate) / sum(needs)
+    # Each face keeps at least its need on the grid; what the grid leaves over, less than one step a face, goes to face
+    # 0.
+    faces = [max(need, fraction_down(need * factor, _FACE_GRID)) for need in needs]
+    faces[0] += 1 - rate - sum(faces)
+    return tuple(faces)
+
+
+def predicted_sd(count: int, die: SamplingDie, noise_epsilon: Fraction, aggregators: int) -> float:
+    """Return the standard deviation to expect for a cell of `count` devices, devices being the unit.
+
+    Raises:
+        MechanismError: as for release_sd.
+    """
+    return release_sd(count, die.sampling_rate, noise_epsilon, aggregators)
+
+
+def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fraction | None:
+    """Return the share n/N below which Sampling Privacy before noise has the smaller error; None if it always has.
+
+    Both variances are linear in n/N: n (1-p)/p against n a + (N - n) b, with a = A(1-A)/(A-B)**2, b = B(1-B)/(A-B)**2,
+    A = P[v | truth v] and B = P[v | another truth] of the response.
+
+    Raises:
+        MechanismError: p not in (0, 1).
+    """
+    rate = require_open_unit("sampling rate", sampling_rate)
+    given_yes, given_no = response.probability(1, 1), response.probability(1, 0)
+    apart = (given_yes - given_no) ** 2
+    slope = (1 - rate) / rate - given_yes * (1 - given_yes) / apart
+    flat = given_no * (1 - given_no) / apart
+    return None if slope <= 0 else flat / (slope + flat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingPlan:
+    """A planned count by Sampling Privacy: its parameters, its error, its loss against every adversary.
+
+    level is that of the intervals, e.g. 95/100; warnings are sentences for the person who plans.
+
+    Raises:
+        MechanismError: fewer than 1 device, 2 aggregators, or a level not in (0, 1).
+    """
+
+    devices: int
+    die: SamplingDie
+    noise_epsilon: Fraction
+    aggregators: int
+    level: Fraction
+    views: tuple[AdversaryView, ...]
+    warnings: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require_at_least("devices", self.devices, 1)
+        require_at_least("aggregators", self.aggregators, 2)
+        require_open_unit("level", self.level)
+
+    @property
+    def release_epsilon(self) -> Decimal | None:
+        """The loss of the release against the public, rounded up: what a ledger is charged."""
+        return release_epsilon(self.views)
+
+    def sd(self, count: int) -> float:
+        """Return the standard deviation to expect for a cell of `count` devices."""
+        return predicted_sd(count, self.die, self.noise_epsilon, self.aggregators)
+
+    def interval(self, count: int) -> tuple[float, float]:
+        """Return the closed-form interval when the estimate falls on `count`: its two ends, the lower one at least 0.
+
+        All n with |x - n| <= z sd(n), x the estimate: the roots of (x - n)**2 = c1 n + c0.
+        """
+        quantile = _normal_quantile(self.level)
+        rate = self.die.sampling_rate
+        slope, flat = quantile**2 * float((1 - rate) / rate), (quantile * self.sd(0)) ** 2
+        middle, spread = count + slope / 2, sqrt(slope * count + slope * slope / 4 + flat)
+        return max(0.0, middle - spread), middle + spread
+
+    def width(self, count: int) -> float:
+        """Return the width of that interval, in devices."""
+        low, high = self.interval(count)
+        return high - low
+
+    @property
+    def smallest_count_seen(self) -> int | None:
+        """The smallest n told apart from 0 reliably, n >= z (sd(0) + sd(n)); None when it exceeds the devices."""
+        quantile, empty = _normal_quantile(self.level), self.sd(0)
+        if self.devices < quantile * (empty + self.sd(self.devices)):
+            return None
+        low, high = 0, self.devices
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if middle >= quantile * (empty + self.sd(middle)) else (middle, high)
+        return high
+
+
+def plan_sampling(
+    devices: int,
+    values: int,
+    epsilon: Fraction,
+    aggregators: int = 2,
+    sampling_rate: Fraction | None = None,
+    *,
+    level: Fraction = _LEVEL,
+    allow_large_rate: bool = False,
+) -> SamplingPlan:
+    """Return the plan of a count of V values whose release loses at most epsilon, with the uniform die.
+
+    Without a sampling rate the default for V is taken. At a given epsilon a larger p is always more accurate; what a
+    smaller one buys is the fallback when all aggregators collude, delta = p.
+
+    Raises:
+        MechanismError: a parameter outside its range; p >= 1/2 without allow_large_rate.
+    """
+    require_at_least("devices", devices, 1)
+    rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
+    die = SamplingDie.uniform(rate, values, allow_large_rate=allow_large_rate)
+    noise = noise_epsilon_for(_checked_target(epsilon), die.sampling_rate, neighbours_of(values))
+    plan = SamplingPlan(
+        devices=devices,
+        die=die,
+        noise_epsilon=noise,
+        aggregators=aggregators,
+        level=level,
+        views=sampling_views(die, noise, aggregators),
+        warnings=(),
+    )
+    return replace(plan, warnings=_warnings(plan))
+
+
+def _warnings(plan: SamplingPlan) -> tuple[str, ...]:
+    die, found = plan.die, list[str]()
+    message = float(exact_message_epsilon(die))
+    if message > MESSAGE_EPSILON_TO_WARN:
+        found.append(
+            f"one round-two message alone loses {message:.2f}, more than {MESSAGE_EPSILON_TO_WARN}: "
+            "a smaller sampling rate or fewer values would lose less"
+        )
+    released = plan.release_epsilon
+    if released is not None and released > RELEASE_EPSILON_TO_WARN:
+        found.append(f"the release loses {released}, more than {RELEASE_EPSILON_TO_WARN}: a weak promise")
+    if die.sampling_rate >= _HALF:
+        found.append(f"the sampling rate is {die.sampling_rate}: all aggregators together see most truths")
+    if plan.smallest_count_seen is None:
+        found.append(f"no count among {plan.devices} devices could be told from 0 at this epsilon")
+    return tuple(found)
+
+
+def _normal_quantile(level: Fraction) -> float:
+    """Return z with P[|N(0, 1)| <= z] = level, by bisection (statistics.NormalDist would load the random module)."""
+    low, high = 0.0, 40.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if erf(middle / sqrt(2)) < level else (low, middle)
+    return high
