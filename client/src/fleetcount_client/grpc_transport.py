@@ -1,0 +1,233 @@
+"""The transport over gRPC: mutual TLS, a deadline on every call, instalments in batches on one stream.
+
+Bytes are decoded by the protocol's strict codec, never by the RPC library alone. Never retries and never falls back to
+plaintext.
+"""
+
+import logging
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from fleetcount_protocol.codec import (
+    INSTALMENT_REPLIES,
+    INSTALMENTS,
+    SESSION_REPLIES,
+    SESSION_REQUESTS,
+    SIGNED_TASK,
+    TASK_LIST_QUERY,
+    batches,
+)
+from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
+from google.protobuf.message import DecodeError as ProtobufError
+
+from fleetcount_client.toml_table import ConfigError, is_loopback, split_endpoint
+from fleetcount_client.transport import Unreachable
+
+__all__ = ["GrpcTransport", "TaskServer", "TlsFiles"]
+
+_LOG: Final = logging.getLogger(__name__)
+_SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
+_OVERHEAD_BYTES: Final = 65_536
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_TASK_LIST_BYTES + _OVERHEAD_BYTES),
+    ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
+    # Attempts, delays and their jitter are the courier's alone.
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # A silent peer is noticed after 30 s, also between calls.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+_ResultT = TypeVar("_ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Mutual TLS, as PEM: who may speak as an aggregator, and the device's own certificate and key."""
+
+    authorities: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+    private_key: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, ca_file: Path, certificate_file: Path, key_file: Path) -> "TlsFiles":
+        """Return the content of the three files.
+
+        Raises:
+            ConfigError: one of them cannot be read.
+        """
+        try:
+            return cls(
+                authorities=ca_file.read_bytes(),
+                certificate=certificate_file.read_bytes(),
+                private_key=key_file.read_bytes(),
+            )
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskServer:
+    """An aggregator that is asked for tasks: its id, which its certificate must carry, and "host:port"."""
+
+    aggregator_id: AggregatorId
+    endpoint: str
+
+
+class GrpcTransport:
+    """One device's calls to its aggregators; one channel an aggregator, opened at the first call.
+
+    The server's certificate must carry the aggregator's id as the task (or the configuration) names it, whatever the
+    host: a certificate of the same authority for another aggregator is not enough. With `tls` None, which `insecure`
+    must confirm, only endpoints on this machine are called.
+
+    Raises:
+        ConfigError: neither `tls` nor `insecure`.
+    """
+
+    def __init__(
+        self,
+        *,
+        deployment: str,
+        servers: Iterable[TaskServer],
+        tls: TlsFiles | None,
+        call_timeout_s: float = 20.0,
+        insecure: bool = False,
+    ) -> None:
+        if tls is None and not insecure:
+            raise ConfigError("grpc.ca_file is missing; allowed without TLS is only insecure = true on loopback")
+        self._deployment = deployment
+        self._servers = tuple(servers)
+        self._tls = tls
+        self._call_timeout_s = call_timeout_s
+        self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Return the tasks every configured aggregator offers; one that cannot be read is left out and logged.
+
+        Raises:
+            Unreachable: none of them answered.
+        """
+        tasks: dict[bytes, SignedTask] = {}
+        failures: list[str] = []
+        for server in self._servers:
+            try:
+                offered = await self._list_from(server)
+            except (Unreachable, PeerError) as error:
+                failures.append(str(error))
+                _LOG.info("no tasks from %s: %s", server.aggregator_id, error)
+            else:
+                tasks.update((signed.task.task_id, signed) for signed in offered)
+        if len(failures) == len(self._servers):
+            raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
+        return tuple(tasks.values())
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Ask one aggregator to open sessions; one answer a request, in order."""
+        channel = self._channel(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        query = SESSION_REQUESTS.encode(tuple(requests))
+        data = await _answered(aggregator.grpc_endpoint, self._ask(channel, "OpenSessions", query))
+        replies = SESSION_REPLIES.decode(data)
+        if [reply.session_id for reply in replies] != [request.session_id for request in requests]:
+            raise DecodeError(f"{len(replies)} session replies do not answer {len(requests)} requests")
+        return replies
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Send instalments in as few batches as fit, on one stream; one answer an instalment, in order."""
+        aggregator = task.aggregators[position]
+        channel = self._channel(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        groups = list(batches(instalments))
+        answers = await _answered(aggregator.grpc_endpoint, self._stream(channel, groups))
+        replies = tuple(reply for data in answers for reply in INSTALMENT_REPLIES.decode(data))
+        if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
+            raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
+        return replies
+
+    async def close(self) -> None:
+        """Close every channel; the next call opens a new one."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+    async def _list_from(self, server: TaskServer) -> list[SignedTask]:
+        channel = self._channel(server.aggregator_id, server.endpoint)
+        query = TASK_LIST_QUERY.encode(self._deployment)
+        return _read_tasks(await _answered(server.endpoint, self._ask(channel, "ListTasks", query)))
+
+    async def _stream(self, channel: grpc.aio.Channel, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_SERVICE + "Upload")
+        call = method(timeout=self._call_timeout_s)
+        answers: list[bytes] = []
+        for group in groups:
+            await call.write(INSTALMENTS.encode(group))
+            answer = await call.read()
+            if not isinstance(answer, bytes):
+                break  # The end of the stream: the status below says why.
+            answers.append(answer)
+        await call.done_writing()
+        if await call.code() is not grpc.StatusCode.OK:
+            raise Unreachable(f"the stream ended with {(await call.code()).name}")
+        return answers
+
+    async def _ask(self, channel: grpc.aio.Channel, name: str, query: bytes) -> bytes:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_SERVICE + name)
+        return await method(query, timeout=self._call_timeout_s)
+
+    def _channel(self, aggregator_id: AggregatorId, endpoint: str) -> grpc.aio.Channel:
+        if not endpoint:
+            raise Unreachable(f"aggregator {aggregator_id} has no gRPC endpoint")
+        name = (aggregator_id, endpoint)
+        if name not in self._channels:
+            self._channels[name] = self._open(aggregator_id, endpoint)
+        return self._channels[name]
+
+    def _open(self, aggregator_id: AggregatorId, endpoint: str) -> grpc.aio.Channel:
+        if self._tls is None:
+            if not is_loopback(split_endpoint(endpoint)[0]):
+                raise Unreachable(f"{endpoint} is not on this machine; allowed without TLS is loopback only")
+            return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self._tls.authorities, self._tls.private_key, self._tls.certificate)
+        named = ("grpc.ssl_target_name_override", str(aggregator_id))
+        return grpc.aio.secure_channel(endpoint, credentials, options=(*_OPTIONS, named))
+
+
+async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise Unreachable(f"{endpoint}: {error.code().name.lower()}") from None
+
+
+def _name(message: Instalment | Receipt | Refusal) -> tuple[bytes, bytes, int, bytes]:
+    return message.task_id, message.report_id, message.round, message.session_id
+
+
+def _read_tasks(data: bytes) -> list[SignedTask]:
+    """Return the tasks of a list that this version understands: a newer kind of task must not hide the others."""
+    if len(data) > MAX_TASK_LIST_BYTES:
+        raise DecodeError(f"the task list has {len(data)} bytes, more than {MAX_TASK_LIST_BYTES}")
+    try:
+        listed = ListTasksResponse.FromString(data).tasks
+    except ProtobufError:
+        raise DecodeError("the task list is no protobuf message") from None
+    tasks: list[SignedTask] = []
+    for message in listed[:MAX_TASKS_PER_LIST]:
+        try:
+            tasks.append(SIGNED_TASK.from_pb(message))
+        except (DecodeError, TaskError) as error:
+            _LOG.info("a task on offer cannot be read: %s", error)
+    return tasks

@@ -1,0 +1,299 @@
+"""The transport over MQTT 3.1.1: QoS 1, sealed bytes through an untrusted broker, answers on topics of the session.
+
+A PUBACK is no receipt: only what the aggregator itself answers counts. Never retries; the client id is random.
+"""
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import aiomqtt
+from fleetcount_protocol.codec import (
+    INSTALMENT,
+    INSTALMENT_REPLY,
+    SESSION_REPLY,
+    SESSION_REQUEST,
+    SIGNED_TASK,
+)
+from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.topics import (
+    receipt_topic,
+    report_topic,
+    session_reply_topic,
+    session_topic,
+    task_filter,
+)
+
+from fleetcount_client.toml_table import ConfigError, split_endpoint
+from fleetcount_client.transport import Unreachable
+
+__all__ = ["MqttLogin", "MqttTransport"]
+
+_LOG: Final = logging.getLogger(__name__)
+_QUIET: Final = logging.getLogger("fleetcount_client.mqtt")
+_TASK_SETTLE_S: Final = 0.5
+_TASK_WAIT_S: Final = 5.0
+_MAX_QUEUED: Final = 1_000
+_KEEPALIVE_S: Final = 60
+_ResultT = TypeVar("_ResultT")
+_ReportName = tuple[TaskId, ReportId, int, SessionId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MqttLogin:
+    """How to log in to the broker: TLS under `ca_file`, a certificate or a name and password of its own."""
+
+    username: str | None = None
+    password_file: Path | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    def password(self) -> str | None:
+        """Return the password from its file. Raises ConfigError when it cannot be read."""
+        if self.password_file is None:
+            return None
+        try:
+            return self.password_file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise ConfigError(f"mqtt.password_file {self.password_file} cannot be read as UTF-8 text") from None
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return the TLS settings, None without `ca_file`. Raises ConfigError when a file is no PEM."""
+        if self.ca_file is None:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=str(self.ca_file))
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.certificate_file is not None:
+                context.load_cert_chain(self.certificate_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"mqtt.ca_file or the device's certificate: {error}") from None
+        return context
+
+
+class MqttTransport:
+    """One device's connection to the broker of its deployment, opened at the first use.
+
+    Tasks, sessions and reports of all aggregators go through this one broker; which aggregator reads which topic is the
+    broker's configuration (docs/wire.md, "MQTT").
+    """
+
+    def __init__(
+        self, *, deployment: str, broker: str, login: MqttLogin | None = None, call_timeout_s: float = 20.0
+    ) -> None:
+        self._deployment = deployment
+        self._host, self._port = split_endpoint(broker)
+        self._login = login or MqttLogin()
+        self._call_timeout_s = call_timeout_s
+        self._opening = asyncio.Lock()
+        self._client: aiomqtt.Client | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._subscribed: set[str] = set()
+        self._sessions: dict[SessionId, asyncio.Future[SessionAccepted | SessionRefused]] = {}
+        self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
+        self._tasks: dict[TaskId, SignedTask] = {}
+        self._task_arrived = asyncio.Event()
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Return the tasks the broker keeps: wait up to 5 s for the first, then until none comes for half a second.
+
+        Raises:
+            Unreachable: the broker does not answer.
+        """
+        client = await self._connected()
+        self._tasks.clear()
+        self._task_arrived.clear()
+        # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
+        self._subscribed.discard(task_filter(self._deployment))
+        await self._subscribe(client, task_filter(self._deployment))
+        wait_s = _TASK_WAIT_S
+        while await self._new_task(wait_s):
+            wait_s = _TASK_SETTLE_S
+        return tuple(self._tasks.values())
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Publish session requests for one aggregator and wait for its answers, one a request, in order."""
+        client = await self._connected()
+        topic = session_topic(self._deployment, aggregator.aggregator_id)
+        waiting = [asyncio.get_running_loop().create_future() for _ in requests]
+        self._sessions.update(zip((request.session_id for request in requests), waiting, strict=True))
+        try:
+            for request in requests:
+                await self._subscribe(client, session_reply_topic(self._deployment, request.session_id))
+                await self._publish(client, topic, SESSION_REQUEST.encode(request))
+            return await self._all(waiting, f"aggregator {aggregator.aggregator_id} by MQTT")
+        finally:
+            _drop(waiting)
+            for request in requests:
+                self._sessions.pop(request.session_id, None)
+                await self._unsubscribe(session_reply_topic(self._deployment, request.session_id))
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
+        client = await self._connected()
+        topic = report_topic(self._deployment, task.task_id, position)
+        waiting = [asyncio.get_running_loop().create_future() for _ in instalments]
+        self._receipts.update(zip(map(_name, instalments), waiting, strict=True))
+        try:
+            for instalment in instalments:
+                await self._subscribe(client, receipt_topic(self._deployment, instalment.session_id))
+                await self._publish(client, topic, INSTALMENT.encode(instalment))
+            return await self._all(waiting, f"aggregator {task.aggregators[position].aggregator_id} by MQTT")
+        finally:
+            _drop(waiting)
+            for instalment in instalments:
+                self._receipts.pop(_name(instalment), None)
+
+    async def close(self) -> None:
+        """Leave the broker; the next use connects again."""
+        client, reader = self._client, self._reader
+        self._client = self._reader = None
+        self._subscribed.clear()
+        if reader is not None:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+        if client is not None:
+            try:
+                await client.__aexit__(None, None, None)
+            except aiomqtt.MqttError as error:
+                _LOG.debug("leaving the broker: %s", error)
+
+    async def _connected(self) -> aiomqtt.Client:
+        async with self._opening:
+            if self._client is not None and self._reader is not None and not self._reader.done():
+                return self._client
+            await self.close()
+            client = self._new_client()
+            try:
+                await client.__aenter__()
+            except aiomqtt.MqttError as error:
+                raise Unreachable(f"broker {self._host}:{self._port}: {error}") from None
+            self._client = client
+            self._reader = asyncio.create_task(self._read(client), name="MQTT answers")
+            return client
+
+    def _new_client(self) -> aiomqtt.Client:
+        return aiomqtt.Client(
+            self._host,
+            self._port,
+            # Random and new at each connection: the broker learns no lasting name from it.
+            identifier=f"fc{secrets.token_hex(8)}",
+            username=self._login.username,
+            password=self._login.password(),
+            tls_context=self._login.tls_context(),
+            clean_session=True,
+            timeout=self._call_timeout_s,
+            keepalive=_KEEPALIVE_S,
+            max_queued_incoming_messages=_MAX_QUEUED,
+            logger=_QUIET,
+        )
+
+    async def _read(self, client: aiomqtt.Client) -> None:
+        """Hand every arriving message to whoever waits for it, until the connection ends."""
+        try:
+            async for message in client.messages:
+                self._take(str(message.topic), message.payload)
+        except aiomqtt.MqttError as error:
+            lost = Unreachable(f"broker {self._host}:{self._port}: {error}")
+            _fail(self._sessions.values(), lost)
+            _fail(self._receipts.values(), lost)
+
+    def _take(self, topic: str, payload: bytes) -> None:
+        kind = topic.removeprefix(f"fleetcount/v1/{self._deployment}/")
+        try:
+            if kind.startswith("receipt/"):
+                reply = INSTALMENT_REPLY.decode(payload)
+                _settle(self._receipts.get(_name(reply)), reply)
+            elif kind.startswith("session-reply/"):
+                answer = SESSION_REPLY.decode(payload)
+                _settle(self._sessions.get(answer.session_id), answer)
+            elif payload and len(self._tasks) < MAX_TASKS_PER_LIST:
+                signed = SIGNED_TASK.decode(payload)
+                self._tasks[signed.task.task_id] = signed
+                self._task_arrived.set()
+        except (DecodeError, TaskError) as error:
+            _LOG.info("a message of the broker cannot be read: %s", error)
+
+    async def _subscribe(self, client: aiomqtt.Client, topic: str) -> None:
+        if topic not in self._subscribed:
+            await self._guarded(client.subscribe(topic, qos=1))
+            self._subscribed.add(topic)
+
+    async def _unsubscribe(self, topic: str) -> None:
+        client = self._client
+        if client is None or topic not in self._subscribed:
+            return
+        self._subscribed.discard(topic)
+        try:
+            await client.unsubscribe(topic)
+        except aiomqtt.MqttError as error:
+            _LOG.debug("leaving a topic: %s", error)
+
+    async def _publish(self, client: aiomqtt.Client, topic: str, payload: bytes) -> None:
+        await self._guarded(client.publish(topic, payload, qos=1))
+
+    async def _guarded(self, call: Coroutine[Any, Any, object]) -> None:
+        """Wait for the broker's acknowledgement, but no longer than the connection lasts."""
+        acknowledged = asyncio.ensure_future(call)
+        ended = {acknowledged} if self._reader is None else {acknowledged, self._reader}
+        try:
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            if not acknowledged.done():
+                raise Unreachable(f"broker {self._host}:{self._port}: the connection was lost")
+            acknowledged.result()
+        except aiomqtt.MqttError as error:
+            raise Unreachable(f"broker {self._host}:{self._port}: {error}") from None
+        finally:
+            acknowledged.cancel()
+
+    async def _new_task(self, wait_s: float) -> bool:
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._task_arrived.wait()
+        except TimeoutError:
+            return False
+        self._task_arrived.clear()
+        return True
+
+    async def _all(self, waiting: "Iterable[asyncio.Future[_ResultT]]", what: str) -> tuple[_ResultT, ...]:
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                return tuple(await asyncio.gather(*waiting))
+        except TimeoutError:
+            raise Unreachable(f"{what} did not answer within {self._call_timeout_s:g} s") from None
+
+
+def _fail(futures: "Iterable[asyncio.Future[_ResultT]]", error: Unreachable) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
+
+
+def _drop(futures: "Iterable[asyncio.Future[_ResultT]]") -> None:
+    """End futures nobody waits for any more; look at their errors, so that the loop does not report them as lost."""
+    for future in futures:
+        if not future.cancel() and not future.cancelled():
+            future.exception()
+
+
+def _settle(future: "asyncio.Future[_ResultT] | None", value: _ResultT) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
+
+
+def _name(message: Instalment | Receipt | Refusal) -> _ReportName:
+    return message.task_id, message.report_id, message.round, message.session_id
