@@ -3,35 +3,59 @@
 Free of protobuf; `codec` turns them into wire bytes and back.
 """
 
+import enum
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.task import SignedTask
 
 __all__ = [
+    "AbortTask",
     "BatchDecision",
     "BatchProposal",
     "BatchReply",
+    "CommitQuery",
     "Commitment",
     "FinishBatch",
+    "FinishedRecord",
+    "InstallTask",
     "Instalment",
+    "InstalmentReply",
     "MissingReport",
     "NoisedShare",
+    "OpenQuery",
     "PeerVerifierShare",
     "ProposedReport",
     "Receipt",
+    "RecordProposal",
     "RecordSignature",
     "Refusal",
     "RejectedReport",
+    "ReleaseAnswer",
     "SealSet",
     "SessionAccepted",
     "SessionRefused",
+    "SessionReply",
     "SessionRequest",
     "SetAgreed",
+    "TaskState",
+    "TaskStatus",
     "VerifierMessage",
 ]
+
+
+class TaskState(enum.Enum):
+    """Where a task stands at one aggregator; the value is the word on the wire. Nothing moves backwards."""
+
+    ANNOUNCED = "announced"
+    COLLECTING = "collecting"
+    AGREEING = "agreeing"
+    VERIFYING = "verifying"
+    RELEASED = "released"
+    ABORTED = "aborted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +95,9 @@ class SessionRefused:
 
     session_id: SessionId
     reason: RejectReason
+
+
+SessionReply = SessionAccepted | SessionRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +152,43 @@ class Refusal:
     reason: RejectReason
 
 
+InstalmentReply = Receipt | Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseAnswer:
+    """The state of a task; with `released` the canonical record and all signatures, with `aborted` the public reason.
+
+    Raises:
+        DecodeError: a record without `released` or the other way round; a reason without `aborted` likewise.
+    """
+
+    state: TaskState
+    abort_reason: str = ""
+    record: bytes = b""
+    signatures: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        released = self.state is TaskState.RELEASED
+        if bool(self.record) != released or bool(self.signatures) != released:
+            raise DecodeError(f"a task that is {self.state.value} with {len(self.signatures)} signatures")
+        _check_reason(self.state, self.abort_reason)
+
+
+def _check_reason(state: TaskState, reason: str) -> None:
+    if bool(reason) != (state is TaskState.ABORTED):
+        raise DecodeError(f"a task that is {state.value} with the abort reason {reason[:40]!a}")
+
+
 # Between aggregators. The leader drives; every request may be repeated and is answered with the same bytes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallTask:
+    """Leader to helper: a task signed by all, and its verification key (32 bytes)."""
+
+    signed_task: SignedTask
+    verify_key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +285,14 @@ class SetAgreed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitQuery:
+    """Leader to helper: commit to your noised share of this set."""
+
+    task_id: TaskId
+    set_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
     """SHA-256 of an aggregator's noised share, exchanged before any share is opened."""
 
@@ -229,6 +300,15 @@ class Commitment:
     aggregator_id: AggregatorId
     set_digest: Digest
     commitment: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuery:
+    """Leader to helper: every aggregator's commitment, in the task's order; open your noised share."""
+
+    task_id: TaskId
+    set_digest: Digest
+    commitments: tuple[Commitment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +323,58 @@ class NoisedShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordProposal:
+    """Leader to helper: every noised share and the canonical record that follows from them; sign it."""
+
+    task_id: TaskId
+    shares: tuple[NoisedShare, ...]
+    record: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSignature:
     """An aggregator's Ed25519 signature over the canonical bytes of the release record."""
 
     task_id: TaskId
     aggregator_id: AggregatorId
     signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRecord:
+    """Leader to helper: the canonical record with the signatures of all, in the task's order."""
+
+    task_id: TaskId
+    record: bytes
+    signatures: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTask:
+    """Leader to helper: the task is aborted, with a reason for the public."""
+
+    task_id: TaskId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """A task at one aggregator: for recovery, for `task status`, and its ledger's high-water mark for the peers.
+
+    `rejections` are counts above 0, ascending by reason number; `ledger_rows` counts the rows of the whole ledger.
+
+    Raises:
+        DecodeError: counts out of order, or an abort reason without `aborted` or the other way round.
+    """
+
+    state: TaskState
+    ledger_rows: int
+    abort_reason: str = ""
+    set_digest: Digest | None = None
+    rejections: tuple[tuple[RejectReason, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_reason(self.state, self.abort_reason)
+        numbers = [reason.value for reason, _ in self.rejections]
+        if sorted(set(numbers)) != numbers or any(count <= 0 for _, count in self.rejections):
+            raise DecodeError("rejection counts must be above 0 and ascend by reason")

@@ -470,15 +470,21 @@ class SignRecordResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    AGGREGATOR_ID_FIELD_NUMBER: _builtins.int
     signature: _builtins.bytes
+    task_id: _builtins.bytes
+    aggregator_id: _builtins.str
     def __init__(
         self,
         *,
         signature: _builtins.bytes = ...,
+        task_id: _builtins.bytes = ...,
+        aggregator_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "signature", b"signature", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,12 +628,15 @@ class GetStatusResponse(_message.Message):
     LEDGER_ROWS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     abort_reason: _builtins.str
+    """when aborted"""
     set_digest: _builtins.bytes
     """empty before the set is sealed"""
     ledger_rows: _builtins.int
     """high-water mark of the aggregator's budget ledger"""
     @_builtins.property
-    def rejections(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectionCount]: ...
+    def rejections(self) -> _containers.RepeatedCompositeFieldContainer[Global___RejectionCount]:
+        """ascending by reason, counts above 0"""
+
     def __init__(
         self,
         *,

@@ -1,0 +1,217 @@
+"""Tasks, sessions, reports and records for tests, built from a few seeds so that the same call gives the same thing.
+
+Keys here protect nothing.
+"""
+
+import hashlib
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.losses import AdversaryView
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.domain import Bins, Categories, H3Cells, SquareGrid
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import Instalment
+from fleetcount_protocol.record import Cell, ReleaseRecord
+from fleetcount_protocol.sealing import HpkeKeyPair
+from fleetcount_protocol.session import SessionSecret
+from fleetcount_protocol.task import (
+    Aggregator,
+    HpkeKey,
+    Mode,
+    Release,
+    ReleaseKind,
+    SignedTask,
+    Task,
+    UploadStyle,
+)
+from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
+
+
+def seed_bytes(text: str, size: int = 32) -> bytes:
+    """Return bytes that depend on the text only."""
+    return hashlib.shake_128(text.encode()).digest(size)
+
+
+def signing_key(position: int) -> Ed25519PrivateKey:
+    """Return the signing key of the aggregator at `position`."""
+    return Ed25519PrivateKey.from_private_bytes(seed_bytes(f"signing {position}"))
+
+
+def key_pair(position: int) -> HpkeKeyPair:
+    """Return the sealing key pair of the aggregator at `position`; key ids differ."""
+    return HpkeKeyPair(position + 1, seed_bytes(f"sealing {position}"))
+
+
+def aggregator(position: int) -> Aggregator:
+    """Return the aggregator at `position` as tasks name it."""
+    pair = key_pair(position)
+    return Aggregator(
+        aggregator_id=AggregatorId(NAMES[position]),
+        operator=f"Operator {NAMES[position]}",
+        grpc_endpoint=f"127.0.0.1:{7411 + position}",
+        mqtt_broker="broker.example:1884",
+        hpke_keys=(HpkeKey(key_id=pair.key_id, public_key=pair.public_key),),
+        signing_public_key=signing_key(position).public_key().public_bytes_raw(),
+    )
+
+
+def sampling_task(parties: int = 2, **changes: Any) -> Task:
+    """Return a two-round task over a grid of six squares, with the named fields changed."""
+    fields: dict[str, Any] = {
+        "name": "Where are you now?",
+        "deployment": "bologna",
+        "signal": "Vehicle.CurrentLocation",
+        "domain": SquareGrid(x0=Fraction(-5, 2), y0=Fraction(0), size=Fraction(250), columns=3, rows=2),
+        "mode": Mode.SAMPLING,
+        "mechanism": SamplingDie.uniform(Fraction(1, 4), 6),
+        "aggregators": tuple(aggregator(position) for position in range(parties)),
+        "round_one_opens": 1_800_000_000,
+        "round_one_closes": 1_800_000_600,
+        "round_two_closes": 1_800_001_200,
+        "expiry": 1_800_086_400,
+        "time_precision_s": 60,
+        "min_batch_size": 10,
+        "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(17, 10), level=Fraction(19, 20)),
+        "upload_style": UploadStyle.TWO_INSTALMENTS,
+        "verify_key_digest": Digest(seed_bytes("verify key digest")),
+    }
+    return Task(**(fields | changes))
+
+
+def one_round_task(mode: Mode, **changes: Any) -> Task:
+    """Return a one-round yes/no task with the named fields changed."""
+    fields: dict[str, Any] = {
+        "name": "Faster than 50 km/h?",
+        "signal": "Vehicle.Speed",
+        "domain": Bins(edges=(Fraction(50),), open_above=True, unit="km/h"),
+        "mode": mode,
+        "mechanism": Mangat(Fraction(1, 3)) if mode is Mode.RESPONSE else None,
+        "round_two_closes": 1_800_000_600,
+    }
+    return sampling_task(**(fields | changes))
+
+
+def every_task() -> dict[str, Task]:
+    """Return one task of every kind of domain, mechanism, release and upload style."""
+    exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
+    one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3,))
+    colours = Categories(names=("rot", "grün", "blå"))
+    faces = (Fraction(1, 2), Fraction(1, 8), Fraction(1, 8))
+    die = SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=faces)
+    speeds = Bins(edges=(Fraction(0), Fraction(61, 2), Fraction(50)), open_above=False, unit="km/h")
+    cells = H3Cells(resolution=9, cells=(0x891EA6D6533FFFF, 0x891EA6D6537FFFF))
+    hybrid = HpkeKeyPair(7, seed_bytes("hybrid", 96))
+    pq = replace(aggregator(1), mqtt_broker="", hpke_keys=(HpkeKey(key_id=7, public_key=hybrid.public_key),))
+    rounds = {"round_two_closes": 1_800_000_600}
+    return {
+        "sampling_grid": sampling_task(),
+        "sampling_five": sampling_task(5),
+        "sampling_faces_bins": sampling_task(domain=speeds, mechanism=die),
+        "sampling_h3_envelope": sampling_task(
+            domain=cells,
+            mechanism=SamplingDie.uniform(Fraction(1, 10), 2),
+            upload_style=UploadStyle.ONE_ENVELOPE,
+            **rounds,
+        ),
+        "sampling_exact": sampling_task(3, release=exact),
+        "sampling_post_quantum": sampling_task(aggregators=(aggregator(0), pq)),
+        "mangat": one_round_task(Mode.RESPONSE),
+        "warner": one_round_task(Mode.RESPONSE, mechanism=Warner(Fraction(3, 4))),
+        "two_coin": one_round_task(Mode.RESPONSE, mechanism=TwoCoin(Fraction(4, 5), Fraction(1, 5))),
+        "k_ary": one_round_task(Mode.RESPONSE, domain=colours, mechanism=KaryResponse(Fraction(1, 2), 3)),
+        "mangat_vector": one_round_task(Mode.RESPONSE, domain=colours, mechanism=MangatVector(Fraction(1, 3), 3)),
+        "direct": one_round_task(Mode.DIRECT, domain=colours),
+        "one_sided": one_round_task(Mode.DIRECT, release=one_sided),
+    }
+
+
+def sign_all(task: Task) -> SignedTask:
+    """Return the task with the signatures of all its aggregators."""
+    signatures = tuple(sign_task(task, signing_key(position)) for position in range(len(task.aggregators)))
+    return SignedTask(task=task, signatures=signatures)
+
+
+def trusted(task: Task) -> dict[AggregatorId, TrustedAggregator]:
+    """Return trust in every aggregator of the task."""
+    return {
+        one.aggregator_id: TrustedAggregator(
+            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+        )
+        for one in task.aggregators
+    }
+
+
+def session_secret(name: str = "session") -> SessionSecret:
+    """Return a session with aggregator alpha."""
+    return SessionSecret(
+        session_id=SessionId(seed_bytes(f"{name} id", 16)),
+        aggregator_id=AggregatorId("alpha"),
+        secret=seed_bytes(f"{name} secret"),
+        expiry=1_800_086_400,
+    )
+
+
+def instalment(**changes: Any) -> Instalment:
+    """Return a round-two instalment with the named fields changed (its ciphertext is no sealed text)."""
+    fields: dict[str, Any] = {
+        "task_id": TaskId(seed_bytes("task")),
+        "report_id": ReportId(seed_bytes("report", 16)),
+        "session_id": SessionId(seed_bytes("session id", 16)),
+        "round": 2,
+        "public_share": seed_bytes("public share", 64),
+        "ciphertext": seed_bytes("ciphertext", 48),
+    }
+    return Instalment(**(fields | changes))
+
+
+def statement() -> tuple[AdversaryView, ...]:
+    """Return a statement of two views, one without a finite epsilon."""
+    return (
+        AdversaryView(
+            adversary="public_and_broker",
+            audience="everyone who reads the release",
+            epsilon=Decimal("0.97930"),
+            delta=Decimal(0),
+            neighbours="two-cell",
+            sentence="Noised counts: ε = 0.97930.",
+        ),
+        AdversaryView(
+            adversary="all_aggregators",
+            audience="all 2 aggregators together",
+            epsilon=None,
+            delta=Decimal("0.25"),
+            neighbours="two-cell",
+            sentence="Revealed with probability 0.25.",
+        ),
+    )
+
+
+def record(task: Task | None = None, **changes: Any) -> ReleaseRecord:
+    """Return a record of the task with made-up numbers and the named fields changed."""
+    task = task or sampling_task()
+    cells = tuple(
+        Cell(
+            value=value,
+            label=task.domain.label(value),
+            raw=7 * value - 9,
+            estimate=Fraction(7 * value - 9, 3) * 2**70,
+            low=max(0, 7 * value - 20),
+            high=7 * value + 12,
+        )
+        for value in range(1, task.values + 1)
+    )
+    fields: dict[str, Any] = {
+        "task": task,
+        "cells": cells,
+        "statement": statement(),
+        "released_at": task.round_two_closes + 120,
+        "baseline_raw": -4 if task.mode is Mode.RESPONSE else None,
+    }
+    return ReleaseRecord(**(fields | changes))
