@@ -192,7 +192,8 @@ def test_the_threshold_itself_is_a_tie_and_not_yet_an_answer():
 
     class Tied:
         def __init__(self, fill: int) -> None:
-            self.blocks = [first.to_bytes(16, "little") + (last + 1).to_bytes(16, "little"), bytes([fill]) * 16]
+            lanes = (last + 1).to_bytes(24, "little") + first.to_bytes(24, "little")
+            self.blocks = [lanes, bytes([fill]) * 16]
 
         def random_bytes(self, count: int, /) -> bytes:
             return self.blocks.pop(0)
