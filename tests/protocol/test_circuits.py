@@ -53,6 +53,11 @@ def test_multihot_vectors_carry_their_weight() -> None:
     assert circuit.truncate([0, 1, 1, 0, 1, 1]) == [0, 1, 1, 0]
 
 
+def test_too_many_ones_are_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="more than 2 ones"):
+        MultihotCountVec(length=4, max_weight=2, chunk_length=2).encode([True] * 4)
+
+
 def test_the_output_of_two_rounds_is_the_difference_without_the_place_of_none() -> None:
     circuit = TwoRoundOneHot(length=4)
 

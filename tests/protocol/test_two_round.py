@@ -1,11 +1,16 @@
 """The two instalments of a report, and the scalar verifier that takes them joined."""
 
+import json
+import pickle
 from itertools import product
+from pathlib import Path
 from random import Random
 
 import pytest
+from fleetcount_protocol.circuits import TwoRoundOneHot
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
-from fleetcount_protocol.prio3 import VerifyState, prio3_one_hot, prio3_two_round
+from fleetcount_protocol.field import PrimeField
+from fleetcount_protocol.prio3 import Prio3, VerifyState, prio3_one_hot, prio3_two_round
 from fleetcount_protocol.two_round import (
     first_instalment_size,
     first_instalments,
@@ -17,6 +22,7 @@ from fleetcount_protocol.verifier import RejectedProof, ReportToVerify, ScalarVe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+VECTORS = Path(__file__).parent.parent / "vectors" / "two_round.json"
 CTX = b"test" + bytes(32)
 KEY = bytes(range(32))
 
@@ -45,6 +51,22 @@ def test_both_instalments_together_are_the_report(
         assert joined == input_shares[aggregator]
         assert len(first[aggregator]) == first_instalment_size(prio3, aggregator)
         assert len(second[aggregator]) == second_instalment_size(prio3, aggregator)
+
+
+def test_the_instalments_of_every_vector_are_its_shares() -> None:
+    cases = [case for case in json.loads(VECTORS.read_text()) if case["algorithm"] == "TwoRoundOneHot"]
+    for case in cases:
+        prio3, ctx = prio3_two_round(case["length"], case["shares"]), bytes.fromhex(case["ctx"])
+        for report in case["reports"]:
+            nonce, rand = bytes.fromhex(report["nonce"]), bytes.fromhex(report["rand"])
+            round_one, round_two = report["measurement"]
+
+            first = first_instalments(prio3, ctx, nonce, rand, round_one)
+            public_share, second = second_instalments(prio3, ctx, nonce, rand, round_one, round_two)
+
+            assert public_share.hex() == report["public_share"]
+            assert [(a + b).hex() for a, b in zip(first, second, strict=True)] == report["input_shares"]
+    assert len(cases) == 5
 
 
 def test_the_first_instalment_does_not_depend_on_round_two() -> None:
@@ -148,6 +170,37 @@ def test_a_leader_word_above_the_modulus_is_malformed_not_an_exception() -> None
     answers = ScalarVerifier(prio3=prio3, verify_key=KEY, ctx=CTX, aggregator=0).verify_batch([report])
 
     assert answers == [RejectedProof(reason=RejectReason.MALFORMED)]
+
+
+def test_a_report_whose_verification_aborts_is_an_invalid_proof() -> None:
+    # In a field of 257 elements one query point in 64 is a fourth root of unity, where the draft aborts.
+    tiny = PrimeField(name="F257", modulus=257, encoded_size=2, generator=3, two_adicity=8)
+    prio3 = Prio3(circuit=TwoRoundOneHot(field=tiny, length=3), algorithm_id=0xFFFF1001, shares=2)
+    verifier = ScalarVerifier(prio3=prio3, verify_key=KEY, ctx=CTX, aggregator=1)
+    reports: list[ReportToVerify] = []
+    for seed in range(300):
+        nonce = seed.to_bytes(16, "big")
+        public_share, (_, helper) = prio3.shard(CTX, (0, 1), nonce, bytes(prio3.rand_size))
+        reports.append(ReportToVerify(nonce=nonce, public_share=public_share, input_share=helper))
+
+    answers = verifier.verify_batch(reports)
+
+    reasons = {answer.reason for answer in answers if isinstance(answer, RejectedProof)}
+    assert reasons == {RejectReason.INVALID_PROOF}
+    assert sum(isinstance(answer, Verified) for answer in answers) > 270
+
+
+def test_verifier_reports_and_answers_travel_to_another_process() -> None:
+    prio3 = prio3_two_round(5, 2)
+    public_share, shares = prio3.shard(CTX, (0, 1), bytes(16), bytes(128))
+    report = ReportToVerify(nonce=bytes(16), public_share=public_share, input_share=shares[1])
+    bad = ReportToVerify(nonce=bytes(16), public_share=b"", input_share=b"")
+    verifier = ScalarVerifier(prio3=prio3, verify_key=KEY, ctx=CTX, aggregator=1)
+
+    there_verifier, there_reports = pickle.loads(pickle.dumps((verifier, [report, bad])))
+    answers = pickle.loads(pickle.dumps(there_verifier.verify_batch(there_reports)))
+
+    assert answers == verifier.verify_batch([report, bad])
 
 
 @pytest.mark.parametrize(("key", "aggregator"), [(bytes(31), 0), (bytes(33), 0), (bytes(32), 2), (bytes(32), -1)])

@@ -415,6 +415,41 @@ def test_a_file_without_cases_or_operations_is_a_miss(tmp_path: Path) -> None:
     assert not replay(write(tmp_path, "Prio3Count_0.json", empty)).passed
 
 
+def test_a_file_above_the_limit_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "Prio3Count_0.json"
+    with path.open("wb") as file:
+        file.truncate((64 << 20) + 1)
+
+    with pytest.raises(VectorFileError, match="more than"):
+        replay(path)
+
+
+def test_a_name_with_a_line_break_still_gives_one_line(tmp_path: Path) -> None:
+    assert "\n" not in replay(write(tmp_path, "Prio3Count_0\n.json", load("Prio3Count_0.json"))).line
+
+
+def own_bad_case(**changes: Any) -> dict[str, Any]:
+    case = json.loads((VECTORS / "two_round.json").read_text())[1]
+    report = {**case["reports"][0], "measurement": None, "measurement_vector": None, "valid": False, **changes}
+    kept = {name: case[name] for name in case if name not in {"agg_shares", "agg_result"}}
+    return {**kept, "reports": [report]}
+
+
+def test_our_own_bad_reports_may_fail_at_any_step(tmp_path: Path) -> None:
+    honest = json.loads((VECTORS / "two_round.json").read_text())[1]["reports"][0]
+    word_too_large = ["ff" * 8 + honest["input_shares"][0][16:], honest["input_shares"][1]]
+    cases = [
+        own_bad_case(input_shares=word_too_large, verifier_shares=[], verifier_message=None),
+        own_bad_case(verifier_shares=[flipped(honest["verifier_shares"][0], 0), honest["verifier_shares"][1]]),
+    ]
+
+    assert replay(write(tmp_path, "own_bad.json", cases[:1])).misses == ()
+    assert not replay(write(tmp_path, "own_bad.json", cases[1:])).passed
+    assert not replay(write(tmp_path, "own_bad.json", [own_bad_case()])).passed
+    assert not replay(write(tmp_path, "own_bad.json", [own_bad_case(verifier_message=None)])).passed
+    assert not replay(write(tmp_path, "own_bad.json", [own_bad_case(verifier_shares=[])])).passed
+
+
 def test_many_misses_are_one_line(tmp_path: Path) -> None:
     document = load("Prio3Sum_0.json")
     document["verify_key"] = "00" * 32

@@ -341,23 +341,25 @@ def _check_bits_fit(field: PrimeField, maximum: int) -> None:
 class _PowerSum:
     """The linear form r -> sum of base**v r[v], v = 1 and up: the circuit's x for base rho, its y for base rho**2.
 
-    Horner in base**B over blocks of B = about the square root of the length: 2 B powers instead of one an entry.
+    By blocks of B = about the square root of the length, 2 B powers instead of one an entry. Sums start at a large
+    multiple of p, so that every addition is one of long integers: the time of a device does not tell where its one is.
     """
 
-    __slots__ = ("_block_power", "_modulus", "_table")
+    __slots__ = ("_block_powers", "_modulus", "_start", "_table")
 
     def __init__(self, field: PrimeField, base: int, length: int) -> None:
         block = math.isqrt(length) + 1
-        *self._table, self._block_power = 1, *field.powers(base, block)
+        *self._table, block_power = 1, *field.powers(base, block)
+        self._block_powers = [1, *field.powers(block_power, (length - 1) // block)]
         self._modulus = field.modulus
+        self._start = field.modulus << field.modulus.bit_length()
 
     def of(self, vector: Sequence[int]) -> int:
         """Return the form's value; the place 0 has weight 0."""
-        block, total = len(self._table), 0
-        for start in reversed(range(0, len(vector), block)):
-            inner: int = sum(map(mul, self._table, vector[start : start + block]))
-            total = (total * self._block_power + inner) % self._modulus
-        return (total - vector[0]) % self._modulus
+        table, block, start, modulus = self._table, len(self._table), self._start, self._modulus
+        blocks = [sum(map(mul, table, vector[at : at + block]), start) % modulus for at in range(0, len(vector), block)]
+        total: int = sum(map(mul, self._block_powers, blocks), start)
+        return (total - vector[0]) % modulus
 
 
 def _power_forms(field: PrimeField, rho: int, length: int) -> tuple[_PowerSum, _PowerSum]:

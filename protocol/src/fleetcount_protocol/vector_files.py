@@ -46,10 +46,11 @@ class VectorFileError(UsageError):
 def read_json(path: Path) -> object:
     """Return the content of a JSON file; raises VectorFileError for one unreadable, too large or not JSON."""
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise VectorFileError(f"{path.name} has {size} bytes, at most {MAX_FILE_BYTES}")
-        return json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise VectorFileError(f"{path.name} has more than {MAX_FILE_BYTES} bytes")
+        return json.loads(content)
     except OSError as error:
         raise VectorFileError(f"{path.name} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

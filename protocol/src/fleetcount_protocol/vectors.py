@@ -85,7 +85,7 @@ def replay(path: Path | str) -> ReplayResult:
     """
     path = Path(path)
     document = read_json(path)
-    name = path.name
+    name = path.name if path.name.isprintable() else repr(path.name)
     words = re.match(r"[A-Za-z0-9]*", path.stem)
     algorithm = words.group() if words else ""
     log = _Log()
@@ -397,17 +397,22 @@ class _OwnCase:
         verifier_shares = hexes_of(report, "verifier_shares")
         states: list[VerifyState] = []
         valid = flag_of(report, "valid")
-        self._log.expect(f"{label} shard", True, lambda: self._shard(report, shares, label))
+        if valid or any(report.get(name) is not None for name in ("measurement", "measurement_vector")):
+            self._log.expect(f"{label} shard", True, lambda: self._shard(report, shares, label))
+        # An invalid report is refused at the first step whose result the file does not hold.
+        reached = valid or bool(verifier_shares)
         self._log.expect(
-            f"{label} verify_init", True, lambda: self._init(report, shares, verifier_shares, states, label)
+            f"{label} verify_init", reached, lambda: self._init(report, shares, verifier_shares, states, label)
         )
-        self._log.expect(f"{label} combine", valid, lambda: self._combine(report, verifier_shares, label))
-        if valid:
-            self._log.expect(f"{label} verify_next", True, lambda: self._next(report, states, label))
+        if reached:
+            combined = valid or report.get("verifier_message") is not None
+            self._log.expect(f"{label} combine", combined, lambda: self._combine(report, verifier_shares, label))
+            if combined:
+                self._log.expect(f"{label} verify_next", valid, lambda: self._next(report, states, label))
 
     def _shard(self, report: JsonObject, shares: Sequence[bytes], label: str) -> None:
         nonce, rand = hex_of(report, "nonce"), hex_of(report, "rand")
-        value = value_of(report, "measurement")
+        value = report.get("measurement")
         if value is not None:
             encoded = self._prio3.circuit.encode(_measurement(self._prio3, value))
         else:
@@ -434,12 +439,14 @@ class _OwnCase:
 
     def _combine(self, report: JsonObject, verifier_shares: Sequence[bytes], label: str) -> None:
         message = self._prio3.combine_verifier_shares(self._ctx, verifier_shares)
-        if flag_of(report, "valid"):
+        if report.get("verifier_message") is not None:
             self._log.compare(f"{label} verifier message", message, hex_of(report, "verifier_message"))
 
     def _next(self, report: JsonObject, states: Sequence[VerifyState], label: str) -> None:
         message = hex_of(report, "verifier_message")
         outputs = [self._prio3.verify_next(self._ctx, state, message) for state in states]
+        if not flag_of(report, "valid"):
+            return
         self._outputs.append(outputs)
         encoded = [self._prio3.encode_output_share(output) for output in outputs]
         self._log.compare(f"{label} output shares", encoded, hexes_of(report, "out_shares"))
