@@ -47,7 +47,7 @@ class Gadget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Mul:
-    """The product of two wires (draft, section 7.3.3.1)."""
+    """The product of two wires (draft, section 7.4.1)."""
 
     @property
     def arity(self) -> int:
@@ -66,7 +66,7 @@ class Mul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelMul:
-    """The sum of `count` products of neighbouring wires: the draft's ParallelSum(Mul, count), section 7.3.3.3."""
+    """The sum of `count` products of neighbouring wires: the draft's ParallelSum(Mul, count), section 7.4.3."""
 
     count: int
 
@@ -87,7 +87,7 @@ class ParallelMul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolyEval:
-    """A polynomial of one wire, coefficients from the constant upwards (draft, section 7.3.3.2).
+    """A polynomial of one wire, coefficients from the constant upwards (draft, section 7.4.2).
 
     Raises UsageError unless the last coefficient is not zero and the degree is at least 1.
     """

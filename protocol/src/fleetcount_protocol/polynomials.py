@@ -1,4 +1,4 @@
-"""Polynomials over a prime field, given by their values at roots of unity (draft-irtf-cfrg-vdaf, section 6.1.2; Faz25).
+"""Polynomials over a prime field, given by their values at roots of unity (draft-irtf-cfrg-vdaf, section 6.1.3; Faz25).
 
 Pure arithmetic on public parameters and secret values alike; no step depends on a value, only on lengths.
 """

@@ -304,7 +304,7 @@ class Prio3:
         """Return an output or aggregate share from its bytes; raises DecodeError unless canonical."""
         return self.field.decode_vector(encoded, self.circuit.output_length)
 
-    # Shared derivations (draft, section 7.2.5).
+    # Shared derivations (draft, section 7.2.6).
 
     def _expand(self, ctx: bytes, usage: int, seed: bytes, binder: bytes, length: int) -> list[int]:
         if length == 0:
