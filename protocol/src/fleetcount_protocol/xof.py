@@ -26,7 +26,7 @@ SEED_SIZE: Final = 32
 """Bytes of every seed, blind and verify key."""
 
 VERSION: Final = 18
-"""The draft's version byte (draft-18 to draft-20), first in every domain separation tag."""
+"""The draft's version byte (as of draft-20), first in every domain separation tag."""
 
 _TURBO_SHAKE_DOMAIN: Final = 1
 _ALGORITHM_CLASS_VDAF: Final = 0
