@@ -186,20 +186,30 @@ def test_a_tie_is_decided_by_further_digits_and_the_far_tail_is_added():
     assert beyond == none + block
 
 
-def test_the_threshold_itself_is_a_tie_and_not_yet_an_answer():
-    noise = OneSidedGeometric(Fraction(50))
-    first, last = (noise._thresholds.thresholds[index] for index in (1, 2))
+class Blocks:
+    """Gives the scripted blocks, one a request, and zeros' complement after them."""
 
-    class Tied:
-        def __init__(self, fill: int) -> None:
-            lanes = (last + 1).to_bytes(24, "little") + first.to_bytes(24, "little")
-            self.blocks = [lanes, bytes([fill]) * 16]
+    def __init__(self, *blocks: bytes) -> None:
+        self.blocks = list(blocks)
 
-        def random_bytes(self, count: int, /) -> bytes:
-            return self.blocks.pop(0)
+    def random_bytes(self, count: int, /) -> bytes:
+        return self.blocks.pop(0) if self.blocks else b"\xff" * count
 
-    assert noise.sample(Tied(0)) == 1
-    assert noise.sample(Tied(255)) == 0
+
+@pytest.mark.parametrize("lane", [0, 1, 2])
+def test_a_tied_word_is_continued_with_the_digits_of_its_own_coin(lane: int):
+    """Lane 0 is "further digits", lanes 1 and 2 are binary digits 0 and 1; words above their thresholds say no."""
+    noise, worth = OneSidedGeometric(Fraction(23)), (4, 1, 2)[lane]
+    coins = noise._thresholds
+    index = lane or coins.digits + 1
+    words = [coins.thresholds[other or coins.digits + 1] + (other != lane) for other in range(coins.digits + 1)]
+    tied = b"".join(word.to_bytes(24, "little") for word in words)
+    further = coins.coins[index].threshold(256) & ((1 << 128) - 1)
+
+    below, above = (noise.sample(Blocks(tied, (further + step).to_bytes(16, "little"))) for step in (-1, 1))
+
+    assert coins.digits == 2
+    assert (below, above) == (worth, 0)
 
 
 # One-sided answers.
