@@ -45,9 +45,9 @@ SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 LARGEST_EPSILON: Final = Fraction(100)
 _LANE_BYTES: Final = 16
 _DRAW_BITS: Final = 127
-_OFFSET_BITS: Final = 62
+_MASK_BITS: Final = 62
 _BEYOND: Final = 89
-_CHUNK: Final = 4096
+_CHUNK: Final = 2048
 
 
 def _require_noise_epsilon(epsilon: object) -> Fraction:
@@ -134,18 +134,25 @@ class _Lanes:
     def below(self, words: bytes, threshold: int) -> tuple[int, int]:
         """Return integers with a bit in each lane: the word is below the threshold (guard set); it equals it."""
         numbers = int.from_bytes(words, "little") & self.low
-        apart = (self.guard << _DRAW_BITS) + ((1 << _DRAW_BITS) + threshold - 1) * self.ones - numbers
+        apart = _levels(self.count, threshold) - numbers
         return apart >> _DRAW_BITS & (self.ones | self.guard), (apart ^ apart + self.ones) >> _DRAW_BITS & self.ones
 
-    def values(self, lanes: int) -> tuple[int, ...]:
-        """Return the low 64 bits of each draw's lane."""
+    def values(self, lanes: int) -> list[int]:
+        """Return the low 64 bits of each draw's lane, as signed numbers."""
         encoded = lanes.to_bytes(_LANE_BYTES * (self.count + 1), "little")
-        return struct.unpack(f"<{2 * self.count + 2}Q", encoded)[:-2:2]
+        return list(struct.unpack(f"<{2 * self.count + 2}q", encoded)[:-2:2])
 
 
 @functools.lru_cache(maxsize=16)
 def _lanes(count: int) -> _Lanes:
     return _Lanes(count)
+
+
+@functools.lru_cache(maxsize=64)
+def _levels(count: int, threshold: int) -> int:
+    # At most 64 KiB each: the multiplication would be a quarter of a draw's time.
+    lanes = _lanes(count)
+    return (lanes.guard << _DRAW_BITS) + ((1 << _DRAW_BITS) + threshold - 1) * lanes.ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +229,7 @@ class TwoSidedGeometric:
 
 def _signed(lanes: _Lanes, magnitudes: int, nonzero: int, positive: int) -> list[int]:
     """Return 0, the magnitude or its negative, lane by lane, chosen by masks."""
-    kept = magnitudes & (nonzero << _OFFSET_BITS) - nonzero
-    raised = (kept & (positive << _OFFSET_BITS) - positive) << 1
-    shifted = lanes.values((lanes.ones << _OFFSET_BITS) + raised - kept)
-    return [value - (1 << _OFFSET_BITS) for value in shifted]
+    kept = magnitudes & (nonzero << _MASK_BITS) - nonzero
+    raised = (kept & (positive << _MASK_BITS) - positive) << 1
+    # The lane's low 64 bits are the value in two's complement; the 65th takes the borrow.
+    return lanes.values((lanes.ones << 64) + raised - kept)
