@@ -106,6 +106,9 @@ def load_settings(path: Path) -> DeviceSettings:
     state_file = device.path("state_file")
     if not state_file.parent.is_dir():
         raise device.refuse("state_file", f"a file in a directory that exists ({state_file.parent} does not)")
+    # A section that is not used must still be spelled right.
+    root.section("grpc", _GRPC_KEYS)
+    root.section("mqtt", _MQTT_KEYS)
     return DeviceSettings(
         deployment=device.text("deployment", _NAME, "1 to 32 of a-z, 0-9 and '-'"),
         state_file=state_file,
@@ -122,6 +125,7 @@ def load_settings(path: Path) -> DeviceSettings:
 
 _SECTIONS: Final = ("device", "grpc", "mqtt", "policy", "aggregators", "delivery", "signals")
 _DEVICE_KEYS: Final = ("deployment", "state_file", "certificate_file", "key_file", "transport")
+_GRPC_KEYS: Final = ("ca_file", "insecure")
 _MQTT_KEYS: Final = ("broker", "ca_file", "client_certificate", "username", "password_file", "insecure")
 _POLICY_KEYS: Final = (
     "signals",
@@ -163,7 +167,7 @@ def _parse(path: Path) -> object:
 
 
 def _grpc(root: Table) -> GrpcSettings:
-    table = root.section("grpc", ("ca_file", "insecure"))
+    table = root.section("grpc", _GRPC_KEYS)
     insecure = table.boolean("insecure", default=False)
     ca_file = table.existing_file("ca_file") if table.has("ca_file") or not insecure else None
     return GrpcSettings(ca_file=ca_file, insecure=insecure)

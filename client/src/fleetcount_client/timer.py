@@ -44,6 +44,12 @@ class ManualTimer:
         """Return the time, seconds since the Unix epoch."""
         return self._now
 
+    def advance(self, seconds: float) -> None:
+        """Move forward by `seconds`; raises ValueError for going back."""
+        if seconds < 0:
+            raise ValueError(f"seconds is {seconds}, not >= 0")
+        self._now += seconds
+
     async def sleep(self, seconds: float) -> None:
         """Return when every earlier sleeper has had its turn and the clock has moved on by `seconds`."""
         wake = self._now + max(0.0, seconds)

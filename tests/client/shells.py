@@ -1,0 +1,178 @@
+"""The aggregators of a test deployment behind a real gRPC server and a real MQTT broker."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import grpc
+from amqtt.broker import Broker
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_client.grpc_transport import TlsFiles
+from fleetcount_protocol.certificates import CertificateAuthority, Credential
+from fleetcount_protocol.codec import (
+    INSTALMENT,
+    INSTALMENT_REPLIES,
+    INSTALMENT_REPLY,
+    INSTALMENTS,
+    SESSION_REPLIES,
+    SESSION_REPLY,
+    SESSION_REQUEST,
+    SESSION_REQUESTS,
+    SIGNED_TASK,
+    TASK_LIST,
+)
+from fleetcount_protocol.session import DeviceIdentity
+from fleetcount_protocol.task import SignedTask, Task
+from fleetcount_protocol.topics import (
+    parse_report_topic,
+    receipt_topic,
+    report_topic,
+    session_reply_topic,
+    session_topic,
+    task_topic,
+)
+
+from tests.client.deployment import Deployment
+
+_SERVICE = "fleetcount_protocol.v1.DeviceService"
+
+
+def pem(credential: Credential) -> tuple[bytes, bytes]:
+    """Return (private key, certificate) as PEM."""
+    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key, credential.certificate.public_bytes(Encoding.PEM)
+
+
+def tls_files(authority: CertificateAuthority, identity: DeviceIdentity) -> TlsFiles:
+    """Return what a device needs to call aggregators under an authority."""
+    key, certificate = pem(Credential(certificate=identity.certificate, private_key=identity.private_key))
+    return TlsFiles(
+        authorities=authority.certificate.public_bytes(Encoding.PEM), certificate=certificate, private_key=key
+    )
+
+
+class GrpcShell:
+    """One aggregator of the deployment behind gRPC: decodes, asks the intake, encodes."""
+
+    def __init__(self, world: Deployment, name: str, tasks: Callable[[], dict[bytes, SignedTask]]) -> None:
+        self.world = world
+        self.name = name
+        self.tasks = tasks
+        self.calls = 0
+
+    async def list_tasks(self, request: bytes, context: Any) -> bytes:
+        return TASK_LIST.encode(tuple(self.tasks().values()))
+
+    async def open_sessions(self, request: bytes, context: Any) -> bytes:
+        intake = self.world.intakes[self.name]  # type: ignore[index]
+        return SESSION_REPLIES.encode(tuple(map(intake.open_session, SESSION_REQUESTS.decode(request))))
+
+    async def upload(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        intake = self.world.intakes[self.name]  # type: ignore[index]
+        async for batch in stream:
+            self.calls += 1
+            replies = [intake.take(self.tasks()[one.task_id].task, one) for one in INSTALMENTS.decode(batch)]
+            yield INSTALMENT_REPLIES.encode(tuple(replies))
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        methods = {
+            "ListTasks": grpc.unary_unary_rpc_method_handler(self.list_tasks),
+            "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),
+            "Upload": grpc.stream_stream_rpc_method_handler(self.upload),
+        }
+        return grpc.method_handlers_generic_handler(_SERVICE, methods)
+
+
+@asynccontextmanager
+async def grpc_servers(
+    world: Deployment, tasks: dict[bytes, SignedTask], authority: CertificateAuthority
+) -> AsyncIterator[dict[str, int]]:
+    """Run every aggregator behind mutual TLS; give their ports by name."""
+    servers, ports = [], {}
+    for name in world.intakes:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((GrpcShell(world, name, lambda: tasks).handlers(),))
+        credentials = grpc.ssl_server_credentials(
+            [pem(authority.issue_aggregator(name, ["127.0.0.1"]))],
+            root_certificates=world.authority.certificate.public_bytes(Encoding.PEM),
+            require_client_auth=True,
+        )
+        ports[str(name)] = server.add_secure_port("127.0.0.1:0", credentials)
+        await server.start()
+        servers.append(server)
+    try:
+        yield ports
+    finally:
+        for server in servers:
+            await server.stop(None)
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def mqtt_broker(port: int) -> AsyncIterator[None]:
+    """Run an MQTT 3.1.1 broker in this process."""
+    plugins = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
+    broker = Broker({"listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}}, "plugins": plugins})
+    await broker.start()
+    try:
+        yield
+    finally:
+        await broker.shutdown()
+
+
+@asynccontextmanager
+async def mqtt_aggregators(world: Deployment, tasks: dict[bytes, SignedTask], port: int) -> AsyncIterator[None]:
+    """Run every aggregator of the deployment as an MQTT client."""
+    ready = asyncio.Event()
+    runner = asyncio.create_task(_serve_mqtt(world, tasks, port, ready))
+    await ready.wait()
+    try:
+        yield
+    finally:
+        runner.cancel()
+        with suppress(asyncio.CancelledError):
+            await runner
+
+
+async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: int, ready: asyncio.Event) -> None:
+    async with aiomqtt.Client("127.0.0.1", port, identifier="aggregators") as client:
+        for signed in tasks.values():
+            payload = SIGNED_TASK.encode(signed)
+            await client.publish(task_topic("test", signed.task.task_id), payload, qos=1, retain=True)
+            for position in range(len(signed.task.aggregators)):
+                await client.subscribe(report_topic("test", signed.task.task_id, position), qos=1)
+        for name in world.intakes:
+            await client.subscribe(session_topic("test", name), qos=1)
+        ready.set()
+        async for message in client.messages:
+            topic, answer = _answer(world, tasks, str(message.topic), message.payload)
+            await client.publish(topic, answer, qos=1)
+
+
+def _answer(world: Deployment, tasks: dict[bytes, SignedTask], topic: str, payload: bytes) -> tuple[str, bytes]:
+    if "/session/" in topic:
+        request = SESSION_REQUEST.decode(payload)
+        reply = world.intakes[request.aggregator_id].open_session(request)
+        return session_reply_topic("test", request.session_id), SESSION_REPLY.encode(reply)
+    _, task_id, position = parse_report_topic(topic)
+    task: Task = tasks[task_id].task
+    instalment = INSTALMENT.decode(payload)
+    answer = world.intakes[task.aggregators[position].aggregator_id].take(task, instalment)
+    return receipt_topic("test", instalment.session_id), INSTALMENT_REPLY.encode(answer)
+
+
+def write_private(path: Path, content: bytes) -> Path:
+    """Write a file of mode 0600."""
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    return path

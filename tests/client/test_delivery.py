@@ -1,0 +1,376 @@
+"""Re-sends are byte-identical and go on until every receipt is there or the window closes; a crash changes nothing."""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_client import Device, Outcome, OutcomeKind, Unreachable, failpoints
+from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.spool import Phase, SpoolFile
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task import Aggregator, SignedTask, Task, UploadStyle
+
+from tests.client.deployment import SIGNAL, START, Deployment, open_policy
+
+Answers = tuple[Receipt | Refusal, ...]
+
+
+class Meddler(MemoryTransport):
+    """A transport that lets a test come between; remembers the bytes of every upload."""
+
+    def __init__(self, world: Deployment, *tasks: SignedTask) -> None:
+        super().__init__(tasks, world.intakes)
+        self.world = world
+        self.sent: list[tuple[int, int, bytes]] = []
+        self.before: Callable[[int, Instalment], None] = lambda position, instalment: None
+        self.after: Callable[[int, Answers], Answers] = lambda position, answers: answers
+        self.on_session: Callable[[Aggregator], None] = lambda aggregator: None
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        self.on_session(aggregator)
+        return await super().open_sessions(aggregator, requests)
+
+    async def upload(self, task: Task, position: int, instalments: Sequence[Instalment]) -> Answers:
+        for instalment in instalments:
+            self.sent.append((position, instalment.round, bytes(instalment.digest)))
+            self.before(position, instalment)
+        return self.after(position, await super().upload(task, position, instalments))
+
+    def distinct(self) -> int:
+        """Return how many different byte strings were ever sent."""
+        return len(set(self.sent))
+
+
+def make(tmp_path: Path, **changes: object) -> tuple[Deployment, Task, Meddler, Device]:
+    world = Deployment()
+    task = world.task(**changes)
+    transport = Meddler(world, world.sign(task))
+    return world, task, transport, world.device(tmp_path / "device.db", transport)
+
+
+async def only(device: Device) -> Outcome:
+    (outcome,) = await device.answer()
+    return outcome
+
+
+async def test_lost_answers_are_asked_for_again_with_the_same_bytes(tmp_path: Path) -> None:
+    world, task, transport, device = make(tmp_path)
+    lost = iter([True, True, False, True, False, True] + [False] * 100)
+
+    def lose(position: int, answers: Answers) -> Answers:
+        if next(lost):
+            raise Unreachable("the answer was lost")
+        return answers
+
+    transport.after = lose
+
+    outcome = await only(device)
+
+    assert outcome.kind is OutcomeKind.DELIVERED
+    assert len(transport.sent) > transport.distinct() == 4
+    assert len(world.report_ids(task, 2)) == 1
+
+
+@pytest.mark.parametrize("reason", [RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_TASK])
+async def test_a_passing_refusal_is_outwaited(tmp_path: Path, reason: RejectReason) -> None:
+    _, _, transport, device = make(tmp_path)
+    left = iter([True] * 3 + [False] * 100)
+
+    def refuse(position: int, answers: Answers) -> Answers:
+        (answer,) = answers
+        if not next(left):
+            return answers
+        named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
+        return (Refusal(session_id=answer.session_id, reason=reason, **named),)  # type: ignore[arg-type]
+
+    transport.after = refuse
+
+    assert (await only(device)).kind is OutcomeKind.DELIVERED
+    assert transport.distinct() == 4
+
+
+async def test_a_lost_session_is_opened_again_and_the_same_ciphertext_sent_again(tmp_path: Path) -> None:
+    world, _, transport, device = make(tmp_path)
+    opened: list[str] = []
+    transport.on_session = lambda aggregator: opened.append(aggregator.aggregator_id)
+
+    def forget(position: int, instalment: Instalment) -> None:
+        if instalment.round == 2 and transport.sent.count(transport.sent[-1]) == 1:
+            world.intakes[world.described[position].aggregator_id].forget_sessions()
+
+    transport.before = forget
+
+    assert (await only(device)).kind is OutcomeKind.DELIVERED
+    assert opened == ["alpha", "beta", "alpha", "beta"]
+    assert (len(transport.sent), transport.distinct()) == (6, 4)
+
+
+async def test_a_final_refusal_ends_the_report_and_erases_it(tmp_path: Path) -> None:
+    _, task, transport, device = make(tmp_path)
+
+    def refuse(position: int, answers: Answers) -> Answers:
+        (answer,) = answers
+        if position == 0:
+            return answers
+        named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
+        return (Refusal(session_id=answer.session_id, reason=RejectReason.BAD_SEAL, **named),)  # type: ignore[arg-type]
+
+    transport.after = refuse
+
+    outcome = await only(device)
+    report = device.spool.report(task.task_id)
+
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.REJECTED, "bad_seal")
+    assert len(transport.sent) == 2
+    assert report is not None
+    assert (report.phase, report.secret, device.spool.parcels(task.task_id, 1)) == (Phase.REJECTED, b"", ())
+    assert len(device.spool.charges()) == 1
+
+
+async def test_a_forged_receipt_counts_for_nothing(tmp_path: Path) -> None:
+    world, _, transport, device = make(tmp_path)
+
+    def forge(position: int, answers: Answers) -> Answers:
+        (answer,) = answers
+        assert isinstance(answer, Receipt)
+        if position == 0:
+            return answers
+        return (
+            Receipt(
+                task_id=answer.task_id,
+                report_id=answer.report_id,
+                round=answer.round,
+                session_id=answer.session_id,
+                digest=answer.digest,
+                mac=bytes(32),
+            ),
+        )
+
+    transport.after = forge
+
+    outcome = await only(device)
+
+    assert outcome.kind is OutcomeKind.GIVEN_UP
+    assert world.timer.now() >= START + 300
+    assert transport.distinct() == 4
+
+
+async def test_an_aggregator_that_speaks_nonsense_is_tried_until_the_window_closes(tmp_path: Path) -> None:
+    world, _, transport, device = make(tmp_path, upload_style=UploadStyle.ONE_ENVELOPE)
+
+    def nonsense(position: int, answers: Answers) -> Answers:
+        raise DecodeError("not an answer")
+
+    transport.after = nonsense
+
+    outcome = await only(device)
+
+    assert outcome.kind is OutcomeKind.GIVEN_UP
+    assert START + 200 <= world.timer.now() < START + 201
+    assert 8 < len(transport.sent) < 60
+
+
+async def test_nothing_is_charged_while_an_aggregator_is_out_of_reach(tmp_path: Path) -> None:
+    _, _, transport, device = make(tmp_path)
+
+    def away(aggregator: Aggregator) -> None:
+        if aggregator.aggregator_id == "beta":
+            raise Unreachable("away")
+
+    transport.on_session = away
+
+    outcome = await only(device)
+
+    assert outcome.kind is OutcomeKind.GIVEN_UP
+    assert (device.spool.charges(), transport.sent) == ((), [])
+
+
+async def test_a_round_arrives_inside_its_window_and_at_a_time_of_its_own(tmp_path: Path) -> None:
+    moments: dict[int, list[float]] = {1: [], 2: []}
+    for number in range(30):
+        world = Deployment()
+        transport = Meddler(world, world.sign(world.task()))
+
+        def note(position: int, instalment: Instalment, world: Deployment = world) -> None:
+            moments[instalment.round].append(world.timer.now() - START)
+
+        transport.before = note
+        await world.device(tmp_path / f"{number}.db", transport).answer()
+
+    for round_number, (opens, last) in {1: (100, 180), 2: (200, 280)}.items():
+        assert all(opens <= moment <= last for moment in moments[round_number])
+        assert max(moments[round_number]) - min(moments[round_number]) > 40
+
+
+async def test_a_device_that_first_hears_of_a_task_too_late_sends_nothing(tmp_path: Path) -> None:
+    world, _, transport, device = make(tmp_path)
+    world.timer.advance(200)
+
+    outcome = await only(device)
+
+    assert (outcome.kind, transport.sent, device.spool.charges()) == (OutcomeKind.MISSED, [], ())
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+async def killed_at(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reach(point: str) -> None:
+        if point == name:
+            raise Killed(point)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failpoints, "reach", reach)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await device.answer()
+    assert caught.group_contains(Killed)
+
+
+@pytest.mark.parametrize("name", failpoints.FAILPOINTS)
+async def test_a_crash_at_any_point_resumes_with_the_same_coins_and_bytes(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Deployment()
+    task = world.task()
+    transport = Meddler(world, world.sign(task))
+    identity = world.identity()
+
+    def device() -> Device:
+        return world.device(tmp_path / "device.db", transport, identity=identity, truth="B")
+
+    first = device()
+    await killed_at(name, first, monkeypatch)
+    before = list(transport.sent)
+    second = device()
+    outcome = await only(second)
+
+    assert outcome.kind is OutcomeKind.DELIVERED
+    assert len(world.report_ids(task, 2)) == 1
+    assert len({report for _, report, _ in world.intakes[world.described[0].aggregator_id].instalments}) == 1
+    assert transport.distinct() == 4
+    assert set(before) <= set(transport.sent)
+    assert len(second.spool.charges()) == 1
+    (report_id,) = world.report_ids(task, 2)
+    words = world.decoded(task, report_id)
+    assert words[4:].index(1) in (words[:4].index(1), 2)
+    world.verifies(task, report_id)
+
+
+async def test_the_truth_is_read_once_and_round_two_reports_the_truth_of_round_one(tmp_path: Path) -> None:
+    for number in range(12):
+        world = Deployment()
+        task = world.task()
+        readings = iter(["B", "C", "A"])
+        device = world.device(tmp_path / f"{number}.db", world.transport(world.sign(task)))
+
+        await device.answer({SIGNAL: lambda readings=readings: next(readings)})  # type: ignore[misc]
+
+        (report_id,) = world.report_ids(task, 2)
+        words = world.decoded(task, report_id)
+        assert words[4:].index(1) in (words[:4].index(1), 2)
+        assert next(readings) == "C"
+
+
+async def test_a_task_answered_before_is_reported_and_not_answered_again(tmp_path: Path) -> None:
+    world, task, transport, device = make(tmp_path)
+
+    first, second = await only(device), await only(device)
+
+    assert (first.kind, second.kind) == (OutcomeKind.DELIVERED, OutcomeKind.DELIVERED)
+    assert (len(transport.sent), len(world.report_ids(task, 2))) == (4, 1)
+
+
+async def test_a_wiped_ledger_is_a_waiting_period_and_no_refund(tmp_path: Path) -> None:
+    world = Deployment()
+    task = world.task()
+    policy = open_policy(fresh_ledger_wait_s=3600)
+    device = world.device(tmp_path / "wiped.db", world.transport(world.sign(task)), policy=policy)
+
+    outcome = await only(device)
+
+    assert (outcome.kind, outcome.rule) == (OutcomeKind.REFUSED, "fresh_ledger")
+    assert [refusal.rule for refusal in device.spool.refusals()] == ["fresh_ledger"]
+
+
+async def test_the_budget_holds_over_tasks_and_restarts(tmp_path: Path) -> None:
+    world = Deployment()
+    tasks = [world.sign(world.task(name=f"question {number}")) for number in range(4)]
+    policy = open_policy(total_exposure=3 * open_policy().largest_sampling_rate / 2)
+    kinds = []
+
+    for signed in tasks:
+        device = world.device(tmp_path / "device.db", world.transport(signed), policy=policy)
+        kinds.append((await device.answer_task(signed)).kind)
+        world.timer = type(world.timer)(START)
+        for intake in world.intakes.values():
+            intake._clock = world.timer
+
+    assert [kind.value for kind in kinds] == ["delivered", "delivered", "delivered", "refused"]
+    assert len(SpoolFile(tmp_path / "device.db").device().charges()) == 3
+
+
+async def test_tasks_asked_at_once_share_one_session_an_aggregator(tmp_path: Path) -> None:
+    world = Deployment()
+    tasks = [world.sign(world.task(name=f"question {number}")) for number in range(3)]
+    transport = Meddler(world, *tasks)
+    opened: list[str] = []
+    transport.on_session = lambda aggregator: opened.append(aggregator.aggregator_id)
+
+    outcomes = await world.device(tmp_path / "device.db", transport).answer()
+
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELIVERED}
+    assert sorted(opened) == ["alpha", "beta"]
+
+
+async def test_a_disk_that_fails_before_the_charge_keeps_the_device_silent(tmp_path: Path) -> None:
+    names = tuple(f"brand {number}" for number in range(2000))
+    world, _, transport, _ = make(
+        tmp_path, domain=Categories(names=names), mechanism=SamplingDie.uniform(Fraction(1, 100), 2000)
+    )
+    file = SpoolFile(tmp_path / "device.db")
+    device = Device(
+        identity=world.identity(),
+        trust=world.trust(),
+        policy=open_policy(largest_epsilon=Fraction(10)),
+        spool=file.device(),
+        transport=transport,
+        signals={SIGNAL: lambda: "B"},
+        timer=world.timer,
+        idle_close_s=10**9,
+    )
+    file.device().created_at(0.0)
+    file.rows(f"PRAGMA max_page_count={file.rows('PRAGMA page_count', ())[0][0]}", ())
+
+    outcome = await only(device)
+
+    assert outcome.kind is OutcomeKind.FAILED, outcome
+    assert "full" in outcome.reason
+    assert (transport.sent, device.spool.charges()) == ([], ())
+
+
+@pytest.mark.parametrize("flaw", ["unsigned", "one signature", "stranger", "other deployment"])
+async def test_a_task_that_not_all_trusted_aggregators_signed_is_refused(tmp_path: Path, flaw: str) -> None:
+    world = Deployment()
+    signed = world.sign(world.task(deployment="elsewhere") if flaw == "other deployment" else world.task())
+    if flaw == "unsigned":
+        signed = SignedTask(task=signed.task, signatures=(b"", b""))
+    elif flaw == "one signature":
+        signed = SignedTask(task=signed.task, signatures=(signed.signatures[0], signed.signatures[0]))
+    elif flaw == "stranger":
+        other = Deployment()
+        signed = other.sign(other.task())
+    transport = Meddler(world, signed)
+    device = world.device(tmp_path / "device.db", transport)
+
+    outcome = await only(device)
+
+    assert (outcome.kind, outcome.rule) == (OutcomeKind.REFUSED, "aggregators")
+    assert transport.sent == []
+    assert device.would_refuse(signed) is not None

@@ -1,0 +1,243 @@
+"""One suite for the three transports: the same device, the same protocol, the same outcome."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fleetcount_client import OutcomeKind, Transport, Unreachable
+from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_client.mqtt_transport import MqttTransport
+from fleetcount_client.toml_table import ConfigError
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.certificates import CertificateAuthority
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, ReportId
+from fleetcount_protocol.messages import Refusal, SessionAccepted, SessionRefused
+from fleetcount_protocol.receipts import check_receipt
+from fleetcount_protocol.session import DeviceIdentity, new_session, seal_instalment
+from fleetcount_protocol.task import SignedTask
+
+from tests.client.deployment import START, Deployment
+from tests.client.shells import free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
+
+SERVER_AUTHORITY = CertificateAuthority.create("test aggregators")
+
+
+@dataclasses.dataclass
+class Linked:
+    """A deployment behind one transport, and one device's end of it."""
+
+    world: Deployment
+    signed: SignedTask
+    identity: DeviceIdentity
+    transport: Transport
+
+
+@asynccontextmanager
+async def linked(kind: str) -> AsyncIterator[Linked]:
+    world = Deployment()
+    identity = world.identity()
+    tasks: dict[bytes, SignedTask] = {}
+    if kind == "memory":
+        signed = world.sign(world.task())
+        yield Linked(world, signed, identity, world.transport(signed))
+    elif kind == "grpc":
+        async with grpc_servers(world, tasks, SERVER_AUTHORITY) as ports:
+            world.described = tuple(
+                dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}")
+                for one in world.described
+            )
+            signed = world.sign(world.task())
+            tasks[signed.task.task_id] = signed
+            yield Linked(world, signed, identity, grpc_transport(world, identity))
+    else:
+        signed = world.sign(world.task())
+        tasks[signed.task.task_id] = signed
+        port = free_port()
+        async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
+            transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=5)
+            yield Linked(world, signed, identity, transport)
+
+
+def grpc_transport(
+    world: Deployment, identity: DeviceIdentity, authority: CertificateAuthority = SERVER_AUTHORITY
+) -> GrpcTransport:
+    servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in world.described]
+    tls = tls_files(authority, identity)
+    return GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=5)
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_a_device_delivers_both_rounds_of_a_task_it_was_offered(tmp_path: Path, kind: str) -> None:
+    async with linked(kind) as link:
+        device = link.world.device(tmp_path / "device.db", link.transport, identity=link.identity)
+
+        async with device:
+            outcomes = await device.answer()
+
+        assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED], outcomes
+        (report_id,) = link.world.report_ids(link.signed.task, 2)
+        assert len(link.world.verifies(link.signed.task, report_id)) == 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_the_offered_task_arrives_byte_for_byte(kind: str) -> None:
+    async with linked(kind) as link:
+        (offered,) = await link.transport.list_tasks()
+        again = await link.transport.list_tasks()
+        await link.transport.close()
+
+        assert (offered.task.canonical, offered.signatures) == (link.signed.task.canonical, link.signed.signatures)
+        assert [one.task.task_id for one in again] == [offered.task.task_id]
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_receipt(kind: str) -> None:
+    async with linked(kind) as link:
+        task, aggregator = link.signed.task, link.signed.task.aggregators[1]
+        request, secret = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+        parts = [
+            seal_instalment(secret, task.task_id, ReportId(bytes([n]) * 16), 1, 1, b"", bytes([n]) * 32)
+            for n in range(3)
+        ]
+        other = dataclasses.replace(parts[0], ciphertext=parts[1].ciphertext)
+
+        early = await link.transport.upload(task, 1, parts)
+        opened = await link.transport.open_sessions(aggregator, [request])
+        link.world.timer.advance(task.round_one_opens - START)
+        first = await link.transport.upload(task, 1, parts)
+        second = await link.transport.upload(task, 1, parts)
+        (changed,) = await link.transport.upload(task, 1, [other])
+        await link.transport.close()
+
+        assert [type(one) for one in opened] == [SessionAccepted]
+        assert {one.reason for one in early if isinstance(one, Refusal)} == {RejectReason.UNKNOWN_SESSION}
+        assert first == second
+        for part, receipt in zip(parts, first, strict=True):
+            assert not isinstance(receipt, Refusal)
+            check_receipt(secret, part, receipt)
+        assert isinstance(changed, Refusal)
+        assert changed.reason is RejectReason.DUPLICATE_OTHER_BYTES
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_a_refused_session_says_why(kind: str) -> None:
+    async with linked(kind) as link:
+        aggregator = link.signed.task.aggregators[0]
+        stranger = DeviceIdentity.generate(CertificateAuthority.create("another fleet"))
+        request, _ = new_session(aggregator, aggregator.hpke_keys[0], stranger, START + 5000, SystemRandom())
+
+        (answer,) = await link.transport.open_sessions(aggregator, [request])
+        await link.transport.close()
+
+        assert isinstance(answer, SessionRefused)
+        assert answer.reason is RejectReason.BAD_CERTIFICATE
+
+
+async def test_many_instalments_travel_in_batches_on_one_stream() -> None:
+    async with linked("grpc") as link:
+        task, aggregator = link.signed.task, link.signed.task.aggregators[0]
+        request, secret = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+        link.world.timer.advance(task.round_one_opens - START)
+        parts = [
+            seal_instalment(secret, task.task_id, ReportId(n.to_bytes(16)), 1, 0, b"", bytes(60_000)) for n in range(40)
+        ]
+
+        await link.transport.open_sessions(aggregator, [request])
+        answers = await link.transport.upload(task, 0, parts)
+        await link.transport.close()
+
+        assert [answer.report_id for answer in answers] == [part.report_id for part in parts]
+        assert not any(isinstance(answer, Refusal) for answer in answers)
+
+
+async def test_a_server_with_another_aggregators_certificate_is_not_spoken_to() -> None:
+    async with linked("grpc") as link:
+        alpha, beta = link.world.described
+        swapped = dataclasses.replace(alpha, grpc_endpoint=beta.grpc_endpoint)
+        request, _ = new_session(alpha, alpha.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+
+        with pytest.raises(Unreachable, match="unavailable"):
+            await link.transport.open_sessions(swapped, [request])
+        await link.transport.close()
+
+
+async def test_a_server_of_another_authority_is_not_spoken_to() -> None:
+    async with linked("grpc") as link:
+        transport = grpc_transport(link.world, link.identity, CertificateAuthority.create("another"))
+
+        with pytest.raises(Unreachable, match="unavailable"):
+            await transport.list_tasks()
+        await transport.close()
+
+
+async def test_a_device_of_another_authority_is_not_served() -> None:
+    async with linked("grpc") as link:
+        stranger = DeviceIdentity.generate(CertificateAuthority.create("another fleet"))
+        transport = grpc_transport(link.world, stranger)
+
+        with pytest.raises(Unreachable):
+            await transport.list_tasks()
+        await transport.close()
+
+
+async def test_plaintext_stays_on_this_machine() -> None:
+    world = Deployment()
+    server = TaskServer(aggregator_id=AggregatorId("alpha"), endpoint="192.0.2.1:7411")
+
+    with pytest.raises(ConfigError, match="insecure"):
+        GrpcTransport(deployment="test", servers=[server], tls=None)
+    transport = GrpcTransport(deployment="test", servers=[server], tls=None, insecure=True)
+    with pytest.raises(Unreachable, match="loopback"):
+        await transport.list_tasks()
+    assert world.described
+
+
+@pytest.mark.parametrize("kind", ["grpc", "mqtt"])
+async def test_nobody_there_is_unreachable(kind: str) -> None:
+    world = Deployment()
+    port = free_port()
+    world.described = tuple(dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{port}") for one in world.described)
+    transport: Transport = grpc_transport(world, world.identity())
+    if kind == "mqtt":
+        transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=2)
+
+    with pytest.raises(Unreachable, match=str(port)):
+        await transport.list_tasks()
+    await transport.close()
+
+
+async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and_a_puback_is_no_receipt() -> None:
+    world = Deployment()
+    port = free_port()
+    task = world.task()
+    request, secret = new_session(task.leader, task.leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
+    part = seal_instalment(secret, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
+    async with mqtt_broker(port):
+        transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=0.3)
+
+        with pytest.raises(Unreachable, match="did not answer"):
+            await transport.open_sessions(task.leader, [request])
+        with pytest.raises(Unreachable, match="did not answer"):
+            await transport.upload(task, 0, [part])
+        await transport.close()
+
+
+async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() -> None:
+    world = Deployment()
+    signed = world.sign(world.task())
+    tasks: dict[bytes, SignedTask] = {signed.task.task_id: signed}
+    port = free_port()
+    transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=5)
+
+    async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
+        before = await transport.list_tasks()
+    with pytest.raises(Unreachable):
+        await transport.list_tasks()
+    async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
+        after = await transport.list_tasks()
+        await transport.close()
+
+    assert [len(before), len(after)] == [1, 1]
