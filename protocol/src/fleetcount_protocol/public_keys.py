@@ -23,11 +23,8 @@ ED25519_KEY_BYTES: Final = 32
 _P: Final = 2**255 - 19
 _D: Final = -121665 * pow(121666, -1, _P) % _P
 # y of the two pairs of points of order 8 (RFC 8032, section 5.1: the cofactor is 8); y of the others is 1, -1 and 0.
-_ORDER_8_Y: Final = (
-    0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826,
-    0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7,
-)
-_SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, *_ORDER_8_Y})
+_ORDER_8_Y: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _ORDER_8_Y, _P - _ORDER_8_Y})
 # Any scalar shows a point of small order, since X25519 multiplies by the cofactor; it protects nothing.
 _PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 
