@@ -37,6 +37,7 @@ __all__ = [
     "load_authorities",
     "load_certificate",
     "load_private_key",
+    "parse_certificate",
     "random_device_name",
     "save_certificates",
     "save_private_key",
@@ -45,6 +46,15 @@ __all__ = [
 
 _VALIDITY: Final = timedelta(days=365)
 _BACKDATING: Final = timedelta(minutes=5)
+# What the library raises on certificates it cannot read; they have no common base.
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 _MAX_FILE_BYTES: Final = 256 * 1024
 _DNS_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _DNS_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*", re.ASCII)
@@ -182,6 +192,21 @@ def key_digest(certificate: x509.Certificate) -> Digest:
     return Digest(hashlib.sha256(encoded).digest())
 
 
+def parse_certificate(der: bytes) -> x509.Certificate:
+    """Return the certificate of these bytes, refusing any that are not its only DER spelling.
+
+    Raises:
+        SignatureError: they are not.
+    """
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+    except _UNREADABLE as error:
+        raise SignatureError(f"certificate cannot be read: {type(error).__name__}") from None
+    if certificate_der(certificate) != der:
+        raise SignatureError("certificate is not in DER")
+    return certificate
+
+
 def certificate_der(certificate: x509.Certificate) -> bytes:
     """Return the certificate as DER."""
     return certificate.public_bytes(serialization.Encoding.DER)
@@ -254,7 +279,7 @@ def load_authorities(path: Path) -> tuple[x509.Certificate, ...]:
         raise UsageError(f"{path.name} holds a private key where a certificate belongs")
     try:
         return tuple(x509.load_pem_x509_certificates(data))
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise UsageError(f"{path.name} holds no readable certificate ({type(error).__name__})") from None
 
 
@@ -333,7 +358,7 @@ def _general_name(name: str) -> x509.DNSName | x509.IPAddress:
 def _alternative_names(certificate: x509.Certificate) -> Sequence[x509.GeneralName]:
     try:
         return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+    except (x509.ExtensionNotFound, *_UNREADABLE):
         raise SignatureError("certificate has no readable subject alternative name") from None
 
 
@@ -349,7 +374,7 @@ def _check_leaf(certificate: x509.Certificate, now: float) -> None:
         key = certificate.public_key()
         algorithm = certificate.signature_hash_algorithm
         size = len(certificate_der(certificate))
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise SignatureError(f"certificate cannot be read: {type(error).__name__}") from None
     if size > MAX_CERTIFICATE_BYTES:
         raise SignatureError(f"certificate has {size} bytes, more than {MAX_CERTIFICATE_BYTES}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -238,12 +238,9 @@ def _check_form(
 
 def _accepted_certificate(request: SessionRequest, ca: Sequence[x509.Certificate], now: float) -> x509.Certificate:
     try:
-        certificate = x509.load_der_x509_certificate(request.certificate)
-        # A BER or padded spelling of the same certificate would give the same device another session.
-        if certificates.certificate_der(certificate) != request.certificate:
-            raise Refused(RejectReason.BAD_CERTIFICATE)
+        certificate = certificates.parse_certificate(request.certificate)
         certificates.verify_chain(certificate, ca, now, certificates.Purpose.DEVICE)
-    except (ValueError, TypeError, UnsupportedAlgorithm, SignatureError):
+    except SignatureError:
         raise Refused(RejectReason.BAD_CERTIFICATE) from None
     return certificate
 
