@@ -51,10 +51,12 @@ class Failpoints:
             raise UsageError(f"fail point {armed!r} is not one of: {', '.join(FAILPOINTS)}")
         self._armed = armed
         self._action = action
+        self.tripped = False
 
     def hit(self, name: str) -> None:
         """Run the action if `name` is armed."""
         if name == self._armed:
+            self.tripped = True
             self._action(name)
 
 

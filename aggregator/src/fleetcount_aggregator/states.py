@@ -9,25 +9,9 @@ from types import MappingProxyType
 from typing import Final
 
 from fleetcount_protocol.errors import FleetcountError
+from fleetcount_protocol.messages import TaskState as State
 
 __all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "State", "StateConflictError", "check_move"]
-
-
-class State(enum.Enum):
-    """Where a task stands at one aggregator (docs/operating.md, "States"); the value is the word on the wire."""
-
-    ANNOUNCED = "announced"
-    """Installed and signed by all; no report is taken yet."""
-    COLLECTING = "collecting"
-    """The windows are open: instalments are stored and receipted, complete reports are verified in the background."""
-    AGREEING = "agreeing"
-    """Intake is closed for ever; the aggregators find out which reports all of them hold and accept."""
-    VERIFYING = "verifying"
-    """The one set is sealed; noised shares are drawn, committed to and opened; everyone recomputes the record."""
-    RELEASED = "released"
-    """The record carries every signature."""
-    ABORTED = "aborted"
-    """No record will ever exist here; the reason is public."""
 
 
 class AbortReason(enum.Enum):
@@ -56,7 +40,13 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.ABORTED: frozenset(),
     }
 )
-"""Every move a task can make. An aggregator that slept through the windows goes from announced to agreeing at once."""
+"""Every move a task can make.
+
+Announced: installed, no report taken yet. Collecting: the windows are open. Agreeing: intake is closed for ever and the
+aggregators find out which reports all of them hold and accept. Verifying: the one set is sealed; noised shares are
+committed to and opened, and everyone recomputes the record. Released: the record carries every signature. Aborted: no
+record will ever exist here; the reason is public. An aggregator that slept through the windows goes from announced to
+agreeing at once."""
 
 FINAL_STATES: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
 

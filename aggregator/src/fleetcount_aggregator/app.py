@@ -1,0 +1,407 @@
+"""One aggregator process: reads the configuration, wires everything, runs until SIGTERM, lets go in order.
+
+The only place that knows all the others; holds no rule of the protocol.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from cryptography import x509
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.certificates import load_authorities, load_certificate, load_private_key
+from fleetcount_protocol.clock import SystemClock
+from fleetcount_protocol.errors import FleetcountError, MachineError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.task_signing import TrustedAggregator
+
+from fleetcount_aggregator.config import AggregatorConfig, ConfigError, split_endpoint
+from fleetcount_aggregator.device_service import DeviceService
+from fleetcount_aggregator.failpoints import failpoints_from_environment
+from fleetcount_aggregator.grpc_peers import GrpcPeer
+from fleetcount_aggregator.grpc_server import (
+    DeviceShell,
+    PeerShell,
+    certified_peer,
+    claimed_peer,
+    device_server,
+    peer_server,
+)
+from fleetcount_aggregator.helper import Helper
+from fleetcount_aggregator.installation import load_tasks
+from fleetcount_aggregator.intake import Intake
+from fleetcount_aggregator.keys import KeyRing, load_signing_key, read_secret
+from fleetcount_aggregator.leader import Leader
+from fleetcount_aggregator.logs import log
+from fleetcount_aggregator.noise import SystemNoise
+from fleetcount_aggregator.party import Identity, Limits, Party
+from fleetcount_aggregator.release import Releasing
+from fleetcount_aggregator.sqlite_store import SqliteStore
+from fleetcount_aggregator.task_directory import TaskDirectory
+from fleetcount_aggregator.verification import Verification
+from fleetcount_aggregator.watch import Watch
+from fleetcount_aggregator.workers import ProcessWorkers
+
+__all__ = ["Core", "build_identity", "run", "serve"]
+
+TICK_S: Final = 0.2
+DRAIN_S: Final = 5.0
+_SESSION_GRACE_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One aggregator's rules, wired to a party: what every transport and every test talks to."""
+
+    party: Party
+    service: DeviceService
+    helper: Helper
+    leader: Leader
+    watch: Watch
+
+    @classmethod
+    def of(cls, party: Party) -> "Core":
+        """Wire the rules to a party."""
+        verification = Verification(party)
+        releasing = Releasing(party)
+        leader = Leader(party, verification, releasing)
+        return cls(
+            party=party,
+            service=DeviceService(party, Intake(party), releasing),
+            helper=Helper(party, verification, releasing),
+            leader=leader,
+            watch=Watch(party, verification, leader),
+        )
+
+
+def build_identity(config: AggregatorConfig) -> Identity:
+    """Return who this aggregator is, from its key files.
+
+    Raises:
+        ConfigError, UsageError: a file that is missing, open to others, or holds the wrong thing.
+    """
+    signing_key = load_signing_key(config.keys.signing_key_file)
+    own_public = signing_key.public_key().public_bytes_raw()
+    for peer in config.peers:
+        if peer.public_key == own_public:
+            raise ConfigError(f"peers: {peer.id!r} has this aggregator's own signing key")
+    own = AggregatorId(config.aggregator.id)
+    trusted = {
+        AggregatorId(peer.id): TrustedAggregator(
+            aggregator_id=AggregatorId(peer.id), operator=peer.operator, signing_public_key=peer.public_key
+        )
+        for peer in config.peers
+    }
+    trusted[own] = TrustedAggregator(
+        aggregator_id=own, operator=config.aggregator.operator, signing_public_key=own_public
+    )
+    return Identity(
+        aggregator_id=own,
+        operator=config.aggregator.operator,
+        deployment=config.aggregator.deployment,
+        signing_key=signing_key,
+        trusted=trusted,
+        device_ca=_authorities(config.tls.device_ca_file),
+    )
+
+
+def _authorities(path: Path) -> tuple[x509.Certificate, ...]:
+    try:
+        return load_authorities(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _public_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    """The credentials of both listeners and of the connections to peers."""
+
+    devices: grpc.ServerCredentials
+    peers: grpc.ServerCredentials
+    client: grpc.ChannelCredentials
+
+
+def _load_tls(config: AggregatorConfig) -> _Tls | None:
+    """Return the TLS credentials, or None with [grpc] insecure.
+
+    Raises:
+        ConfigError, UsageError: a file is missing or wrong, or the key is not the certificate's.
+    """
+    if config.grpc.insecure:
+        return None
+    tls = config.tls
+    try:
+        certificate, key = load_certificate(tls.certificate_file), load_private_key(tls.key_file)
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from error
+    if certificate.public_key() != key.public_key():
+        raise ConfigError(f"{tls.key_file} is not the key of {tls.certificate_file}")
+    pair = (read_secret(tls.key_file), _public_file(tls.certificate_file))
+    peer_ca = _public_file(tls.aggregator_ca_file)
+    return _Tls(
+        devices=grpc.ssl_server_credentials(
+            [pair], root_certificates=_public_file(tls.device_ca_file), require_client_auth=True
+        ),
+        peers=grpc.ssl_server_credentials([pair], root_certificates=peer_ca, require_client_auth=True),
+        client=grpc.ssl_channel_credentials(root_certificates=peer_ca, private_key=pair[0], certificate_chain=pair[1]),
+    )
+
+
+async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> None:
+    """Run one aggregator until SIGTERM or SIGINT.
+
+    Prints one JSON line on standard output once it listens, with the ports it is bound to.
+
+    Raises:
+        UsageError: the configuration cannot be used; nothing was started.
+        MachineError: the store or a listener cannot be opened.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with _party(config, environment) as party:
+        core = Core.of(party)
+        await load_tasks(party)
+        await _run(config, core, stop)
+
+
+@contextlib.asynccontextmanager
+async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> AsyncIterator[Party]:
+    """Open everything a party needs, and close it in the opposite order."""
+    identity = build_identity(config)
+    keys = KeyRing.load(config.keys.hpke_key_directory)
+    tls = _load_tls(config)
+    failpoints = failpoints_from_environment(environment)
+    directory = _state_directory(config)
+    if not config.aggregator.task_directory.is_dir():
+        raise ConfigError(f"aggregator.task_directory {config.aggregator.task_directory} is not a directory")
+    store = SqliteStore.open(directory / "aggregator.db")
+    workers = ProcessWorkers(config.workers.count)
+    peers = {
+        AggregatorId(peer.id): GrpcPeer(
+            AggregatorId(peer.id),
+            peer.endpoint,
+            caller=identity.aggregator_id,
+            timeout_s=config.limits.call_timeout_s,
+            credentials=None if tls is None else tls.client,
+        )
+        for peer in config.peers
+    }
+    party = Party(
+        identity=identity,
+        store=store,
+        keys=keys,
+        clock=SystemClock(),
+        workers=workers,
+        limits=_limits(config),
+        peers=peers,
+        noise=SystemNoise(SystemRandom()),
+        failpoints=failpoints,
+    )
+    try:
+        yield party
+    finally:
+        for peer in peers.values():
+            await peer.close()
+        await workers.close()
+        await store.close()
+
+
+def _state_directory(config: AggregatorConfig) -> Path:
+    directory = config.aggregator.state_directory
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"aggregator.state_directory {directory}: {error.strerror}") from error
+    return directory
+
+
+def _limits(config: AggregatorConfig) -> Limits:
+    limits = config.limits
+    return Limits(
+        largest_epsilon=limits.largest_epsilon,
+        smallest_min_batch_size=limits.smallest_min_batch_size,
+        allow_exact_release=limits.allow_exact_release,
+        sessions_per_device=limits.sessions_per_device,
+        give_up_s=limits.give_up_s,
+        call_timeout_s=limits.call_timeout_s,
+    )
+
+
+async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> None:
+    """Listen, start the background tasks, wait for the signal, drain."""
+    tls = _load_tls(config)
+    party = core.party
+    devices = device_server(DeviceShell(core.service, party.metrics), config.grpc.concurrent_calls)
+    known = [party.aggregator_id, *party.peers]
+    identify = claimed_peer(known) if tls is None else certified_peer(known)
+    aggregators = peer_server(PeerShell(core.helper, party.metrics, identify))
+    ports = {
+        "device_port": _bind(devices, config.grpc.device_listen, None if tls is None else tls.devices),
+        "peer_port": _bind(aggregators, config.grpc.peer_listen, None if tls is None else tls.peers),
+    }
+    await devices.start()
+    await aggregators.start()
+    metrics_server, metrics_port = await _metrics_server(config, core)
+    if metrics_port:
+        ports["metrics_port"] = metrics_port
+    try:
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(work(), name=name) for name, work in _background(config, core, group).items()
+            ]
+            _say_ready(party, ports)
+            await stop.wait()
+            log.info("draining")
+            await asyncio.gather(devices.stop(DRAIN_S), aggregators.stop(DRAIN_S))
+            for task in background:
+                task.cancel()
+    finally:
+        if metrics_server is not None:
+            metrics_server.close()
+        await asyncio.gather(devices.stop(0), aggregators.stop(0))
+    log.info("stopped")
+
+
+def _bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise MachineError(f"cannot listen on {address}: it is in use, or not an address of this machine") from error
+    if port == 0:
+        raise MachineError(f"cannot listen on {address}")
+    return int(port)
+
+
+def _say_ready(party: Party, ports: Mapping[str, int]) -> None:
+    print(json.dumps({"event": "ready", "aggregator": party.aggregator_id, **ports}), flush=True)
+    log.info("ready", aggregator=party.aggregator_id, **ports)
+
+
+# Background tasks.
+
+
+def _background(
+    config: AggregatorConfig, core: Core, group: asyncio.TaskGroup
+) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+    """Return the named background tasks; each runs until it is cancelled."""
+    directory = TaskDirectory(core.party, config.aggregator.task_directory)
+    tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        "task-directory": lambda: _every(1.0, directory.poll, core.party),
+        "watch": lambda: _watch_tasks(core),
+        "sessions": lambda: _every(3600.0, lambda: _forget_sessions(core.party), core.party),
+    }
+    if config.mqtt is not None:
+        from fleetcount_aggregator.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
+
+        tasks["mqtt"] = MqttIntake(core.party, core.service, config.mqtt).run
+    return tasks
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[Any]], party: Party) -> None:
+    """Do some work again and again; a failing machine is logged and tried again."""
+    while True:
+        try:
+            await work()
+        except MachineError as error:
+            party.metrics.store_failed()
+            log.error("background_failed", reason=str(error))
+        await asyncio.sleep(seconds)
+
+
+async def _forget_sessions(party: Party) -> None:
+    await party.store.forget_sessions(party.now() - _SESSION_GRACE_S)
+
+
+async def _watch_tasks(core: Core) -> None:
+    """Give every task that needs looking after a worker of its own, one at a time a task."""
+    running: dict[TaskId, asyncio.Task[None]] = {}
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as group:
+        while True:
+            started = loop.time()
+            for task in core.watch.pending():
+                known = running.get(task.task_id)
+                if known is None or known.done():
+                    running[task.task_id] = group.create_task(
+                        _look_after(core, task.task_id), name=f"task-{task.task_id.hex()[:12]}"
+                    )
+            await asyncio.sleep(TICK_S)
+            core.party.metrics.loop_lag(max(0.0, loop.time() - started - TICK_S))
+
+
+async def _look_after(core: Core, task_id: TaskId) -> None:
+    """Look after one task once. The top of a task: what goes wrong is logged, and the task is looked at again."""
+    try:
+        await core.watch.look_after(core.party.tasks[task_id])
+    except MachineError as error:
+        core.party.metrics.store_failed()
+        log.error("task_waits", task=str(task_id), reason=str(error))
+        await asyncio.sleep(1)
+    except FleetcountError as error:
+        log.error("task_failed", task=str(task_id), error=type(error).__name__, reason=str(error))
+        await asyncio.sleep(1)
+
+
+# Metrics.
+
+
+async def _metrics_server(config: AggregatorConfig, core: Core) -> tuple[asyncio.Server | None, int]:
+    """Serve GET /metrics on its own port, if the configuration names one."""
+    if config.metrics is None:
+        return None, 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            async with asyncio.timeout(5):
+                request = await reader.readline()
+                body = core.party.metrics.render() if request.startswith(b"GET /metrics ") else b""
+                status = b"200 OK" if body else b"404 Not Found"
+                writer.write(
+                    b"HTTP/1.1 %b\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
+                )
+                await writer.drain()
+        writer.close()
+
+    host, port = split_endpoint(config.metrics.listen)
+    try:
+        server = await asyncio.start_server(answer, host, port, limit=8192)
+    except OSError as error:
+        raise MachineError(f"cannot listen on {config.metrics.listen}: {error.strerror}") from error
+    return server, int(server.sockets[0].getsockname()[1])
+
+
+def run(config: AggregatorConfig) -> None:
+    """Run `serve` on a new event loop with this process's environment; the entry point of the command."""
+    try:
+        asyncio.run(serve(config, os.environ))
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    finally:
+        sys.stdout.flush()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

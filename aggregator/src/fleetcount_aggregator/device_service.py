@@ -1,0 +1,84 @@
+"""What devices and analysts may ask, the same over every transport: tasks, sessions, uploads, releases.
+
+Answers from the party's own state; decides nothing itself.
+"""
+
+from collections.abc import Sequence
+
+from fleetcount_protocol.errors import PeerError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.limits import MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.messages import (
+    Instalment,
+    InstalmentReply,
+    ReleaseAnswer,
+    SessionReply,
+    SessionRequest,
+)
+from fleetcount_protocol.task import SignedTask
+
+from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.intake import Intake
+from fleetcount_aggregator.party import Party
+from fleetcount_aggregator.release import Releasing
+from fleetcount_aggregator.states import State
+from fleetcount_aggregator.watch import INSTALLED_STEP
+
+__all__ = ["DeviceService", "UnknownTaskError"]
+
+_LISTED = frozenset({State.ANNOUNCED, State.COLLECTING})
+_TASK_OVERHEAD_BYTES = 1024
+
+
+class UnknownTaskError(PeerError):
+    """The asker names a task this aggregator does not have."""
+
+
+class DeviceService:
+    """Answers devices and analysts."""
+
+    def __init__(self, party: Party, intake: Intake, releasing: Releasing) -> None:
+        self._party = party
+        self._intake = intake
+        self._releasing = releasing
+
+    async def tasks(self, deployment: str) -> tuple[SignedTask, ...]:
+        """Return the tasks that still take reports; a leader lists one only when every helper has it."""
+        if deployment != self._party.identity.deployment:
+            return ()
+        listed: list[SignedTask] = []
+        room = MAX_TASK_LIST_BYTES
+        for task in list(self._party.tasks.values()):
+            room -= len(task.task.canonical) + _TASK_OVERHEAD_BYTES if await self._is_open(task) else 0
+            if room < 0 or len(listed) == MAX_TASKS_PER_LIST:
+                break
+            if await self._is_open(task):
+                listed.append(task.signed)
+        return tuple(listed)
+
+    async def _is_open(self, task: InstalledTask) -> bool:
+        if self._party.states[task.task_id] not in _LISTED or self._party.clock.now() >= task.closes:
+            return False
+        return not task.is_leader or await self._party.store.step(task.task_id, INSTALLED_STEP) is not None
+
+    async def open_sessions(self, requests: Sequence[SessionRequest]) -> tuple[SessionReply, ...]:
+        """Open sessions; one answer a request, in order."""
+        return tuple(await self._intake.open_sessions(requests))
+
+    async def upload(self, instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
+        """Take instalments; one answer an instalment, in order, after the commit."""
+        return tuple(await self._intake.upload(instalments))
+
+    async def release(self, task_id: TaskId) -> ReleaseAnswer:
+        """Return a task's state, and its signed record once it is released.
+
+        Raises:
+            UnknownTaskError: no such task here.
+        """
+        row = await self._party.store.task(task_id)
+        if row is None:
+            raise UnknownTaskError("unknown task")
+        finished = await self._releasing.released(task_id) if row.state is State.RELEASED else None
+        if finished is None:
+            return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
+        return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)

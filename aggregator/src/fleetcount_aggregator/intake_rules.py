@@ -1,0 +1,45 @@
+"""Whether an instalment may be stored: windows, rounds and sizes, decided from values alone, the cheapest check first.
+
+Opens no seal, reads no clock and no store (intake).
+"""
+
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
+from fleetcount_protocol.messages import Instalment
+
+from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.states import State
+from fleetcount_aggregator.store import Outcome
+
+__all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "check_instalment"]
+
+OPEN_STATES = frozenset({State.ANNOUNCED, State.COLLECTING})
+
+LATE = frozenset({RejectReason.TOO_LATE, RejectReason.TASK_CLOSED})
+"""Refusals that do not hold for bytes that are stored already: their receipt is given again at any time."""
+
+OUTCOME_REASONS = {
+    Outcome.OTHER_BYTES: RejectReason.DUPLICATE_OTHER_BYTES,
+    Outcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
+    Outcome.CLOSED: RejectReason.TASK_CLOSED,
+}
+
+
+def check_instalment(task: InstalledTask, state: State, instalment: Instalment, now: float) -> RejectReason | None:
+    """Return why an instalment is refused before its seal is opened, or None (docs/wire.md, "Refusals").
+
+    `now` is this aggregator's clock: windows are decided here, without leeway, a window's last second being the one
+    before it closes.
+    """
+    window = task.windows.get(instalment.round)
+    if window is None:
+        return RejectReason.WRONG_ROUND
+    if len(instalment.public_share) != task.public_share_size(instalment.round):
+        return RejectReason.MALFORMED
+    if len(instalment.ciphertext) != task.part_sizes[instalment.round] + AES_GCM_TAG_BYTES:
+        return RejectReason.MALFORMED
+    if now < window.opens:
+        return RejectReason.TOO_EARLY
+    if now >= window.closes:
+        return RejectReason.TOO_LATE
+    return None if state in OPEN_STATES else RejectReason.TASK_CLOSED

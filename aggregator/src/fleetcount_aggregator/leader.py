@@ -1,0 +1,401 @@
+"""How the leader of a task drives it from the end of intake to a release or a public abort.
+
+Every step is stored before the next one and safe to repeat, so that a crash at any point resumes to the same set.
+Holds no rule of agreement (agreement) or of the release (release).
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from fleetcount_protocol.errors import FleetcountError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchDecision,
+    BatchProposal,
+    Commitment,
+    CommitQuery,
+    FinishBatch,
+    FinishedRecord,
+    InstallTask,
+    NoisedShare,
+    OpenQuery,
+    ProposedReport,
+    RecordProposal,
+    SealSet,
+    VerifierMessage,
+)
+from fleetcount_protocol.set_digest import set_digest
+
+from fleetcount_aggregator.agreement import batch_size, survivors
+from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.logs import log
+from fleetcount_aggregator.marks import note_status
+from fleetcount_aggregator.party import Party
+from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.release import Releasing
+from fleetcount_aggregator.sealing import SET_STEP, abort_here, all_reports, close_intake, seal_here
+from fleetcount_aggregator.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.store import ReportRow, ReportStatus, Step, TaskChange, Verdict
+from fleetcount_aggregator.verification import Verification, open_verification
+from fleetcount_aggregator.workers import combine_shares, finish_reports
+
+__all__ = ["Leader"]
+
+Result = TypeVar("Result")
+_BATCHES: Final = "batches"
+
+_FATAL: Final = {
+    PeerProblem.TOO_FEW: AbortReason.TOO_FEW_REPORTS,
+    PeerProblem.ABORTED: AbortReason.PEER_ABORTED,
+    PeerProblem.CONFLICT: AbortReason.SET_DISAGREEMENT,
+    PeerProblem.DISAGREES: AbortReason.RECORD_DISAGREEMENT,
+    PeerProblem.BEHIND: AbortReason.RESTORED_BACKUP,
+    PeerProblem.RELEASED: AbortReason.RESTORED_BACKUP,
+}
+"""What a peer's final refusal means for the task; every other one is "peer_refused"."""
+
+
+class _Ending(Exception):  # noqa: N818 - an event inside this module, not a fault: the task ends without a release.
+    def __init__(self, reason: AbortReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class Leader:
+    """Drives the tasks this aggregator leads."""
+
+    def __init__(self, party: Party, verification: Verification, releasing: Releasing) -> None:
+        self._party = party
+        self._verification = verification
+        self._releasing = releasing
+
+    async def install(self, task: InstalledTask) -> bool:
+        """Hand the task to every helper; True when all have it, False after a refusal (then the task is aborted)."""
+        try:
+            await self._everyone(
+                task, lambda peer: peer.install_task(_installation(task)), deadline=task.task.round_one_closes
+            )
+        except _Ending as ending:
+            reason = AbortReason.INSTALL_FAILED
+            log.warning("task_install_failed", task=str(task.task_id), because=ending.reason.value)
+            await self._abort_everywhere(task, reason)
+            return False
+        return True
+
+    async def drive(self, task: InstalledTask) -> State:
+        """Bring a task whose windows have closed to its end; return released or aborted.
+
+        Raises:
+            StoreError, MachineError: this machine failed; call again, nothing is lost.
+        """
+        try:
+            if self._party.states[task.task_id] is not State.RELEASED:
+                await self._agree(task)
+                await self._release(task)
+        except _Ending as ending:
+            reason = await self._outcome_elsewhere(task) or ending.reason
+            log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
+            return await self._abort_everywhere(task, reason)
+        except StateConflictError as conflict:
+            if conflict.state is not State.RELEASED:
+                return conflict.state
+        await self._deliver(task)
+        return State.RELEASED
+
+    # Agreement.
+
+    async def _agree(self, task: InstalledTask) -> None:
+        """Find the one set and seal it everywhere."""
+        await close_intake(self._party, task.task_id)
+        self._party.failpoints.hit("leader.after_close")
+        sealed = await self._party.store.step(task.task_id, SET_STEP)
+        if sealed is None:
+            await self._verification.verify_all(task)
+            for batch in range(await self._assign_batches(task)):
+                if await self._party.store.step(task.task_id, f"batch/{batch}") is None:
+                    await self._run_batch(task, batch)
+                    self._party.failpoints.hit("leader.after_batch")
+        await self._seal(task)
+
+    async def _assign_batches(self, task: InstalledTask) -> int:
+        """Number the verified reports once, by id, and return how many batches there are."""
+        known = await self._party.store.step(task.task_id, _BATCHES)
+        if known is not None:
+            return int(known.answer)
+        size = batch_size(task.prio3.verifier_share_size)
+        rows = [row async for row in all_reports(self._party, task.task_id, status=ReportStatus.VERIFIED)]
+        verdicts = tuple(
+            Verdict(report_id=row.report_id, status=ReportStatus.VERIFIED, batch=index // size)
+            for index, row in enumerate(rows)
+        )
+        count = -(-len(rows) // size)
+        await self._party.apply(
+            TaskChange(
+                task_id=task.task_id,
+                required=frozenset({State.AGREEING}),
+                step=Step(name=_BATCHES, request=b"", answer=str(count).encode()),
+                verdicts=verdicts,
+            )
+        )
+        return count
+
+    async def _run_batch(self, task: InstalledTask, batch: int) -> None:
+        """Take one batch through proposal, combination, finish and the final decision."""
+        rows = [row async for row in all_reports(self._party, task.task_id, status=ReportStatus.VERIFIED, batch=batch)]
+        own = {
+            row.report_id: open_verification(self._party, task.task_id, row.report_id, row.verification) for row in rows
+        }
+        proposal = BatchProposal(
+            task_id=task.task_id,
+            batch=batch,
+            reports=tuple(_proposed(row, own[row.report_id].verifier_share) for row in rows),
+        )
+        replies = await self._everyone(task, lambda peer: peer.propose_batch(proposal))
+        self._party.failpoints.hit("leader.after_proposals")
+        remaining = survivors(proposal, replies)
+        if remaining is None:
+            raise _Ending(AbortReason.PEER_REFUSED)
+        refused = dict(remaining.refused)
+        messages = await self._combine(task, remaining.shares)
+        refused |= dict.fromkeys(remaining.shares.keys() - messages.keys(), RejectReason.INVALID_PROOF)
+        self._party.failpoints.hit("leader.after_combine")
+        accepted = await self._finish(task, batch, messages, {key: one.state for key, one in own.items()})
+        refused |= dict.fromkeys(messages.keys() - accepted, RejectReason.INVALID_PROOF)
+        self._party.failpoints.hit("leader.after_finish")
+        await self._decide(task, batch, accepted, refused)
+
+    async def _combine(
+        self, task: InstalledTask, shares: Mapping[ReportId, tuple[bytes, ...]]
+    ) -> dict[ReportId, bytes]:
+        """Return the verifier message of every report whose proof holds."""
+        combined = await self._party.workers.run(combine_shares, task.task.canonical, list(shares.values()))
+        return {key: message for key, message in zip(shares, combined, strict=True) if message is not None}
+
+    async def _finish(
+        self, task: InstalledTask, batch: int, messages: dict[ReportId, bytes], states: dict[ReportId, bytes]
+    ) -> set[ReportId]:
+        """Return the reports that everyone accepts: the AND is final."""
+        request = FinishBatch(
+            task_id=task.task_id,
+            batch=batch,
+            messages=tuple(VerifierMessage(report_id=key, message=one) for key, one in messages.items()),
+        )
+        decisions: list[BatchDecision] = await self._everyone(task, lambda peer: peer.finish_batch(request))
+        pairs = [(states[key], message) for key, message in messages.items()]
+        holds = await self._party.workers.run(finish_reports, task.task.canonical, pairs)
+        accepted = {key for key, held in zip(messages, holds, strict=True) if held}
+        for decision in decisions:
+            accepted &= set(decision.accepted)
+        return accepted
+
+    async def _decide(
+        self, task: InstalledTask, batch: int, accepted: set[ReportId], refused: dict[ReportId, RejectReason]
+    ) -> None:
+        verdicts = [Verdict(report_id=one, status=ReportStatus.ACCEPTED) for one in sorted(accepted)]
+        verdicts += [
+            Verdict(report_id=one, status=ReportStatus.REFUSED, reason=reason) for one, reason in refused.items()
+        ]
+        await self._party.apply(
+            TaskChange(
+                task_id=task.task_id,
+                required=frozenset({State.AGREEING}),
+                step=Step(name=f"batch/{batch}", request=b"", answer=b"".join(sorted(accepted))),
+                verdicts=tuple(verdicts),
+            )
+        )
+
+    async def _seal(self, task: InstalledTask) -> Digest:
+        """Seal the set here, then at every helper."""
+        rows = [row async for row in all_reports(self._party, task.task_id, status=ReportStatus.ACCEPTED)]
+        accepted = tuple(row.report_id for row in rows)
+        digest = set_digest(
+            (row.report_id, row.public_share_digest) for row in rows if row.public_share_digest is not None
+        )
+        try:
+            await seal_here(self._party, task, accepted, digest)
+        except PeerRefusalError as refusal:
+            raise _Ending(_FATAL.get(refusal.problem, AbortReason.SET_DISAGREEMENT)) from refusal
+        self._party.failpoints.hit("leader.after_seal")
+        request = SealSet(task_id=task.task_id, accepted=accepted, set_digest=digest)
+        agreed = await self._everyone(task, lambda peer: peer.seal_set(request))
+        if any(one.set_digest != digest for one in agreed):
+            raise _Ending(AbortReason.SET_DISAGREEMENT)
+        self._party.failpoints.hit("leader.after_helpers_sealed")
+        return digest
+
+    # Release.
+
+    async def _release(self, task: InstalledTask) -> None:
+        """Commit, open, build the record, collect every signature, store the release."""
+        digest = Digest(await self._sealed(task.task_id))
+        await self._check_marks(task)
+        own = await self._releasing.commit(task, digest)
+        commitments: list[Commitment] = [
+            own,
+            *await self._everyone(task, lambda peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=digest))),
+        ]
+        self._party.failpoints.hit("leader.after_commitments")
+        query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=tuple(commitments))
+        shares: list[NoisedShare] = [
+            await self._releasing.open(task, query),
+            *await self._everyone(task, lambda peer: peer.open_share(query)),
+        ]
+        self._party.failpoints.hit("leader.after_open")
+        record = await self._record(task, shares)
+        proposal = RecordProposal(task_id=task.task_id, shares=tuple(shares), record=record)
+        signed = await self._everyone(task, lambda peer: peer.sign_record(proposal))
+        own_signature = await self._releasing.sign(task, proposal)
+        signatures = (own_signature.signature, *(one.signature for one in signed))
+        self._party.failpoints.hit("leader.before_release")
+        await self._releasing.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
+        self._party.failpoints.hit("leader.after_release")
+        log.info("task_released", task=str(task.task_id), name=task.task.name)
+
+    async def _sealed(self, task_id: TaskId) -> bytes:
+        step = await self._party.store.step(task_id, SET_STEP)
+        if step is None:
+            raise _Ending(AbortReason.SET_DISAGREEMENT)
+        return step.answer
+
+    async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
+        try:
+            return await self._releasing.build(task, tuple(shares))
+        except PeerRefusalError as refusal:
+            raise _Ending(AbortReason.OUT_OF_RANGE) from refusal
+
+    async def _check_marks(self, task: InstalledTask) -> None:
+        """Refuse to release with a helper whose ledger is shorter than it was."""
+        for helper in task.task.aggregators[1:]:
+            status = await self._persist(task, helper.aggregator_id, lambda peer: peer.status(task.task_id))
+            try:
+                await note_status(self._party, helper.aggregator_id, status)
+            except PeerRefusalError as refusal:
+                raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
+
+    async def _deliver(self, task: InstalledTask) -> None:
+        """Hand the record to every helper, for as long as the task has not expired; then forget the shares."""
+        stored = await self._releasing.released(task.task_id)
+        if stored is None:
+            return
+        try:
+            await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=task.task.expiry)
+            await self._note_marks(task)
+        except _Ending as ending:
+            log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)
+        await self._party.store.purge(task.task_id)
+
+    async def _note_marks(self, task: InstalledTask) -> None:
+        for helper in task.task.aggregators[1:]:
+            status = await self._persist(
+                task, helper.aggregator_id, lambda peer: peer.status(task.task_id), deadline=task.task.expiry
+            )
+            await note_status(self._party, helper.aggregator_id, status)
+
+    # Abort.
+
+    async def _outcome_elsewhere(self, task: InstalledTask) -> AbortReason | None:
+        """Ask the helpers for the outcome before giving up: a released one means that this store is an old copy."""
+        for helper in task.task.aggregators[1:]:
+            try:
+                status = await self._call(helper.aggregator_id, lambda peer: peer.status(task.task_id))
+            except (PeerUnreachableError, PeerRefusalError):
+                continue
+            if status.state is State.RELEASED:
+                return AbortReason.RESTORED_BACKUP
+        return None
+
+    async def _abort_everywhere(self, task: InstalledTask, reason: AbortReason) -> State:
+        """Abort here and, as far as they can be reached, at every helper; they also give up by themselves."""
+        state = await abort_here(self._party, task.task_id, reason)
+        if state is not State.ABORTED:
+            return state
+        request = AbortTask(task_id=task.task_id, reason=reason.value)
+        for helper in task.task.aggregators[1:]:
+            try:
+                await self._call(helper.aggregator_id, lambda peer: peer.abort(request))
+            except (PeerUnreachableError, PeerRefusalError) as error:
+                log.info("abort_not_delivered", peer=helper.aggregator_id, reason=str(error))
+        return state
+
+    # Asking helpers.
+
+    async def _everyone(
+        self, task: InstalledTask, ask: Callable[[Peer], Awaitable[Result]], deadline: float | None = None
+    ) -> list[Result]:
+        """Ask every helper at once, again and again, until all have answered; answers in the task's order."""
+        helpers = [one.aggregator_id for one in task.task.aggregators[1:]]
+        asked = [asyncio.ensure_future(self._persist(task, helper, ask, deadline)) for helper in helpers]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _persist(
+        self,
+        task: InstalledTask,
+        helper: AggregatorId,
+        ask: Callable[[Peer], Awaitable[Result]],
+        deadline: float | None = None,
+    ) -> Result:
+        """Ask one helper until it answers or the time is over; the pause doubles up to a cap, with jitter."""
+        limits = self._party.limits
+        end = task.closes + limits.give_up_s if deadline is None else deadline
+        wait = limits.first_retry_s
+        while True:
+            try:
+                return await self._call(helper, ask)
+            except PeerUnreachableError:
+                problem = None
+            except PeerRefusalError as refusal:
+                problem = refusal.problem
+            if problem is not None and not problem.passing:
+                raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
+            if problem is PeerProblem.UNKNOWN_TASK:
+                await self._hand_over(task, helper)
+            if self._party.clock.now() >= end:
+                raise _Ending(AbortReason.PEER_UNREACHABLE)
+            await self._party.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
+            wait = min(2 * wait, limits.longest_retry_s)
+
+    async def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
+        """Install the task at a helper that does not know it (it came back empty); whether it takes it shows later."""
+        try:
+            await self._call(helper, lambda peer: peer.install_task(_installation(task)))
+        except (PeerUnreachableError, PeerRefusalError) as error:
+            log.info("task_not_handed_over", peer=helper, reason=str(error))
+
+    async def _call(self, helper: AggregatorId, ask: Callable[[Peer], Awaitable[Result]]) -> Result:
+        peer = self._party.peers.get(helper)
+        if peer is None:
+            raise PeerUnreachableError(f"no peer {helper} is configured")
+        try:
+            async with asyncio.timeout(self._party.limits.call_timeout_s):
+                answer = await ask(peer)
+        except TimeoutError:
+            self._party.metrics.peer_called(helper, "timeout")
+            raise PeerUnreachableError(f"{helper} did not answer in time") from None
+        except PeerUnreachableError:
+            self._party.metrics.peer_called(helper, "unreachable")
+            raise
+        except PeerRefusalError as refusal:
+            self._party.metrics.peer_called(helper, refusal.problem.value)
+            raise
+        self._party.metrics.peer_called(helper, "ok")
+        return answer
+
+
+def _installation(task: InstalledTask) -> InstallTask:
+    return InstallTask(signed_task=task.signed, verify_key=task.verify_key)
+
+
+def _proposed(row: ReportRow, verifier_share: bytes) -> ProposedReport:
+    if row.public_share_digest is None:
+        raise FleetcountError(f"report {row.report_id!r} is verified without a public share digest")
+    return ProposedReport(
+        report_id=row.report_id, public_share_digest=row.public_share_digest, verifier_share=verifier_share
+    )

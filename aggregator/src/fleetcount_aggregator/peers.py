@@ -1,0 +1,131 @@
+"""What one aggregator may ask of another, and the closed list of what it may refuse.
+
+Defines the `Peer` protocol; gRPC is one way to reach a peer (grpc_peers), a function call another (memory_peers).
+"""
+
+import enum
+from collections.abc import Awaitable
+from typing import Protocol, TypeVar
+
+from fleetcount_protocol.errors import MachineError, PeerError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchDecision,
+    BatchProposal,
+    BatchReply,
+    Commitment,
+    CommitQuery,
+    FinishBatch,
+    FinishedRecord,
+    InstallTask,
+    NoisedShare,
+    OpenQuery,
+    RecordProposal,
+    RecordSignature,
+    SealSet,
+    SetAgreed,
+    TaskStatus,
+)
+
+from fleetcount_aggregator.states import State, StateConflictError
+
+__all__ = ["Peer", "PeerProblem", "PeerRefusalError", "PeerUnreachableError", "guarded"]
+
+Result = TypeVar("Result")
+
+
+class PeerProblem(enum.Enum):
+    """Why an aggregator does not do what a peer asks; the value is the word on the wire."""
+
+    NOT_YET = "not_yet"
+    """The task's windows are still open here, or a step before this one is missing: ask again later."""
+    BUSY = "busy"
+    UNKNOWN_TASK = "unknown_task"
+    NOT_LEADER = "not_leader"
+    CONFLICT = "conflict"
+    """This step was taken with other content before; the first one stands for ever."""
+    TOO_FEW = "too_few"
+    ABORTED = "aborted"
+    RELEASED = "released"
+    DISAGREES = "disagrees"
+    """Recomputed here, the result is another one."""
+    BEHIND = "behind"
+    """The asking aggregator's ledger is shorter than it was: a restored backup."""
+    TASK_REFUSED = "task_refused"
+    MALFORMED = "malformed"
+
+    @property
+    def passing(self) -> bool:
+        """Whether asking again later can help."""
+        return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_TASK}
+
+
+class PeerRefusalError(PeerError):
+    """A peer refused, with a problem from the closed list."""
+
+    def __init__(self, problem: PeerProblem) -> None:
+        super().__init__(problem.value)
+        self.problem = problem
+
+
+class PeerUnreachableError(MachineError):
+    """The peer did not answer; whether it acted is unknown, so the same request is sent again."""
+
+
+_CONFLICTS = {State.ABORTED: PeerProblem.ABORTED, State.RELEASED: PeerProblem.RELEASED}
+
+
+async def guarded(step: Awaitable[Result]) -> Result:
+    """Return what the step returns; a task in the wrong state becomes the refusal a peer may see."""
+    try:
+        return await step
+    except StateConflictError as conflict:
+        raise PeerRefusalError(_CONFLICTS.get(conflict.state, PeerProblem.NOT_YET)) from conflict
+
+
+class Peer(Protocol):
+    """One other aggregator. Every request may be repeated and is answered with the same bytes.
+
+    Every method raises PeerRefusalError or PeerUnreachableError.
+    """
+
+    async def install_task(self, request: InstallTask) -> State:
+        """Hand over a task signed by all; return its state there."""
+        ...
+
+    async def propose_batch(self, request: BatchProposal) -> BatchReply:
+        """Ask for the peer's verifier shares of a batch."""
+        ...
+
+    async def finish_batch(self, request: FinishBatch) -> BatchDecision:
+        """Hand over the verifier messages; return what the peer accepts."""
+        ...
+
+    async def seal_set(self, request: SealSet) -> SetAgreed:
+        """Hand over the whole accepted set; returns once the peer has stored its digest."""
+        ...
+
+    async def commit(self, request: CommitQuery) -> Commitment:
+        """Ask for the commitment to the peer's noised share."""
+        ...
+
+    async def open_share(self, request: OpenQuery) -> NoisedShare:
+        """Present every commitment and ask for the noised share."""
+        ...
+
+    async def sign_record(self, request: RecordProposal) -> RecordSignature:
+        """Hand over everything the record was made from and ask for the peer's signature."""
+        ...
+
+    async def deliver_record(self, request: FinishedRecord) -> State:
+        """Hand over the finished record; return the task's state there."""
+        ...
+
+    async def abort(self, request: AbortTask) -> State:
+        """Abort the task there; return its state, which is released if it was too late."""
+        ...
+
+    async def status(self, task_id: TaskId) -> TaskStatus:
+        """Return where the task stands there."""
+        ...

@@ -1,0 +1,146 @@
+"""From the opened numbers of a task to its release record: estimates, intervals, statement.
+
+Pure, and the same at every aggregator; sees noised numbers only. Decides nothing about sets, shares or noise.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Final
+
+from fleetcount_analysis.estimates import direct_estimates, response_estimates, sampling_estimates, unary_cells
+from fleetcount_analysis.intervals import direct_intervals, response_intervals, sampling_intervals
+from fleetcount_mechanisms.asymmetric import ratio_above
+from fleetcount_mechanisms.responses import MangatVector
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.release import Cell, ReleaseRecord, encode_record
+from fleetcount_protocol.task import Mode, ReleaseKind, Task
+from fleetcount_protocol.task_codec import decode_task
+from fleetcount_protocol.task_rules import task_views
+
+__all__ = ["build_record", "record_bytes", "release_time", "same_record"]
+
+Interval = tuple[int, int]
+_ENDPOINT_SLACK: Final = 1
+"""Interval ends come from floating point, which may differ by a last digit between machines."""
+_MEAN_GRID: Final = 10**9
+
+
+def release_time(task: Task, now: int) -> int:
+    """Return the moment a release bears: the next point of the task's time grid, so that it says nothing of its own."""
+    step = task.time_precision_s
+    return -(-max(now, task.round_two_closes, task.round_one_closes) // step) * step
+
+
+def record_bytes(task: bytes, outputs: Sequence[int], released_at: int) -> bytes:
+    """Return the canonical record of a task (canonical bytes in, canonical bytes out): what the workers run."""
+    return encode_record(build_record(decode_task(task), outputs, released_at))
+
+
+def build_record(task: Task, outputs: Sequence[int], released_at: int) -> ReleaseRecord:
+    """Return the record of a task from its opened outputs (docs/wire.md, "Release record").
+
+    `outputs` are cells 1..V in sampling and direct mode, outputs 0..V in response mode.
+
+    Raises:
+        UsageError: numbers that no record can hold.
+    """
+    numbers = [int(output) for output in outputs]
+    baseline = numbers[0] if task.mode is Mode.RESPONSE else None
+    raw = numbers[1:] if task.mode is Mode.RESPONSE else numbers
+    estimates, intervals = _read(task, numbers)
+    cells = tuple(
+        Cell(value=value, label=task.domain.label(value), raw=one, estimate=estimate, low=low, high=high)
+        for value, (one, estimate, (low, high)) in enumerate(zip(raw, estimates, intervals, strict=True), start=1)
+    )
+    return ReleaseRecord(
+        task=task, cells=cells, statement=task_views(task), released_at=released_at, baseline_raw=baseline
+    )
+
+
+def same_record(own: ReleaseRecord, other: ReleaseRecord) -> bool:
+    """Return whether two records say the same: identical but for interval ends, which may differ by one."""
+    if (own.task.canonical, own.statement, own.baseline_raw, own.released_at) != (
+        other.task.canonical,
+        other.statement,
+        other.baseline_raw,
+        other.released_at,
+    ):
+        return False
+    return all(_same_cell(one, two) for one, two in zip(own.cells, other.cells, strict=True))
+
+
+def _same_cell(own: Cell, other: Cell) -> bool:
+    exact = (own.value, own.label, own.raw, own.estimate) == (other.value, other.label, other.raw, other.estimate)
+    ends = max(abs(own.low - other.low), abs(own.high - other.high))
+    return exact and ends <= _ENDPOINT_SLACK
+
+
+def _read(task: Task, outputs: Sequence[int]) -> tuple[Sequence[Fraction], Sequence[Interval]]:
+    """Return estimates and intervals of cells 1..V under the task's own channel."""
+    mechanism, release, aggregators = task.mechanism, task.release, len(task.aggregators)
+    if isinstance(mechanism, SamplingDie):
+        rate = mechanism.sampling_rate
+        return (
+            sampling_estimates(outputs, rate),
+            sampling_intervals(outputs, rate, release.noise_epsilon, aggregators, release.level),
+        )
+    if isinstance(mechanism, MangatVector):
+        return _vector_mangat(task, mechanism, outputs)
+    if mechanism is not None:
+        return (
+            response_estimates(outputs, mechanism),
+            response_intervals(outputs, mechanism, release.noise_epsilon, aggregators, release.level),
+        )
+    if release.kind is ReleaseKind.ONE_SIDED and release.noise_epsilon is not None:
+        return _one_sided(outputs, release.noise_epsilon, aggregators, release.level)
+    return direct_estimates(outputs), direct_intervals(outputs, release.noise_epsilon, aggregators, release.level)
+
+
+def _vector_mangat(
+    task: Task, mechanism: MangatVector, outputs: Sequence[int]
+) -> tuple[Sequence[Fraction], Sequence[Interval]]:
+    """Vector Mangat: output 0 counts the devices, so nhat_v = (Y_v - q Y_0)/(1 - q) (docs/privacy.md, section 2).
+
+    The interval is the normal one, with the standard error of `analysis.estimates.unary_cells`.
+    """
+    flip, participants, bits = mechanism.flip, outputs[0], outputs[1:]
+    estimates = [(bit - flip * participants) / (1 - flip) for bit in bits]
+    cells = unary_cells(bits, participants, Fraction(1), flip, task.release.noise_epsilon, len(task.aggregators))
+    z = NormalDist().inv_cdf(float(1 - (1 - task.release.level) / 2))
+    errors = [float(error) for error in cells.standard_errors]
+    intervals = [
+        _whole(float(estimate) - z * error, float(estimate) + z * error)
+        for estimate, error in zip(estimates, errors, strict=True)
+    ]
+    return estimates, intervals
+
+
+def _whole(low: float, high: float) -> Interval:
+    return max(0, math.floor(low)), max(0, math.ceil(high))
+
+
+def _one_sided(
+    outputs: Sequence[int], epsilon: Fraction, aggregators: int, level: Fraction
+) -> tuple[Sequence[Fraction], Sequence[Interval]]:
+    """One-sided noise only adds: the truth is at most Y, for certain, and at least Y - m with probability `level`.
+
+    The sum of k one-sided geometric noises has the law P[z] = C(z+k-1, z) q^z (1-q)^k, q = e^-eps (docs/privacy.md,
+    section 3), mean k q/(1-q), taken off for an unbiased estimate; m is its quantile.
+    """
+    ratio = ratio_above(epsilon)
+    mean = Fraction(round(aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
+    reach = _noise_quantile(float(ratio), aggregators, float(level))
+    return [output - mean for output in outputs], [(max(0, output - reach), max(0, output)) for output in outputs]
+
+
+def _noise_quantile(ratio: float, aggregators: int, level: float) -> int:
+    """Return the smallest m with P[noise <= m] >= level."""
+    mass = (1 - ratio) ** aggregators
+    total, value = mass, 0
+    while total < level and mass > 0:
+        value += 1
+        mass *= ratio * (value + aggregators - 1) / value
+        total += mass
+    return value

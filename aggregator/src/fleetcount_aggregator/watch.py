@@ -1,0 +1,128 @@
+"""What an aggregator does of its own accord: opens windows, verifies in the background, drives or gives up tasks.
+
+One call of `tick` looks at every task once; who calls it how often is app's.
+"""
+
+import asyncio
+
+from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.messages import TaskStatus
+
+from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.leader import Leader
+from fleetcount_aggregator.logs import log
+from fleetcount_aggregator.party import UNFINISHED, Party
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.release import SIGN_STEP
+from fleetcount_aggregator.sealing import abort_here
+from fleetcount_aggregator.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.store import Step, TaskChange
+from fleetcount_aggregator.verification import Verification
+
+__all__ = ["INSTALLED_STEP", "Watch"]
+
+INSTALLED_STEP = "installed"
+"""Taken at the leader once every helper has the task."""
+
+
+class Watch:
+    """Looks after the tasks of one aggregator."""
+
+    def __init__(self, party: Party, verification: Verification, leader: Leader) -> None:
+        self._party = party
+        self._verification = verification
+        self._leader = leader
+        self._delivered: set[bytes] = set()
+
+    def due(self, task: InstalledTask) -> bool:
+        """Whether the task's windows have closed by this aggregator's clock."""
+        return self._party.clock.now() >= task.closes
+
+    def pending(self) -> list[InstalledTask]:
+        """Return the tasks that still need this aggregator."""
+        states = self._party.states
+        return [
+            task
+            for task in self._party.tasks.values()
+            if states[task.task_id] in UNFINISHED or self._owes_delivery(task)
+        ]
+
+    def _owes_delivery(self, task: InstalledTask) -> bool:
+        released = self._party.states[task.task_id] is State.RELEASED
+        fresh = task.task_id not in self._delivered and self._party.clock.now() < task.task.expiry
+        return task.is_leader and released and fresh
+
+    async def look_after(self, task: InstalledTask) -> None:
+        """Do what one task needs now; returns when there is nothing more to do at this moment.
+
+        Raises:
+            StoreError, MachineError: this machine failed; the task is looked after again later.
+        """
+        if task.is_leader and not await self._installed_everywhere(task):
+            return
+        if self._party.states[task.task_id] is State.ANNOUNCED and self._party.now() >= task.task.round_one_opens:
+            await self._collect(task)
+        if self._party.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING) and not self.due(task):
+            await self._verification.verify_all(task)
+        elif task.is_leader:
+            await self._leader.drive(task)
+            self._delivered.add(task.task_id)
+        else:
+            await self._wait_for_leader(task)
+
+    async def _installed_everywhere(self, task: InstalledTask) -> bool:
+        if await self._party.store.step(task.task_id, INSTALLED_STEP) is not None:
+            return True
+        if self._party.states[task.task_id] not in UNFINISHED or not await self._leader.install(task):
+            return False
+        await mark_installed(self._party, task)
+        return True
+
+    async def _collect(self, task: InstalledTask) -> None:
+        try:
+            await self._party.apply(
+                TaskChange(task_id=task.task_id, required=frozenset({State.ANNOUNCED}), new_state=State.COLLECTING)
+            )
+        except StateConflictError:
+            return
+
+    async def _wait_for_leader(self, task: InstalledTask) -> None:
+        """Give up on a leader that stays silent: at once if it says so, else after twice its own time.
+
+        A helper that has signed the record cannot know the outcome by itself: it asks until the task expires.
+        """
+        if self._party.clock.now() < task.closes + self._party.limits.give_up_s:
+            return
+        status = await self._ask_leader(task)
+        signed = await self._party.store.step(task.task_id, SIGN_STEP) is not None
+        if status is not None and status.state is State.ABORTED:
+            await self._give_up(task, AbortReason.PEER_ABORTED)
+        elif signed and self._party.clock.now() >= task.task.expiry:
+            await self._give_up(task, AbortReason.OUTCOME_UNKNOWN)
+        elif not signed and self._party.clock.now() >= task.closes + 2 * self._party.limits.give_up_s:
+            await self._give_up(task, AbortReason.LEADER_SILENT)
+
+    async def _give_up(self, task: InstalledTask, reason: AbortReason) -> None:
+        log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
+        await abort_here(self._party, task.task_id, reason)
+
+    async def _ask_leader(self, task: InstalledTask) -> TaskStatus | None:
+        peer = self._party.peers.get(task.leader_id)
+        if peer is None:
+            return None
+        try:
+            async with asyncio.timeout(self._party.limits.call_timeout_s):
+                return await peer.status(task.task_id)
+        except (PeerUnreachableError, PeerRefusalError, MachineError, TimeoutError):
+            return None
+
+
+async def mark_installed(party: Party, task: InstalledTask) -> None:
+    """Remember that every helper has the task."""
+    await party.store.apply(
+        TaskChange(
+            task_id=task.task_id,
+            required=UNFINISHED,
+            step=Step(name=INSTALLED_STEP, request=b"", answer=b""),
+        )
+    )

@@ -1,0 +1,70 @@
+"""`fleetcount aggregator`: run one aggregator, and look at what it holds.
+
+Loads the aggregator's packages only when a command runs.
+"""
+
+import os
+from pathlib import Path
+
+import click
+
+from fleetcount.lazy import LazyGroup
+
+__all__ = ["aggregator"]
+
+_CONFIG = click.option(
+    "--config",
+    required=True,
+    metavar="FILE.toml",
+    type=click.Path(path_type=Path),
+    help="The aggregator's file.",
+)
+
+
+@click.group(cls=LazyGroup, short_help="Run one aggregator.")
+def aggregator() -> None:
+    """Run one aggregator, or look at its tasks.
+
+    Exit codes: 0 done, 2 usage or configuration, 3 refused, 4 cannot reach a party, 5 this machine (disk, store, port),
+    130 interrupted.
+    """
+
+
+@aggregator.command("serve", short_help="Serve devices and peers until SIGTERM.")
+@_CONFIG
+def serve(config: Path) -> None:
+    """Serve devices and the other aggregators until SIGTERM or Ctrl-C.
+
+    Prints one JSON line ("event": "ready") on standard output once it listens, with the ports it is bound to; logs go
+    to standard error, a JSON object a line. SIGTERM finishes what is under way and exits with 0.
+    """
+    from fleetcount_aggregator.app import run
+    from fleetcount_aggregator.config import load_config
+    from fleetcount_aggregator.logs import configure
+
+    settings = load_config(config, os.environ)
+    configure(settings.log.level)
+    run(settings)
+
+
+@aggregator.command("status", short_help="The tasks of an aggregator and where they stand.")
+@_CONFIG
+def status(config: Path) -> None:
+    """List every task with its state, the reason if it was aborted, refusals by reason, and the budget spent.
+
+    Reads the store of this machine, whether the aggregator runs or not.
+    """
+    from fleetcount_aggregator.config import load_config
+    from fleetcount_aggregator.status import read_status
+
+    settings = load_config(config, os.environ)
+    found = read_status(settings.aggregator.state_directory)
+    for task in found.tasks:
+        why = f" ({task.abort_reason})" if task.abort_reason else ""
+        click.echo(f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}")
+        for reason, count in sorted(task.rejections.items(), key=lambda item: item[0].label):
+            click.echo(f"    refused: {reason.label} {count}")
+    if not found.tasks:
+        click.echo("no tasks")
+    for row in found.ledger:
+        click.echo(f"ledger  {row.task_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}")

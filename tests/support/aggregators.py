@@ -1,0 +1,377 @@
+"""Aggregators in one process with an in-memory network, and devices whose coins a test chooses.
+
+Real cryptography throughout; what a test may replace is the clock, the noise, the network and the stores.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.app import Core
+from fleetcount_aggregator.failpoints import Failpoints
+from fleetcount_aggregator.helper import Helper
+from fleetcount_aggregator.installation import install, load_tasks
+from fleetcount_aggregator.keys import KeyRing
+from fleetcount_aggregator.memory_peers import MemoryPeer
+from fleetcount_aggregator.memory_store import MemoryStore
+from fleetcount_aggregator.noise import NoiseSource, SystemNoise
+from fleetcount_aggregator.party import Identity, Limits, Party
+from fleetcount_aggregator.peers import PeerUnreachableError
+from fleetcount_aggregator.sqlite_store import SqliteStore
+from fleetcount_aggregator.store import Store
+from fleetcount_aggregator.workers import InlineWorkers
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.certificates import CertificateAuthority
+from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
+from fleetcount_protocol.sealing import HpkeKeyPair
+from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
+from fleetcount_protocol.task import (
+    Aggregator,
+    HpkeKey,
+    Mode,
+    Release,
+    ReleaseKind,
+    SignedTask,
+    Task,
+    UploadStyle,
+)
+from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
+from fleetcount_protocol.two_round import first_instalments, second_instalments
+
+START = 1_800_000_000
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
+
+
+class SimulatedCrashError(BaseException):
+    """Stands for kill -9: no handler of the code under test may catch it."""
+
+
+class NoNoise:
+    """A test's noise: none."""
+
+    def draw(self, release: Release, count: int) -> list[int]:
+        """Return zeros."""
+        del release
+        return [0] * count
+
+
+@lru_cache(maxsize=1)
+def device_authority() -> CertificateAuthority:
+    """Return the authority of all test devices."""
+    return CertificateAuthority.create("test devices")
+
+
+@lru_cache(maxsize=256)
+def device_identity(number: int) -> DeviceIdentity:
+    """Return the identity of test device `number`."""
+    del number
+    return DeviceIdentity.generate(device_authority())
+
+
+@dataclass
+class Seat:
+    """One aggregator's durable part: what survives a crash, and how to start it again."""
+
+    aggregator: Aggregator
+    signing_key: Ed25519PrivateKey
+    keys: KeyRing
+    store_path: Path | None
+    memory: MemoryStore = field(default_factory=MemoryStore)
+    core: Core | None = None
+
+    @property
+    def aggregator_id(self) -> AggregatorId:
+        return self.aggregator.aggregator_id
+
+    def open_store(self) -> Store:
+        return self.memory if self.store_path is None else SqliteStore.open(self.store_path)
+
+
+class Network:
+    """k aggregators that talk through function calls. Seat 0 leads every task."""
+
+    def __init__(
+        self,
+        count: int = 2,
+        *,
+        directory: Path | None = None,
+        noise: NoiseSource | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.clock = ManualClock(START)
+        self.noise = NoNoise() if noise is None else noise
+        self.limits = limits or Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60)
+        self.before: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
+        self.after: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
+        self.seats = [self._seat(name, directory) for name in NAMES[:count]]
+
+    def _seat(self, name: str, directory: Path | None) -> Seat:
+        signing_key, hpke = Ed25519PrivateKey.generate(), HpkeKeyPair.generate(1)
+        return Seat(
+            aggregator=Aggregator(
+                aggregator_id=AggregatorId(name),
+                operator=f"Operator of {name}",
+                grpc_endpoint=f"127.0.0.1:{7000 + NAMES.index(name)}",
+                mqtt_broker="",
+                hpke_keys=(HpkeKey(key_id=1, public_key=hpke.public_key),),
+                signing_public_key=signing_key.public_key().public_bytes_raw(),
+            ),
+            signing_key=signing_key,
+            keys=KeyRing({1: hpke}),
+            store_path=None if directory is None else directory / f"{name}.db",
+        )
+
+    # Life of the processes.
+
+    async def start(self, position: int, failpoint: str = "") -> Core:
+        """Start an aggregator, or start it again after a crash."""
+        seat = self.seats[position]
+        party = Party(
+            identity=self._identity(seat),
+            store=seat.open_store(),
+            keys=seat.keys,
+            clock=self.clock,
+            workers=InlineWorkers(),
+            limits=self.limits,
+            peers={other.aggregator_id: self._peer(seat, other) for other in self.seats if other is not seat},
+            noise=self.noise,
+            failpoints=Failpoints(failpoint, _crash),
+            pause=self._pause,
+        )
+        await load_tasks(party)
+        seat.core = Core.of(party)
+        return seat.core
+
+    async def start_all(self) -> None:
+        """Start every aggregator."""
+        for position in range(len(self.seats)):
+            await self.start(position)
+
+    async def stop(self, position: int) -> None:
+        """Take an aggregator down; its store stays."""
+        seat = self.seats[position]
+        if seat.core is not None:
+            core, seat.core = seat.core, None
+            await core.party.store.close()
+
+    async def stop_all(self) -> None:
+        """Take every aggregator down."""
+        for position in range(len(self.seats)):
+            await self.stop(position)
+
+    def core(self, position: int) -> Core:
+        """Return a running aggregator."""
+        core = self.seats[position].core
+        if core is None:
+            raise AssertionError(f"aggregator {position} is down")
+        return core
+
+    async def _pause(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    def _identity(self, seat: Seat) -> Identity:
+        return Identity(
+            aggregator_id=seat.aggregator_id,
+            operator=seat.aggregator.operator,
+            deployment="test",
+            signing_key=seat.signing_key,
+            trusted={
+                one.aggregator_id: TrustedAggregator(
+                    aggregator_id=one.aggregator_id,
+                    operator=one.aggregator.operator,
+                    signing_public_key=one.aggregator.signing_public_key,
+                )
+                for one in self.seats
+            },
+            device_ca=(device_authority().certificate,),
+        )
+
+    def _peer(self, caller: Seat, other: Seat) -> MemoryPeer:
+        def find() -> Helper:
+            if other.core is None:
+                raise PeerUnreachableError(f"{other.aggregator_id} is down")
+            return other.core.helper
+
+        def crash_aware(name: str) -> None:
+            if caller.core is None:
+                raise PeerUnreachableError("the caller is down")
+            self.before(caller.aggregator_id, other.aggregator_id, name)
+
+        return MemoryPeer(
+            caller.aggregator_id,
+            find,
+            before=crash_aware,
+            after=lambda name: self.after(caller.aggregator_id, other.aggregator_id, name),
+        )
+
+    # Tasks.
+
+    def task(self, **changes: object) -> tuple[SignedTask, bytes]:
+        """Return a signed sampling task over 8 values, with `changes`, and its verify key."""
+        verify_key = bytes(range(32))
+        values = changes.pop("values", 8)
+        base = Task(
+            name="where are you",
+            deployment="test",
+            signal="Vehicle.CurrentLocation",
+            domain=Categories(names=tuple(f"place {one}" for one in range(1, int(str(values)) + 1))),
+            mode=Mode.SAMPLING,
+            mechanism=SamplingDie.uniform(Fraction(1, 4), int(str(values))),
+            aggregators=tuple(seat.aggregator for seat in self.seats),
+            round_one_opens=START + 10,
+            round_one_closes=START + 20,
+            round_two_closes=START + 30,
+            expiry=START + 86_400,
+            time_precision_s=10,
+            min_batch_size=2,
+            release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
+            upload_style=UploadStyle.TWO_INSTALMENTS,
+            verify_key_digest=Digest(hashlib.sha256(verify_key).digest()),
+        )
+        task = replace(base, **changes)  # type: ignore[arg-type]  # the test names fields of Task.
+        return self.sign(task), verify_key
+
+    def sign(self, task: Task) -> SignedTask:
+        """Return the task with everybody's signature."""
+        return SignedTask(task=task, signatures=tuple(sign_task(task, seat.signing_key) for seat in self.seats))
+
+    async def ask(self, **changes: object) -> Task:
+        """Install a task everywhere and return it."""
+        signed, verify_key = self.task(**changes)
+        core = self.core(0)
+        task = await install(core.party, signed, verify_key)
+        await core.watch.look_after(task)
+        return signed.task
+
+    async def advance_to(self, moment: int) -> None:
+        """Move the clock forward to a moment."""
+        self.clock.advance(max(0, moment - self.clock.now()))
+
+    async def look_after_all(self) -> None:
+        """Let every running aggregator look after every task once; a crash takes its aggregator down."""
+        for position, seat in enumerate(self.seats):
+            if seat.core is None:
+                continue
+            for task in seat.core.watch.pending():
+                try:
+                    await seat.core.watch.look_after(task)
+                except SimulatedCrashError:
+                    await self.crash()
+                    break
+            del position
+
+    async def crash(self) -> None:
+        """Take down whoever hit a fail point: marked by `_crash` through the party's failpoints."""
+        for position, seat in enumerate(self.seats):
+            if seat.core is not None and seat.core.party.failpoints.tripped:
+                await self.stop(position)
+
+
+def _crash(name: str) -> None:
+    raise SimulatedCrashError(name)
+
+
+@dataclass
+class TestDevice:
+    """A device whose coins the test chooses; sends what it is told, valid or not."""
+
+    __test__ = False
+
+    network: Network
+    task: Task
+    number: int
+    secrets: list[SessionSecret] = field(default_factory=list)
+    nonce: bytes = b""
+    rand: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.nonce = self.nonce or SystemRandom().random_bytes(16)
+        self.rand = self.rand or SystemRandom().random_bytes(prio3_for(self.task).rand_size)
+
+    @property
+    def report_id(self) -> ReportId:
+        return ReportId(self.nonce)
+
+    async def open_sessions(self) -> None:
+        """Open a session with every running aggregator."""
+        identity = device_identity(self.number)
+        for seat in self.network.seats:
+            request, secret = new_session(
+                seat.aggregator, seat.aggregator.hpke_keys[0], identity, START + 50_000, SystemRandom()
+            )
+            if seat.core is not None:
+                [reply] = await seat.core.service.open_sessions([request])
+                assert isinstance(reply, SessionAccepted), reply
+            self.secrets.append(secret)
+
+    def first(self, round_one: int) -> list[Instalment]:
+        """Return the sealed instalments of round one."""
+        parts = first_instalments(prio3_for(self.task), context_of(self.task), self.nonce, self.rand, round_one)
+        return self.seal(1, b"", parts)
+
+    def second(self, round_one: int, round_two: int) -> list[Instalment]:
+        """Return the sealed instalments of round two."""
+        public_share, parts = second_instalments(
+            prio3_for(self.task), context_of(self.task), self.nonce, self.rand, round_one, round_two
+        )
+        return self.seal(2, public_share, parts)
+
+    def raw(self, measurement: Sequence[int]) -> tuple[bytes, tuple[bytes, ...]]:
+        """Return shares of field elements as they stand, valid or not."""
+        prio3 = prio3_for(self.task)
+        elements = [value % prio3.field.modulus for value in measurement]
+        return prio3.shard_encoded(context_of(self.task), elements, self.nonce, self.rand)
+
+    def seal(self, round_number: int, public_share: bytes, parts: Sequence[bytes]) -> list[Instalment]:
+        """Return one sealed instalment an aggregator."""
+        return [
+            seal_instalment(
+                self.secrets[position],
+                self.task.task_id,
+                self.report_id,
+                round_number,
+                position,
+                public_share,
+                part,
+            )
+            for position, part in enumerate(parts)
+        ]
+
+    async def send(self, instalments: Sequence[Instalment], to: Sequence[int] | None = None) -> list[Receipt | Refusal]:
+        """Send each aggregator its instalment; return the answers of those it was sent to."""
+        answers: list[Receipt | Refusal] = []
+        for position in range(len(instalments)) if to is None else to:
+            service = self.network.core(position).service
+            answers += await service.upload([instalments[position]])
+        return answers
+
+
+async def answer_all(
+    network: Network, task: Task, coins: Sequence[tuple[int, int]], *, offset: int = 0
+) -> list[TestDevice]:
+    """Let one device a pair of coins (round one, round two) answer both rounds everywhere; return the devices."""
+    devices = [TestDevice(network, task, offset + number) for number in range(len(coins))]
+    await network.advance_to(task.round_one_opens)
+    for device, (first, _) in zip(devices, coins, strict=True):
+        await device.open_sessions()
+        answers = await device.send(device.first(first))
+        assert all(isinstance(answer, Receipt) for answer in answers), answers
+    await network.advance_to(task.round_one_closes)
+    for device, (first, second) in zip(devices, coins, strict=True):
+        answers = await device.send(device.second(first, second))
+        assert all(isinstance(answer, Receipt) for answer in answers), answers
+    return devices
+
+
+def system_noise() -> NoiseSource:
+    """Return the real noise."""
+    return SystemNoise(SystemRandom())
