@@ -9,6 +9,7 @@ import hashlib
 import ipaddress
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
@@ -51,6 +53,7 @@ _UNREADABLE: Final = (
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
+    CryptographyDeprecationWarning,
     x509.DuplicateExtension,
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
@@ -199,7 +202,10 @@ def parse_certificate(der: bytes) -> x509.Certificate:
         SignatureError: they are not.
     """
     try:
-        certificate = x509.load_der_x509_certificate(der)
+        with warnings.catch_warnings():
+            # What the library still reads but warns of (a serial number that is not positive) is refused today.
+            warnings.simplefilter("error", CryptographyDeprecationWarning)
+            certificate = x509.load_der_x509_certificate(der)
     except _UNREADABLE as error:
         raise SignatureError(f"certificate cannot be read: {type(error).__name__}") from None
     if certificate_der(certificate) != der:
