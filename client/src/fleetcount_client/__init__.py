@@ -5,8 +5,8 @@ Never loads NumPy; a transport's library is loaded only when that transport is u
 
 from fleetcount_client.config import ConfigError, DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.device import Device
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
-from fleetcount_client.rounds import Outcome, OutcomeKind
 from fleetcount_client.signals import FileSource, SignalSource, SignalUnavailable, constant
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.timer import ManualTimer, SystemTimer, Timer

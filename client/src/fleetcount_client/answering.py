@@ -15,7 +15,6 @@ from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId
 from fleetcount_protocol.task import Mode, Task
 from fleetcount_protocol.task_rules import context_of, prio3_for
-from fleetcount_protocol.two_round import first_instalments, second_instalments
 
 from fleetcount_client.signals import Reading
 
@@ -129,6 +128,8 @@ def draw_two_round(task: Task, truth: Truth, sessions: tuple[SessionId, ...], so
 
 def round_one_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
     """Return the first instalments: 8 (V + 1) bytes for the leader, a seed for every helper; no public share."""
+    from fleetcount_protocol.two_round import first_instalments  # The proof layer: only when a task is answered.
+
     prio3 = prio3_for(task)
     parts = first_instalments(prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one)
     return ReportParts(report_id=secret.report_id, round=1, public_share=b"", parts=tuple(parts))
@@ -136,6 +137,8 @@ def round_one_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
 
 def round_two_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
     """Return the second instalments with the public share: of one size for every device, sampled or not."""
+    from fleetcount_protocol.two_round import second_instalments  # The proof layer: only when a task is answered.
+
     prio3 = prio3_for(task)
     public_share, parts = second_instalments(
         prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one, secret.round_two

@@ -3,7 +3,6 @@
 Reads no secret: keys and passwords stay in their files until the device needs them.
 """
 
-import tomllib
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -152,6 +151,8 @@ _DELIVERY_KEYS: Final = (
 
 
 def _parse(path: Path) -> object:
+    import tomllib  # A device that is built without a file does not need it.
+
     try:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file, or no regular file")

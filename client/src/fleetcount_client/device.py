@@ -7,27 +7,29 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.session import DeviceIdentity
 from fleetcount_protocol.task import SignedTask
-from fleetcount_protocol.task_codec import decode_signed_task
 
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.delivery import Courier
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
-from fleetcount_client.rounds import Outcome, OutcomeKind, Rounds
-from fleetcount_client.sessions import SessionKeeper
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.timer import SystemTimer, Timer, sleep_until
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_client.trust import TrustStore
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.session import DeviceIdentity
+
+    from fleetcount_client.rounds import Rounds
 
 __all__ = ["Device"]
 
@@ -47,7 +49,7 @@ class Device:
     def __init__(  # noqa: PLR0913 - every outside thing is an argument, all but five have a default
         self,
         *,
-        identity: DeviceIdentity,
+        identity: "DeviceIdentity",
         trust: TrustStore,
         policy: OwnerPolicy,
         spool: Spool,
@@ -67,13 +69,20 @@ class Device:
         self._settings = settings or DeliverySettings()
         self._idle_close_s = idle_close_s
         self._busy = 0
-        self._rounds = self._make_rounds(identity, policy)
+        self._identity = identity
+        self._policy = policy
 
-    def _make_rounds(self, identity: DeviceIdentity, policy: OwnerPolicy) -> Rounds:
+    @cached_property
+    def _rounds(self) -> "Rounds":
+        # What only an answer needs is loaded with the first one: a program starts, and may refuse, without it.
+        from fleetcount_client.delivery import Courier
+        from fleetcount_client.rounds import Rounds
+        from fleetcount_client.sessions import SessionKeeper
+
         sessions = SessionKeeper(
             spool=self._spool,
             transport=self._transport,
-            identity=identity,
+            identity=self._identity,
             timer=self._timer,
             source=self._source,
             retry=self._settings.retry,
@@ -88,7 +97,7 @@ class Device:
             retry=self._settings.retry,
         )
         return Rounds(
-            policy=policy,
+            policy=self._policy,
             spool=self._spool,
             sessions=sessions,
             courier=courier,
@@ -231,6 +240,8 @@ class Device:
         Raises:
             Unreachable: no offer could be fetched and nothing is unfinished.
         """
+        from fleetcount_protocol.task_codec import decode_signed_task  # Only with the first task.
+
         now = self._timer.now()
         self._spool.tidy(now)
         tasks = {signed.task.task_id: signed for signed in map(decode_signed_task, self._spool.unfinished_tasks())}

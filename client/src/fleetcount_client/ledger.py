@@ -10,8 +10,8 @@ from fractions import Fraction
 
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.task import Task
-from fleetcount_protocol.task_rules import task_epsilon, task_exposure
 
+from fleetcount_client.costs import cost_of
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
 
 __all__ = ["Charge", "Spent", "charge_of", "judge_age", "judge_charge", "spent_since"]
@@ -45,13 +45,14 @@ class Spent:
 
 def charge_of(task: Task) -> Charge:
     """Return what answering the task costs."""
+    cost = cost_of(task)
     return Charge(
         task_id=task.task_id,
         name=task.name,
         signal=task.signal,
         asked_at=task.round_one_opens,
-        epsilon=task_epsilon(task),
-        exposure=task_exposure(task),
+        epsilon=cost.epsilon,
+        exposure=cost.exposure,
     )
 
 

@@ -10,7 +10,9 @@ from typing import Final
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task import Mode, ReleaseKind, Task
-from fleetcount_protocol.task_rules import task_epsilon, task_exposure, task_views
+from fleetcount_protocol.task_rules import task_views
+
+from fleetcount_client.costs import cost_of
 
 __all__ = ["OwnerPolicy", "PolicyRefusal", "judge_task"]
 
@@ -104,7 +106,7 @@ def _release(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
 
 
 def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    epsilon = task_epsilon(task)
+    epsilon = cost_of(task).epsilon
     if epsilon is None:
         return _no_finite_epsilon(policy)
     if Fraction(epsilon) <= policy.largest_epsilon:
@@ -135,7 +137,7 @@ def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
 
 
 def _sampling_rate(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    exposure = task_exposure(task)
+    exposure = cost_of(task).exposure
     # Direct mode has exposure 1 by nature; whoever allows it allows that, and the total still counts it.
     if task.mode is Mode.DIRECT or exposure <= policy.largest_sampling_rate:
         return None

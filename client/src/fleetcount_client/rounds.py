@@ -3,13 +3,12 @@
 Reads the truth once, when the first message is formed; charges, coins and bytes are durable before anything is sent.
 """
 
-import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.session import seal_instalment
 from fleetcount_protocol.task import Mode, SignedTask, Task, UploadStyle
 from fleetcount_protocol.task_codec import encode_signed_task
@@ -29,6 +28,7 @@ from fleetcount_client.backoff import uniform_seconds
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.delivery import Courier, Delivery
 from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
 from fleetcount_client.sessions import OpenSession, SessionKeeper
 from fleetcount_client.signals import SignalSource, read_signal
@@ -36,38 +36,10 @@ from fleetcount_client.spool import Parcel, Phase, Report, Spool
 from fleetcount_client.stored import encode_instalment
 from fleetcount_client.timer import Timer
 
-__all__ = ["Outcome", "OutcomeKind", "Rounds"]
+__all__ = ["Rounds"]
 
 
-class OutcomeKind(enum.Enum):
-    """How a task ended for this device."""
-
-    DELIVERED = "delivered"
-    """Every aggregator holds everything, durably."""
-    REFUSED = "refused"
-    """The owner's policy, the budget or the trust settings refused; nothing was sent, nothing charged."""
-    REJECTED = "rejected"
-    """An aggregator refused for good."""
-    GIVEN_UP = "given_up"
-    """A window closed before every receipt was there."""
-    MISSED = "missed"
-    """The task was first seen after its first window; nothing was sent, nothing charged."""
-    FAILED = "failed"
-    """This machine failed (disk, store); what was stored is taken up again next time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How one task ended, and why; holds nothing about the answer."""
-
-    task_id: TaskId
-    name: str
-    kind: OutcomeKind
-    reason: str = ""
-    rule: str = ""
-
-
-_KINDS = {
+_KINDS: Final = {
     Phase.DELIVERED: OutcomeKind.DELIVERED,
     Phase.GIVEN_UP: OutcomeKind.GIVEN_UP,
     Phase.REJECTED: OutcomeKind.REJECTED,

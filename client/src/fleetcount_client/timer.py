@@ -12,6 +12,8 @@ from fleetcount_protocol.clock import Clock, SystemClock
 __all__ = ["ManualTimer", "SystemTimer", "Timer", "sleep_until"]
 
 _LONGEST_SLEEP_S: Final = 30.0
+_CALM_STEPS: Final = 20
+"""How many turns of the event loop others get before the manual clock moves."""
 
 
 class Timer(Clock, Protocol):
@@ -38,7 +40,8 @@ class ManualTimer:
 
     def __init__(self, now: float) -> None:
         self._now = now
-        self._wakes: list[float] = []
+        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._number = 0
 
     def now(self) -> float:
         """Return the time, seconds since the Unix epoch."""
@@ -52,16 +55,32 @@ class ManualTimer:
 
     async def sleep(self, seconds: float) -> None:
         """Return when every earlier sleeper has had its turn and the clock has moved on by `seconds`."""
-        wake = self._now + max(0.0, seconds)
-        heapq.heappush(self._wakes, wake)
+        self._number += 1
+        sleeper = (self._now + max(0.0, seconds), self._number, asyncio.Event())
+        heapq.heappush(self._sleepers, sleeper)
         try:
-            await asyncio.sleep(0)
-            while self._wakes[0] < wake:  # noqa: ASYNC110 - an earlier sleeper moves the clock
-                await asyncio.sleep(0)
-            self._now = max(self._now, wake)
+            await self._turn(sleeper)
+            self._now = max(self._now, sleeper[0])
         finally:
-            self._wakes.remove(wake)
-            heapq.heapify(self._wakes)
+            self._sleepers.remove(sleeper)
+            heapq.heapify(self._sleepers)
+            self._wake_first()
+
+    async def _turn(self, sleeper: tuple[float, int, asyncio.Event]) -> None:
+        """Return when the sleeper is the earliest and everything that could run before it has run."""
+        calm = 0
+        while calm < _CALM_STEPS:
+            await asyncio.sleep(0)
+            calm += 1
+            if self._sleepers[0] is not sleeper:
+                calm = 0
+                sleeper[2].clear()
+                self._wake_first()
+                await sleeper[2].wait()
+
+    def _wake_first(self) -> None:
+        if self._sleepers:
+            self._sleepers[0][2].set()
 
 
 async def sleep_until(timer: Timer, moment: float) -> None:

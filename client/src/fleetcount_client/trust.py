@@ -6,11 +6,14 @@ A task is checked once: its bytes never change. Never judges whether the owner w
 import hashlib
 from collections.abc import Iterable
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task import SignedTask
-from fleetcount_protocol.task_signing import TrustedAggregator, verify_signed_task
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.task_signing import TrustedAggregator
 
 __all__ = ["TrustStore"]
 
@@ -18,7 +21,7 @@ __all__ = ["TrustStore"]
 class TrustStore:
     """The aggregators of one deployment that a device trusts; may be shared by many devices of one process."""
 
-    def __init__(self, deployment: str, aggregators: Iterable[TrustedAggregator]) -> None:
+    def __init__(self, deployment: str, aggregators: "Iterable[TrustedAggregator]") -> None:
         trusted: dict[AggregatorId, TrustedAggregator] = {one.aggregator_id: one for one in aggregators}
         self._deployment = deployment
         self._trusted = MappingProxyType(trusted)
@@ -36,6 +39,8 @@ class TrustStore:
             TaskError: another deployment, or an aggregator that is not trusted.
             SignatureError: a signature that is missing or does not verify.
         """
+        from fleetcount_protocol.task_signing import verify_signed_task  # Signatures: only with the first task.
+
         # The signatures are part of the name: the same task under other signatures is checked anew.
         name = hashlib.sha256(signed.task.canonical + b"".join(signed.signatures)).digest()
         if name in self._checked:

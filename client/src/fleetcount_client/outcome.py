@@ -1,0 +1,36 @@
+"""How a task ended for a device: what the program that embeds it gets to know, and nothing about the answer."""
+
+import enum
+from dataclasses import dataclass
+
+from fleetcount_protocol.ids import TaskId
+
+__all__ = ["Outcome", "OutcomeKind"]
+
+
+class OutcomeKind(enum.Enum):
+    """How a task ended for this device."""
+
+    DELIVERED = "delivered"
+    """Every aggregator holds everything, durably."""
+    REFUSED = "refused"
+    """The owner's policy, the budget or the trust settings refused; nothing was sent, nothing charged."""
+    REJECTED = "rejected"
+    """An aggregator refused for good."""
+    GIVEN_UP = "given_up"
+    """A window closed before every receipt was there."""
+    MISSED = "missed"
+    """The task was first seen after its first window; nothing was sent, nothing charged."""
+    FAILED = "failed"
+    """This machine failed (disk, store); what was stored is taken up again next time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one task ended, and why; holds nothing about the answer."""
+
+    task_id: TaskId
+    name: str
+    kind: OutcomeKind
+    reason: str = ""
+    rule: str = ""
