@@ -1,0 +1,236 @@
+"""Every wrong line of a configuration is refused by key, value and allowed range, in one line."""
+
+import base64
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_client import Device
+from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.toml_table import is_loopback, split_endpoint
+
+GOOD = f"""
+[device]
+deployment = "bologna"
+state_file = "device.db"
+certificate_file = "device.crt"
+key_file = "device.key"
+transport = "grpc"
+
+[grpc]
+ca_file = "aggregators.crt"
+
+[mqtt]
+broker = "127.0.0.1:1884"
+
+[policy]
+signals = ["Vehicle.CurrentLocation", "Vehicle.Speed"]
+largest_epsilon = "1"
+largest_sampling_rate = "0.5"
+smallest_min_batch_size = 10
+total_epsilon = "10"
+total_exposure = "3"
+budget_period_s = 2592000
+allow_direct = false
+allow_exact_release = false
+
+[[aggregators]]
+id = "alpha"
+operator = "City of Bologna"
+signing_public_key = "{base64.b64encode(bytes(32)).decode()}"
+grpc_endpoint = "127.0.0.1:7411"
+
+[[aggregators]]
+id = "beta"
+operator = "University of Bologna"
+signing_public_key = "{base64.b64encode(bytes(range(32))).decode()}"
+
+[signals."Vehicle.Speed"]
+file = "speed.txt"
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    for name in ("device.crt", "aggregators.crt"):
+        (tmp_path / name).write_text("pem")
+    (tmp_path / "device.key").touch(mode=0o600)
+
+    def _write(text: str) -> Path:
+        path = tmp_path / "device.toml"
+        path.write_text(text)
+        return path
+
+    return _write
+
+
+def test_the_sample_says_what_it_says(write: Callable[[str], Path], tmp_path: Path) -> None:
+    settings = load_settings(write(GOOD))
+
+    assert settings.deployment == "bologna"
+    assert settings.state_file == tmp_path / "device.db"
+    assert settings.grpc is not None
+    assert settings.mqtt is None
+    assert settings.policy.largest_sampling_rate == Fraction(1, 2)
+    assert settings.policy.fresh_ledger_wait_s == 2592000
+    assert [one.aggregator_id for one in settings.aggregators] == ["alpha", "beta"]
+    (tmp_path / "speed.txt").write_text("61")
+    assert settings.signals["Vehicle.Speed"]() == 61
+
+
+def test_the_shipped_sample_has_only_known_keys(write: Callable[[str], Path]) -> None:
+    shipped = (Path(__file__).parents[2] / "deploy/sample/device.toml").read_text()
+    key = '"base64 of 32 bytes"'
+    key_two = base64.b64encode(bytes(range(32))).decode()
+    second = f"\n[[aggregators]]\nid = 'beta'\noperator = 'another'\nsigning_public_key = '{key_two}'\n"
+    text = shipped.replace(key, f'"{base64.b64encode(bytes(32)).decode()}"').replace(
+        "../../ca/aggregators.crt", "aggregators.crt"
+    )
+    if "grpc_endpoint" not in text:
+        text = text.replace('id = "alpha"', 'id = "alpha"\ngrpc_endpoint = "127.0.0.1:7411"')
+
+    assert load_settings(write(text + (second if 'id = "beta"' not in text else ""))).deployment
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('transport = "grpc"', 'transprot = "grpc"', r"device\.transprot.*'transport'"),
+        ('transport = "grpc"', 'transport = "http"', r"device\.transport is 'http'.*'grpc' or 'mqtt'"),
+        ('transport = "grpc"', "", r"device\.transport is missing"),
+        ('deployment = "bologna"', 'deployment = "Bologna/+"', r"device\.deployment"),
+        ('deployment = "bologna"', 'deployment = "bologna"\ndeployment = "x"', "not TOML"),
+        ("[grpc]", "[grcp]", r"unknown key grcp.*'grpc'"),
+        ("[mqtt]\nbroker", "[mqtt]\nbrokr", r"mqtt\.brokr.*'broker'"),
+        ('ca_file = "aggregators.crt"', 'ca_file = "nothing.crt"', r"grpc\.ca_file is 'nothing\.crt'"),
+        ('ca_file = "aggregators.crt"', 'ca_file = "."', r"grpc\.ca_file.*regular file"),
+        ('ca_file = "aggregators.crt"', "", r"grpc\.ca_file is missing"),
+        ('state_file = "device.db"', 'state_file = "nowhere/device.db"', r"device\.state_file.*nowhere"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "0"', r"policy\.largest_epsilon is '0'.*more than 0"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "-1"', r"largest_epsilon is '-1'"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "nan"', "largest_epsilon is 'nan'"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "1e4"', "largest_epsilon is '1e4'"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "1,5"', "largest_epsilon is '1,5'"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "１"', "largest_epsilon is"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "1_0"', "largest_epsilon is '1_0'"),
+        ('largest_epsilon = "1"', "largest_epsilon = 0.1", "largest_epsilon is 0.1"),
+        ('largest_epsilon = "1"', "largest_epsilon = true", "largest_epsilon is True"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "1/0"', "largest_epsilon is '1/0'"),
+        ('largest_epsilon = "1"', 'largest_epsilon = "21"', "at most 20"),
+        ('largest_sampling_rate = "0.5"', 'largest_sampling_rate = "1.0000001"', "largest_sampling_rate.*at most 1"),
+        ("smallest_min_batch_size = 10", "smallest_min_batch_size = 1", "smallest_min_batch_size is 1.*from 2"),
+        ("smallest_min_batch_size = 10", 'smallest_min_batch_size = "10"', "smallest_min_batch_size is '10'"),
+        ("budget_period_s = 2592000", "budget_period_s = 60", "budget_period_s is 60.*from 3600"),
+        ("allow_direct = false", 'allow_direct = "no"', "allow_direct is 'no'.*true or false"),
+        ("allow_direct = false", 'fresh_ledger = "never"', "fresh_ledger is 'never'.*'wait' or 'allow'"),
+        ("allow_direct = false", "allow_dirct = false", "allow_dirct.*'allow_direct'"),
+        ('signals = ["Vehicle.CurrentLocation", "Vehicle.Speed"]', 'signals = "Vehicle.Speed"', r"policy\.signals"),
+        ('signals = ["Vehicle.CurrentLocation", "Vehicle.Speed"]', 'signals = ["a/b"]', r"policy\.signals"),
+        ('id = "beta"', 'id = "alpha"', r"aggregators\.id 'alpha' is given twice"),
+        ('id = "beta"', 'id = "Beta"', r"aggregators\[1\]\.id is 'Beta'"),
+        ('operator = "University of Bologna"', 'operator = "city of bologna"', "2 distinct operators"),
+        (
+            base64.b64encode(bytes(range(32))).decode(),
+            base64.b64encode(bytes(32)).decode(),
+            "signing_public_key.*twice",
+        ),
+        (base64.b64encode(bytes(range(32))).decode(), "AAAA", r"signing_public_key.*base64 of 32 bytes"),
+        (base64.b64encode(bytes(range(32))).decode(), "not base64!", r"signing_public_key.*base64"),
+        ('grpc_endpoint = "127.0.0.1:7411"', 'grpc_endpoint = "127.0.0.1:70000"', "grpc_endpoint.*1 to 65535"),
+        ('grpc_endpoint = "127.0.0.1:7411"', 'grpc_endpoint = "http://x:1"', "grpc_endpoint.*host:port"),
+        ('grpc_endpoint = "127.0.0.1:7411"', "", r"grpc_endpoint is missing in every entry"),
+        ('file = "speed.txt"', 'fil = "speed.txt"', r'signals\."Vehicle\.Speed"\.fil.*\'file\''),
+        ('file = "speed.txt"', 'file = "speed.txt"\nvalue = 3', "exactly one"),
+        ('file = "speed.txt"', "value = [1]", r"value is \[1\]"),
+        ("[policy]", "[delivery]\nspread = 0\n[policy]", r"delivery\.spread is 0"),
+        ("[policy]", "[delivery]\nretry_base_s = 10\nretry_cap_s = 5\n[policy]", r"retry_cap_s is 5.*at least"),
+        ("[policy]", "[delivery]\nsession_lifetime_s = 1\n[policy]", r"session_lifetime_s is 1"),
+        ("[device]", "delivery = 5\n[device]", "delivery is 5, not a table"),
+        ("[device]", "\ufeff[device]", "not TOML"),
+    ],
+)
+def test_a_wrong_line_is_refused_by_name(write: Callable[[str], Path], old: str, new: str, said: str) -> None:
+    assert old in GOOD
+
+    with pytest.raises(ConfigError, match=said) as caught:
+        load_settings(write(GOOD.replace(old, new, 1)))
+
+    assert "\n" not in str(caught.value)
+    assert "device.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('broker = "192.0.2.1:1883"', r"mqtt\.broker.*loopback without TLS"),
+        ('broker = "127.0.0.1:1883"\nclient_certificate = true', "only together with ca_file"),
+        ('broker = "127.0.0.1:1883"\npassword_file = "device.key"', "only together with username"),
+        ('broker = "127.0.0.1:1883"\nusername = "u"\npassword_file = "device.crt"', "0600"),
+    ],
+)
+def test_a_broker_is_not_spoken_to_in_the_open(write: Callable[[str], Path], table: str, said: str) -> None:
+    text = GOOD.replace('transport = "grpc"', 'transport = "mqtt"').replace('broker = "127.0.0.1:1884"', table)
+
+    with pytest.raises(ConfigError, match=said):
+        load_settings(write(text))
+
+
+def test_plaintext_beyond_this_machine_needs_insecure(write: Callable[[str], Path]) -> None:
+    table = 'broker = "192.0.2.1:1883"\ninsecure = true'
+    text = GOOD.replace('transport = "grpc"', 'transport = "mqtt"').replace('broker = "127.0.0.1:1884"', table)
+
+    settings = load_settings(write(text))
+
+    assert settings.mqtt is not None
+    assert settings.mqtt.insecure
+
+
+def test_a_key_others_may_read_is_refused(write: Callable[[str], Path], tmp_path: Path) -> None:
+    path = write(GOOD)
+    (tmp_path / "device.key").chmod(0o644)
+
+    with pytest.raises(ConfigError, match=r"key_file.*0644.*chmod 600"):
+        load_settings(path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[" * 5000, b"#" * (1 << 20 | 1)])
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "device.toml"
+    path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"device\.toml"):
+        load_settings(path)
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(ConfigError, match="no such file"):
+            load_settings(path)
+
+
+def test_a_certificate_file_that_is_none_is_refused_before_anything_runs(write: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="certificate_file"):
+        Device.from_config(write(GOOD))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("192.0.2.1", False),
+        ("localhost.example", False),
+    ],
+)
+def test_loopback_is_only_this_machine(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_an_endpoint_is_split_with_brackets_for_version_six() -> None:
+    assert split_endpoint("[::1]:80") == ("::1", 80)
+    for wrong in ("host", "host:0", "host:65536", ":80", "host:８０", "a b:80", "host:80 "):
+        with pytest.raises(ConfigError):
+            split_endpoint(wrong)

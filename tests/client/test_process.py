@@ -1,0 +1,210 @@
+"""The real command in its own process: killed with SIGKILL at any moment it goes on with the same coins; exit codes."""
+
+import asyncio
+import base64
+import dataclasses
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from fleetcount_client import SystemTimer, failpoints
+from fleetcount_client.spool import SpoolFile
+from fleetcount_protocol.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.session import DeviceIdentity
+from fleetcount_protocol.task import SignedTask
+
+from tests.client.deployment import SIGNAL, Deployment
+from tests.client.shells import free_port, grpc_servers
+
+KILLED = 137
+
+
+def write_device(world: Deployment, directory: Path, authority: CertificateAuthority, policy: str = "") -> Path:
+    """Write the folder of one device and return its configuration file."""
+    directory.mkdir()
+    identity: DeviceIdentity = world.identity()
+    save_certificates(directory / "device.crt", [identity.certificate])
+    save_private_key(directory / "device.key", identity.private_key)
+    save_certificates(directory / "aggregators.crt", [authority.certificate])
+    rows = [
+        "[device]",
+        'deployment = "test"',
+        'state_file = "device.db"',
+        'certificate_file = "device.crt"',
+        'key_file = "device.key"',
+        'transport = "grpc"',
+        "[grpc]",
+        'ca_file = "aggregators.crt"',
+        "[policy]",
+        f'signals = ["{SIGNAL}"]',
+        'largest_epsilon = "3"',
+        'fresh_ledger = "allow"',
+        policy,
+        "[delivery]",
+        'spread = "0.3"',
+        "retry_base_s = 0.1",
+        "retry_cap_s = 0.5",
+        f'[signals."{SIGNAL}"]',
+        'value = "B"',
+    ]
+    for one in world.described:
+        rows += ["[[aggregators]]", f'id = "{one.aggregator_id}"', f'operator = "{one.operator}"']
+        rows += [f'signing_public_key = "{base64.b64encode(one.signing_public_key).decode()}"']
+        rows += [f'grpc_endpoint = "{one.grpc_endpoint}"']
+    (directory / "device.toml").write_text("\n".join(rows))
+    return directory / "device.toml"
+
+
+async def start(config: Path, *options: str, **environment: str) -> asyncio.subprocess.Process:
+    arguments = ["-m", "fleetcount", "device", *options, "--config", str(config)]
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        env={**os.environ, **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def command(config: Path, *options: str, **environment: str) -> tuple[int, str, str]:
+    return await ended(await start(config, *options, **environment))
+
+
+@pytest.mark.slow
+async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_first_coins(tmp_path: Path) -> None:
+    world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
+    authority = CertificateAuthority.create("test aggregators")
+    tasks: dict[bytes, SignedTask] = {}
+    async with grpc_servers(world, tasks, authority) as ports:
+        world.described = tuple(
+            dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}") for one in world.described
+        )
+        opens = int(world.timer.now()) + 1
+        task = world.task(
+            round_one_opens=opens,
+            round_one_closes=opens + 16,
+            round_two_closes=opens + 32,
+            expiry=opens + 1000,
+        )
+        tasks[task.task_id] = world.sign(task)
+
+        async def killed_at(name: str) -> tuple[Path, tuple[int, str, str]]:
+            config = write_device(world, tmp_path / name, authority)
+            environment = {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": name}
+            code, _, err = await command(config, "run", "--once", **environment)
+            assert code == KILLED, err
+            return config, await command(config, "run", "--once")
+
+        async def killed_at_random() -> tuple[Path, tuple[int, str, str]]:
+            config = write_device(world, tmp_path / "random", authority)
+            while world.timer.now() < opens + 9:
+                process = await start(config, "run", "--once")
+                await asyncio.sleep(random.uniform(0.3, 3))
+                if process.returncode is None:
+                    process.send_signal(signal.SIGKILL)
+                await ended(process)
+            return config, await command(config, "run", "--once")
+
+        lives = await asyncio.gather(killed_at_random(), *map(killed_at, failpoints.FAILPOINTS))
+
+    for config, (code, out, err) in lives:
+        assert (code, "delivered" in out) == (0, True), (config.parent.name, code, out, err)
+        assert len(SpoolFile(config.parent / "device.db").device().charges()) == 1
+    reports = world.report_ids(task, 2)
+    assert len(reports) == len(lives)
+    for intake in world.intakes.values():
+        assert {report for _, report, _ in intake.instalments} == reports
+    for report_id in reports:
+        words = world.decoded(task, report_id)
+        assert words[4:].index(1) in (words[:4].index(1), 2)
+        world.verifies(task, report_id)
+
+
+@pytest.fixture
+def world() -> Deployment:
+    deployment = Deployment()
+    deployment.described = tuple(
+        dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{free_port()}") for one in deployment.described
+    )
+    return deployment
+
+
+async def test_nobody_to_reach_is_exit_code_four_and_one_line(tmp_path: Path, world: Deployment) -> None:
+    config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"))
+
+    code, out, err = await command(config, "run", "--once")
+
+    assert (code, out, len(err.splitlines())) == (4, "", 1), err
+    assert "unavailable" in err
+
+
+async def test_a_wrong_configuration_is_exit_code_two_and_names_the_key(tmp_path: Path, world: Deployment) -> None:
+    config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"), policy="allow_dirct = true")
+
+    for options in (("run", "--once"), ("ledger",), ("spool",)):
+        code, out, err = await command(config, *options)
+        assert (code, out, len(err.splitlines())) == (2, "", 1), err
+        assert "policy.allow_dirct" in err
+        assert "allow_direct" in err
+
+
+async def test_a_refused_task_is_exit_code_three_and_the_owner_reads_why(tmp_path: Path) -> None:
+    world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
+    authority = CertificateAuthority.create("test aggregators")
+    tasks: dict[bytes, SignedTask] = {}
+    async with grpc_servers(world, tasks, authority) as ports:
+        world.described = tuple(
+            dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}") for one in world.described
+        )
+        opens = int(world.timer.now()) + 1
+        task = world.task(
+            round_one_opens=opens, round_one_closes=opens + 50, round_two_closes=opens + 60, expiry=opens + 100
+        )
+        tasks[task.task_id] = world.sign(task)
+        config = write_device(world, tmp_path / "d", authority, policy="smallest_min_batch_size = 1000")
+
+        code, out, err = await command(config, "run", "--once")
+        ledger = await command(config, "ledger")
+        spool = await command(config, "spool")
+
+    assert (code, len(err.splitlines())) == (3, 1), err
+    assert "min_batch_size is 10; the smallest allowed is 1000" in err
+    assert out.startswith("refused")
+    assert "smallest_min_batch_size" in ledger[1]
+    assert "answered 0" in ledger[1]
+    assert (ledger[0], spool[0], "0 answers" in spool[1]) == (0, 0, True)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+async def test_a_running_device_ends_on_a_signal_without_a_traceback(
+    tmp_path: Path, world: Deployment, number: int, expected: int
+) -> None:
+    config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"))
+    process = await start(config, "run")
+    for _ in range(200):
+        if (tmp_path / "d" / "device.db").exists():
+            break
+        await asyncio.sleep(0.05)
+
+    process.send_signal(number)
+    code, _, err = await ended(process)
+
+    assert code == expected, err
+    assert "Traceback" not in err
+
+
+async def test_a_device_that_has_not_run_has_no_ledger_to_read(tmp_path: Path, world: Deployment) -> None:
+    config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"))
+
+    code, _, err = await command(config, "ledger")
+
+    assert code == 2
+    assert "has not run yet" in err
