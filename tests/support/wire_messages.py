@@ -1,0 +1,186 @@
+"""One domain value or more for every message of the wire, with its codec: what codec tests and wire vectors go over."""
+
+from typing import Any
+
+from fleetcount_protocol import codec, peer_codec
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchDecision,
+    BatchProposal,
+    BatchReply,
+    Commitment,
+    CommitQuery,
+    FinishBatch,
+    FinishedRecord,
+    InstallTask,
+    MissingReport,
+    NoisedShare,
+    OpenQuery,
+    PeerVerifierShare,
+    ProposedReport,
+    RecordProposal,
+    RecordSignature,
+    Refusal,
+    RejectedReport,
+    ReleaseAnswer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+    SetAgreed,
+    TaskState,
+    TaskStatus,
+    VerifierMessage,
+)
+from fleetcount_protocol.receipts import make_receipt
+from fleetcount_protocol.task import Mode
+from fleetcount_protocol.wire import WireMessage
+
+from tests.support.protocol_samples import instalment, one_round_task, seed_bytes, session_secret, sign_all
+
+TASK = TaskId(seed_bytes("task"))
+SET = Digest(seed_bytes("set"))
+IDS = tuple(ReportId(seed_bytes(f"report {number}", 16)) for number in range(3))
+ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
+SIGNATURES = (seed_bytes("signature 0", 64), seed_bytes("signature 1", 64))
+
+
+def session_request() -> SessionRequest:
+    """Return a request whose seal, certificate and signature are made up."""
+    return SessionRequest(
+        aggregator_id=ALPHA,
+        key_id=3,
+        sealed_secret=seed_bytes("sealed", 80),
+        certificate=seed_bytes("certificate", 300),
+        expiry=1_800_086_400,
+        signature=seed_bytes("signature", 71),
+    )
+
+
+def refusal() -> Refusal:
+    """Return a refusal of the sample instalment."""
+    sent = instalment()
+    return Refusal(
+        task_id=sent.task_id,
+        report_id=sent.report_id,
+        round=sent.round,
+        session_id=sent.session_id,
+        reason=RejectReason.TOO_LATE,
+    )
+
+
+def commitment(name: AggregatorId) -> Commitment:
+    """Return a made-up commitment."""
+    made = Digest(seed_bytes(f"commitment {name}"))
+    return Commitment(task_id=TASK, aggregator_id=name, set_digest=SET, commitment=made)
+
+
+def share(name: AggregatorId) -> NoisedShare:
+    """Return a made-up noised share of three elements."""
+    vector = b"".join((1000 + place).to_bytes(8, "little") for place in range(3))
+    return NoisedShare(
+        task_id=TASK, aggregator_id=name, set_digest=SET, vector=vector, blind=seed_bytes(f"blind {name}")
+    )
+
+
+def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    """Return name -> (codec, value) for device.proto."""
+    signed = sign_all(one_round_task(Mode.RESPONSE))
+    accepted = SessionAccepted(session_id=SessionId(seed_bytes("session id", 16)), expiry=1_800_086_400)
+    refused = SessionRefused(session_id=accepted.session_id, reason=RejectReason.UNKNOWN_KEY)
+    receipt = make_receipt(session_secret(), instalment())
+    first = instalment(round=1, public_share=b"")
+    released = ReleaseAnswer(state=TaskState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
+    return {
+        "signed_task": (codec.SIGNED_TASK, signed),
+        "task_list": (codec.TASK_LIST, (signed, signed)),
+        "task_list_empty": (codec.TASK_LIST, ()),
+        "task_list_query": (codec.TASK_LIST_QUERY, "bologna"),
+        "session_request": (codec.SESSION_REQUEST, session_request()),
+        "session_requests": (codec.SESSION_REQUESTS, (session_request(),)),
+        "session_accepted": (codec.SESSION_REPLY, accepted),
+        "session_refused": (codec.SESSION_REPLY, refused),
+        "session_replies": (codec.SESSION_REPLIES, (accepted, refused)),
+        "instalment": (codec.INSTALMENT, instalment()),
+        "instalment_round_one": (codec.INSTALMENT, first),
+        "instalments": (codec.INSTALMENTS, (first, instalment(), instalment(round=0))),
+        "receipt": (codec.INSTALMENT_REPLY, receipt),
+        "refusal": (codec.INSTALMENT_REPLY, refusal()),
+        "instalment_replies": (codec.INSTALMENT_REPLIES, (receipt, refusal())),
+        "release_query": (codec.RELEASE_QUERY, TASK),
+        "release_answer_collecting": (codec.RELEASE_ANSWER, ReleaseAnswer(state=TaskState.COLLECTING)),
+        "release_answer_aborted": (
+            codec.RELEASE_ANSWER,
+            ReleaseAnswer(state=TaskState.ABORTED, abort_reason="too_few_reports"),
+        ),
+        "release_answer_released": (codec.RELEASE_ANSWER, released),
+    }
+
+
+def peer_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    """Return name -> (codec, value) for peer.proto."""
+    return {**_task_messages(), **_batch_messages(), **_opening_messages()}
+
+
+def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    signed = sign_all(one_round_task(Mode.RESPONSE))
+    status = TaskStatus(
+        state=TaskState.VERIFYING,
+        ledger_rows=7,
+        set_digest=SET,
+        rejections=((RejectReason.TOO_LATE, 3), (RejectReason.INVALID_PROOF, 1)),
+    )
+    return {
+        "install_task": (peer_codec.INSTALL_TASK, InstallTask(signed_task=signed, verify_key=seed_bytes("verify"))),
+        "install_answer": (peer_codec.INSTALL_ANSWER, TaskState.ANNOUNCED),
+        "deliver_answer": (peer_codec.DELIVER_ANSWER, TaskState.RELEASED),
+        "abort_answer": (peer_codec.ABORT_ANSWER, TaskState.ABORTED),
+        "abort_task": (peer_codec.ABORT_TASK, AbortTask(task_id=TASK, reason="peer_unreachable")),
+        "status_query": (peer_codec.STATUS_QUERY, TASK),
+        "status": (peer_codec.STATUS, status),
+        "status_aborted": (
+            peer_codec.STATUS,
+            TaskStatus(state=TaskState.ABORTED, ledger_rows=0, abort_reason="too_few_reports"),
+        ),
+    }
+
+
+def _batch_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    digest, verifier = Digest(seed_bytes("share digest")), seed_bytes("verifier", 200)
+    proposed = tuple(ProposedReport(report_id=one, public_share_digest=digest, verifier_share=verifier) for one in IDS)
+    answers = (
+        PeerVerifierShare(report_id=IDS[0], verifier_share=verifier),
+        MissingReport(report_id=IDS[1]),
+        RejectedReport(report_id=IDS[2], reason=RejectReason.INVALID_PROOF),
+    )
+    messages = tuple(VerifierMessage(report_id=one, message=seed_bytes("message")) for one in IDS[:2])
+    return {
+        "batch_proposal": (peer_codec.BATCH_PROPOSAL, BatchProposal(task_id=TASK, batch=5, reports=proposed)),
+        "batch_reply": (peer_codec.BATCH_REPLY, BatchReply(task_id=TASK, batch=5, answers=answers)),
+        "finish_batch": (peer_codec.FINISH_BATCH, FinishBatch(task_id=TASK, batch=5, messages=messages)),
+        "finish_batch_empty": (peer_codec.FINISH_BATCH, FinishBatch(task_id=TASK, batch=5, messages=())),
+        "batch_decision": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=5, accepted=IDS[:2])),
+        "batch_decision_zero": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=0, accepted=())),
+        "set_agreed": (peer_codec.SET_AGREED, SetAgreed(task_id=TASK, set_digest=SET)),
+    }
+
+
+def _opening_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    both = (commitment(ALPHA), commitment(BETA))
+    record = seed_bytes("record", 500)
+    proposal = RecordProposal(task_id=TASK, shares=(share(ALPHA), share(BETA)), record=record)
+    signature = RecordSignature(task_id=TASK, aggregator_id=BETA, signature=SIGNATURES[1])
+    finished = FinishedRecord(task_id=TASK, record=record, signatures=SIGNATURES)
+    return {
+        "commit_query": (peer_codec.COMMIT_QUERY, CommitQuery(task_id=TASK, set_digest=SET)),
+        "commitment": (peer_codec.COMMITMENT, commitment(BETA)),
+        "open_query": (peer_codec.OPEN_QUERY, OpenQuery(task_id=TASK, set_digest=SET, commitments=both)),
+        "noised_share": (peer_codec.NOISED_SHARE, share(BETA)),
+        "record_proposal": (peer_codec.RECORD_PROPOSAL, proposal),
+        "record_signature": (peer_codec.RECORD_SIGNATURE, signature),
+        "finished_record": (peer_codec.FINISHED_RECORD, finished),
+    }
+
+
+MESSAGES = {**device_messages(), **peer_messages()}
