@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import fleetcount_mechanisms as fm
 import pytest
+from fleetcount_mechanisms import exponential
 from fleetcount_mechanisms.exponential import float_up, fraction_down, fraction_up, near_exp, near_log, rounded_up
 
 EXPONENTS = [Fraction(1, 10**6), Fraction(1, 3), Fraction(1), Fraction(1572442, 10**6), Fraction(89), Fraction(400)]
@@ -38,6 +39,16 @@ def test_bounds_of_a_power_hold_and_are_two_units_apart_at_most(exponent: Fracti
 
     assert low <= reference(exponent) * 2**bits <= high
     assert high - low <= 2
+
+
+@pytest.mark.parametrize("work", [8, 9, 10, 12, 16, 24])
+def test_the_bracket_of_the_series_holds_at_a_precision_where_every_rounding_shows(work: int) -> None:
+    for numerator in range(1, 300):
+        exponent = Fraction(numerator, 300)
+
+        low, high = exponential._taylor_bounds(exponent, work)
+
+        assert low <= reference(exponent) * 2**work <= high
 
 
 @pytest.mark.parametrize("exponent", EXPONENTS[:5], ids=str)

@@ -10,6 +10,7 @@ from typing import Any
 
 import fleetcount_mechanisms as fm
 import pytest
+from fleetcount_mechanisms import planning
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,28 @@ def test_a_rate_above_the_feasible_one_is_refused_with_the_limit() -> None:
     assert fm.die_for_local_epsilons(targets, largest).sampling_rate == largest
     with pytest.raises(fm.InfeasibleTargetError, match=f"at most {largest}"):
         fm.die_for_local_epsilons(targets, largest + Fraction(1, 10**6))
+
+
+def test_what_the_targets_leave_over_is_shared_in_proportion() -> None:
+    targets = [Fraction(1), Fraction(1, 2), Fraction(2)]
+
+    die = fm.die_for_local_epsilons(targets, Fraction(1, 100))
+
+    needs = [0.01 / math.expm1(float(epsilon)) for epsilon in targets]
+    shares = [float(die.face_probability(face)) / need for face, need in enumerate(needs)]
+    assert shares == pytest.approx([shares[0]] * 3, rel=1e-9)
+    assert shares[0] > 10
+
+
+def test_the_largest_rate_leaves_room_for_faces_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A coarse grid of faces makes the rounding matter for many targets instead of one in a million.
+    monkeypatch.setattr(planning, "_FACE_GRID", 10**7)
+
+    for step in range(50, 150):
+        targets = [Fraction(step + face, 100) for face in range(5)]
+        die = fm.die_for_local_epsilons(targets, fm.largest_sampling_rate(targets), allow_large_rate=True)
+        for face, epsilon in enumerate(targets):
+            assert math.log1p(die.sampling_rate / die.face_probability(face)) <= float(epsilon) + 1e-12
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_two_coins_made_for_an_epsilon_count_both_answers() -> None:
     coins = fm.TwoCoin.from_epsilon(Fraction(1), Fraction(9, 10))
 
     assert coins.epsilon_no > coins.epsilon_yes
-    assert coins.epsilon <= 1
+    assert coins.epsilon == coins.epsilon_no <= 1
 
 
 @pytest.mark.parametrize(

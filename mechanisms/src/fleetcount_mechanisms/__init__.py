@@ -326,181 +326,61 @@ if TYPE_CHECKING:
         SamplingAndNoise,
     )
 
+# Module: its public names.
 _MODULES = {
     "asymmetric": (
-        "AsymmetricGeometric",
-        "Direction",
-        "OneSidedGeometric",
-        "approximate_detection",
-        "approximate_detection_paper",
-        "asymmetric_row",
-        "expected_safe_answers",
-        "expected_safe_answers_approximate",
-        "noisy_sum_detection",
-        "noisy_sum_law",
-        "optimal_detection",
-        "ratio_above",
-        "safe_law",
-        "simulation_only_asymmetric_laplace",
-        "simulation_only_can_come_from",
-        "simulation_only_laplace",
-        "simulation_only_safe_detection",
+        "AsymmetricGeometric Direction OneSidedGeometric approximate_detection approximate_detection_paper "
+        "asymmetric_row expected_safe_answers expected_safe_answers_approximate noisy_sum_detection "
+        "noisy_sum_law optimal_detection ratio_above safe_law simulation_only_asymmetric_laplace "
+        "simulation_only_can_come_from simulation_only_laplace simulation_only_safe_detection"
     ),
     "bounded_geometric": (
-        "BoundedGeometric",
-        "ExtremesExample",
-        "absolute_loss",
-        "bounded_geometric_matrix",
-        "bounded_geometric_row",
-        "expected_loss",
-        "extremes_example",
-        "figure_two",
-        "remapped",
-        "single_device_losses",
-        "zero_one_loss",
+        "BoundedGeometric ExtremesExample absolute_loss bounded_geometric_matrix bounded_geometric_row "
+        "expected_loss extremes_example figure_two remapped single_device_losses zero_one_loss"
     ),
     "composition": (
-        "Guarantee",
-        "affordable_queries",
-        "asymmetric_optimal_epsilon",
-        "basic_epsilon",
-        "compose_asymmetric",
-        "optimal_delta",
-        "optimal_epsilon",
-        "optimal_epsilon_per_query",
-        "optimal_epsilon_repeated",
+        "Guarantee affordable_queries asymmetric_optimal_epsilon basic_epsilon compose_asymmetric "
+        "optimal_delta optimal_epsilon optimal_epsilon_per_query optimal_epsilon_repeated"
     ),
-    "errors": (
-        "InfeasibleTargetError",
-        "MechanismError",
-    ),
-    "exponential": (
-        "CoinShape",
-        "ExponentialCoin",
-        "exp_minus_bounds",
-    ),
-    "geometric": (
-        "LARGEST_EPSILON",
-        "SMALLEST_EPSILON",
-        "DigitThresholds",
-        "TwoSidedGeometric",
-        "digit_thresholds",
-    ),
+    "errors": "InfeasibleTargetError MechanismError",
+    "exponential": "CoinShape ExponentialCoin exp_minus_bounds",
+    "geometric": "LARGEST_EPSILON SMALLEST_EPSILON DigitThresholds TwoSidedGeometric digit_thresholds",
     "losses": (
-        "AdversaryView",
-        "Neighbours",
-        "central_delta",
-        "direct_views",
-        "exact_sampling_views",
-        "exposure",
-        "linked_delta",
-        "message_epsilon",
-        "message_epsilon_binary",
-        "message_epsilon_of_face",
-        "neighbours_of",
-        "noise_epsilon_for",
-        "noise_epsilon_one_cell",
-        "noise_epsilon_two_cell",
-        "release_epsilon",
-        "release_epsilon_one_cell",
-        "release_epsilon_two_cell",
-        "release_sd",
-        "response_release_epsilon",
-        "response_views",
-        "sampling_sd",
-        "sampling_views",
+        "AdversaryView Neighbours central_delta direct_views exact_sampling_views exposure linked_delta "
+        "message_epsilon message_epsilon_binary message_epsilon_of_face neighbours_of noise_epsilon_for "
+        "noise_epsilon_one_cell noise_epsilon_two_cell release_epsilon release_epsilon_one_cell "
+        "release_epsilon_two_cell release_sd response_release_epsilon response_views sampling_sd "
+        "sampling_views"
     ),
     "osdp": (
-        "BlowfishPolicy",
-        "OneSidedPolicy",
-        "approximate_dp_delta_required",
-        "blowfish_revealing_law",
-        "blowfish_widest_one_sided",
-        "dp_epsilon_required",
-        "osdp_required_non_sensitive",
-        "osdp_revealing_law",
+        "BlowfishPolicy OneSidedPolicy approximate_dp_delta_required blowfish_revealing_law "
+        "blowfish_widest_one_sided dp_epsilon_required osdp_required_non_sensitive osdp_revealing_law"
     ),
     "planning": (
-        "SamplingPlan",
-        "crossover_share",
-        "default_sampling_rate",
-        "die_for_local_epsilons",
-        "largest_sampling_rate",
-        "local_sampling_rate",
-        "plan_sampling",
-        "predicted_sd",
-        "sampling_rate_for_local_epsilon",
+        "SamplingPlan crossover_share default_sampling_rate die_for_local_epsilons largest_sampling_rate "
+        "local_sampling_rate plan_sampling predicted_sd sampling_rate_for_local_epsilon"
     ),
     "policies": (
-        "AttributePolicy",
-        "EverythingProtected",
-        "Intersection",
-        "Monotonicity",
-        "OrPolicy",
-        "Policy",
-        "VectorPolicy",
-        "databases",
-        "exact_loss_ratio",
-        "find_boolean_policy",
-        "is_neighbour",
-        "minimum_path",
-        "monotonicity",
-        "neighbours",
-        "place_policy",
-        "risk",
-        "risk_bound_visited",
-        "sensitivity",
-        "vector_place_policy",
-        "worst_case_risk",
+        "AttributePolicy EverythingProtected Intersection Monotonicity OrPolicy Policy VectorPolicy databases "
+        "exact_loss_ratio find_boolean_policy is_neighbour minimum_path monotonicity neighbours place_policy "
+        "risk risk_bound_visited sensitivity vector_place_policy worst_case_risk"
     ),
     "randomness": (
-        "RandomSource",
-        "SeededRandom",
-        "SystemRandom",
-        "UniformBelow",
-        "WeightedChoice",
-        "bernoulli",
-        "uniform_below",
-        "uniform_many_below",
-        "weighted_index",
+        "RandomSource SeededRandom SystemRandom UniformBelow WeightedChoice bernoulli uniform_below "
+        "uniform_many_below weighted_index"
     ),
     "responses": (
-        "KaryResponse",
-        "Mangat",
-        "MangatVector",
-        "OptimizedUnaryEncoding",
-        "RandomizedResponse",
-        "TwoCoin",
-        "Warner",
-        "k_ary_sd",
-        "mangat_sd",
-        "two_coin_sd",
-        "unary_sd",
-        "warner_sd",
+        "KaryResponse Mangat MangatVector OptimizedUnaryEncoding RandomizedResponse TwoCoin Warner k_ary_sd "
+        "mangat_sd two_coin_sd unary_sd warner_sd"
     ),
-    "sampling": (
-        "SamplingDie",
-        "TwoRoundAnswer",
-        "estimate",
-        "estimate_baseline",
-        "toss",
-    ),
+    "sampling": "SamplingDie TwoRoundAnswer estimate estimate_baseline toss",
     "sparse_vector": (
-        "Answer",
-        "AsymmetricSparseVector",
-        "Mark",
-        "PlainSparseVector",
-        "SanitizedSparseVector",
-        "asymmetric_sparse_law",
-        "expected_correct_safe",
-        "sanitized_law",
+        "Answer AsymmetricSparseVector Mark PlainSparseVector SanitizedSparseVector asymmetric_sparse_law "
+        "expected_correct_safe sanitized_law"
     ),
-    "toys": (
-        "SampledTwoCoin",
-        "SamplingAndNoise",
-    ),
+    "toys": "SampledTwoCoin SamplingAndNoise",
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 if not TYPE_CHECKING:  # Type checkers see the imports above, so that a misspelt name is an error to them.
 

@@ -10,7 +10,6 @@ stands for the number of devices.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import exp, lcm, sqrt
 from typing import Protocol, Self
 
 from fleetcount_mechanisms.errors import (
@@ -20,10 +19,24 @@ from fleetcount_mechanisms.errors import (
     require_fraction,
     require_open_unit,
     require_position,
-    require_positive,
 )
-from fleetcount_mechanisms.exponential import float_up, fraction_down, fraction_up, near_exp, near_log
+from fleetcount_mechanisms.exponential import fraction_down
 from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
+from fleetcount_mechanisms.response_laws import (
+    GRID,
+    BinaryLaw,
+    bounded_power,
+    k_ary_sd,
+    log_ratio_up,
+    mangat_sd,
+    probability_above,
+    probability_below,
+    response_sd,
+    two_coin_sd,
+    two_output_estimate,
+    unary_sd,
+    warner_sd,
+)
 
 __all__ = [
     "KaryResponse",
@@ -40,9 +53,6 @@ __all__ = [
     "warner_sd",
 ]
 
-# from_epsilon gives probabilities as multiples of one in a million million, for losses up to 20.
-_GRID = 10**12
-_LARGEST_EPSILON = 20
 _ONE = Fraction(1)
 
 
@@ -72,84 +82,11 @@ class RandomizedResponse(Protocol):
         ...
 
 
-def _log_ratio_up(numerator: Fraction, denominator: Fraction) -> float:
-    if denominator == 0:
-        return float("inf")
-    ratio = numerator / denominator
-    return 0.0 if ratio == 1 else float_up(near_log(ratio))
-
-
-def _power(epsilon: Fraction) -> Fraction:
-    exact = require_positive("epsilon", epsilon)
-    if exact > _LARGEST_EPSILON:
-        raise MechanismError(f"epsilon is {exact}, allowed: 0 < epsilon <= {_LARGEST_EPSILON}")
-    return near_exp(exact)
-
-
-def _probability_below(epsilon: Fraction, others: int) -> Fraction:
-    """Return the largest grid value at or below e**epsilon / (e**epsilon + others)."""
-    power = _power(epsilon)
-    keep = fraction_down(power / (power + others), _GRID)
-    if not Fraction(1, others + 1) < keep < 1:
-        raise MechanismError(
-            f"epsilon is {epsilon}, allowed: one whose {others + 1} probabilities differ by more than 1/{_GRID}"
-        )
-    return keep
-
-
-def _probability_above(epsilon: Fraction, extra: int) -> Fraction:
-    """Return the smallest grid value at or above 1 / (e**epsilon + extra)."""
-    flip = fraction_up(1 / (_power(epsilon) + extra), _GRID)
-    if not 0 < flip < Fraction(1, 1 + extra):
-        raise MechanismError(f"epsilon is {epsilon}, allowed: one whose probabilities differ by more than 1/{_GRID}")
-    return flip
-
-
-def _sd(count: float, population: float, given_yes: float, given_no: float) -> float:
-    """Return the sd of (Y - N B)/(A - B) for n Yes among N, A = P[1 | Yes], B = P[1 | No]."""
-    if not 0 <= count <= population:
-        raise MechanismError(f"count is {count}, allowed: 0 <= count <= population = {population}")
-    variance = count * given_yes * (1 - given_yes) + (population - count) * given_no * (1 - given_no)
-    return sqrt(variance) / abs(given_yes - given_no)
-
-
-def _two_outputs(counts: Sequence[int], given_yes: Fraction, given_no: Fraction) -> tuple[Fraction]:
-    require_counts("counts", counts, 2)
-    zeros, ones = counts
-    return ((ones - (zeros + ones) * given_no) / (given_yes - given_no),)
-
-
-@dataclass(frozen=True, slots=True)
-class _BinaryLaw:
-    """A yes/no channel with P[1 | Yes] and P[1 | No], drawn by one uniform on their common denominator."""
-
-    given_yes: Fraction
-    given_no: Fraction
-    uniform: UniformBelow = field(init=False, repr=False, compare=False)
-    limits: tuple[int, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        common = lcm(self.given_yes.denominator, self.given_no.denominator)
-        object.__setattr__(self, "uniform", UniformBelow(bound=common))
-        object.__setattr__(self, "limits", (int(self.given_no * common), int(self.given_yes * common)))
-
-    def probability(self, output: int, truth: int) -> Fraction:
-        require_position(truth, 1)
-        if output not in (0, 1):
-            raise MechanismError(f"output is {output}, allowed: 0 or 1")
-        one = self.given_yes if truth else self.given_no
-        return one if output else 1 - one
-
-    def draw(self, truth: int, source: RandomSource) -> int:
-        limit = self.limits[require_position(truth, 1)]
-        return int(self.uniform.draw(source) < limit)
-
-
 @dataclass(frozen=True, slots=True)
 class _Binary:
     """What the yes/no responses share; a subclass sets _law."""
 
-    _law: _BinaryLaw = field(init=False, repr=False, compare=False)
+    _law: BinaryLaw = field(init=False, repr=False, compare=False)
 
     @property
     def values(self) -> int:
@@ -178,11 +115,11 @@ class _Binary:
         Raises:
             MechanismError: not exactly two counts.
         """
-        return _two_outputs(counts, self._law.given_yes, self._law.given_no)
+        return two_output_estimate(counts, self._law.given_yes, self._law.given_no)
 
     def standard_deviation(self, count: int, population: int) -> float:
         """Return the sd of the estimate for `count` Yes among `population`, before central noise."""
-        return _sd(count, population, float(self._law.given_yes), float(self._law.given_no))
+        return response_sd(count, population, float(self._law.given_yes), float(self._law.given_no))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +141,7 @@ class TwoCoin(_Binary):
         given_no = (1 - truth) * require_open_unit("yes probability", self.yes_probability)
         object.__setattr__(self, "truth_probability", truth)
         object.__setattr__(self, "yes_probability", Fraction(self.yes_probability))
-        object.__setattr__(self, "_law", _BinaryLaw(truth + given_no, given_no))
+        object.__setattr__(self, "_law", BinaryLaw(truth + given_no, given_no))
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction, yes_probability: Fraction = Fraction(1, 2)) -> Self:
@@ -216,18 +153,18 @@ class TwoCoin(_Binary):
             MechanismError: epsilon not in (0, 20] or too small for the grid of 10**-12, or r not in (0, 1).
         """
         second = require_open_unit("yes probability", yes_probability)
-        odds = (_power(epsilon) - 1) * min(second, 1 - second)
-        return cls(fraction_down(odds / (1 + odds), _GRID), second)
+        odds = (bounded_power(epsilon) - 1) * min(second, 1 - second)
+        return cls(fraction_down(odds / (1 + odds), GRID), second)
 
     @property
     def epsilon_yes(self) -> float:
         """ln(A/B), the loss when the answer is Yes, rounded up (Equation 30)."""
-        return _log_ratio_up(self._law.given_yes, self._law.given_no)
+        return log_ratio_up(self._law.given_yes, self._law.given_no)
 
     @property
     def epsilon_no(self) -> float:
         """ln((1 - B)/(1 - A)), the loss when the answer is No, rounded up; the paper leaves it out."""
-        return _log_ratio_up(1 - self._law.given_no, 1 - self._law.given_yes)
+        return log_ratio_up(1 - self._law.given_no, 1 - self._law.given_yes)
 
     @property
     def epsilon(self) -> float:
@@ -251,7 +188,7 @@ class Warner(_Binary):
         if not Fraction(1, 2) < keep < 1:
             raise MechanismError(f"keep is {keep}, allowed: 1/2 < keep < 1")
         object.__setattr__(self, "keep", keep)
-        object.__setattr__(self, "_law", _BinaryLaw(keep, 1 - keep))
+        object.__setattr__(self, "_law", BinaryLaw(keep, 1 - keep))
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction) -> Self:
@@ -260,12 +197,12 @@ class Warner(_Binary):
         Raises:
             MechanismError: epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
-        return cls(_probability_below(epsilon, 1))
+        return cls(probability_below(epsilon, 1))
 
     @property
     def epsilon(self) -> float:
         """ln(keep/(1 - keep)), rounded up."""
-        return _log_ratio_up(self.keep, 1 - self.keep)
+        return log_ratio_up(self.keep, 1 - self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +222,7 @@ class Mangat(_Binary):
         """Check the probability."""
         flip = require_open_unit("flip", self.flip)
         object.__setattr__(self, "flip", flip)
-        object.__setattr__(self, "_law", _BinaryLaw(_ONE, flip))
+        object.__setattr__(self, "_law", BinaryLaw(_ONE, flip))
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction) -> Self:
@@ -294,12 +231,12 @@ class Mangat(_Binary):
         Raises:
             MechanismError: epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
-        return cls(_probability_above(epsilon, 0))
+        return cls(probability_above(epsilon, 0))
 
     @property
     def epsilon(self) -> float:
         """The one-sided loss ln(1/flip) of a Yes, rounded up; a No has no finite loss."""
-        return _log_ratio_up(_ONE, self.flip)
+        return log_ratio_up(_ONE, self.flip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +267,7 @@ class KaryResponse:
         Raises:
             MechanismError: V below 1, epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
-        return cls(_probability_below(epsilon, require_at_least("values", values, 1)), values)
+        return cls(probability_below(epsilon, require_at_least("values", values, 1)), values)
 
     @property
     def other(self) -> Fraction:
@@ -340,7 +277,7 @@ class KaryResponse:
     @property
     def epsilon(self) -> float:
         """ln(keep/Q), rounded up."""
-        return _log_ratio_up(self.keep, self.other)
+        return log_ratio_up(self.keep, self.other)
 
     def probability(self, output: int, truth: int) -> Fraction:
         """Return P[output | truth].
@@ -378,7 +315,7 @@ class KaryResponse:
 
     def standard_deviation(self, count: int, population: int) -> float:
         """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
-        return _sd(count, population, float(self.keep), float(self.other))
+        return response_sd(count, population, float(self.keep), float(self.other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +323,7 @@ class _BitVector:
     """What the unary encodings share: V independent yes/no channels, one a cell."""
 
     values: int
-    _law: _BinaryLaw = field(init=False, repr=False, compare=False)
+    _law: BinaryLaw = field(init=False, repr=False, compare=False)
 
     def bit_probability(self, output: int, truth: int) -> Fraction:
         """Return P[a cell's bit says `output` | its truth].
@@ -419,7 +356,7 @@ class _BitVector:
 
     def standard_deviation(self, count: int, population: int) -> float:
         """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
-        return _sd(count, population, float(self._law.given_yes), float(self._law.given_no))
+        return response_sd(count, population, float(self._law.given_yes), float(self._law.given_no))
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +375,7 @@ class MangatVector(_BitVector):
         """Check the probability."""
         object.__setattr__(self, "flip", require_open_unit("flip", flip))
         object.__setattr__(self, "values", require_at_least("values", values, 1))
-        object.__setattr__(self, "_law", _BinaryLaw(_ONE, self.flip))
+        object.__setattr__(self, "_law", BinaryLaw(_ONE, self.flip))
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
@@ -447,12 +384,12 @@ class MangatVector(_BitVector):
         Raises:
             MechanismError: V below 1, epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
-        return cls(_probability_above(epsilon, 0), values)
+        return cls(probability_above(epsilon, 0), values)
 
     @property
     def epsilon(self) -> float:
         """The one-sided loss ln(1/flip) of one visited place, rounded up."""
-        return _log_ratio_up(_ONE, self.flip)
+        return log_ratio_up(_ONE, self.flip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +409,7 @@ class OptimizedUnaryEncoding(_BitVector):
             raise MechanismError(f"flip is {exact}, allowed: 0 < flip < 1/2")
         object.__setattr__(self, "flip", exact)
         object.__setattr__(self, "values", require_at_least("values", values, 1))
-        object.__setattr__(self, "_law", _BinaryLaw(Fraction(1, 2), exact))
+        object.__setattr__(self, "_law", BinaryLaw(Fraction(1, 2), exact))
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
@@ -481,37 +418,9 @@ class OptimizedUnaryEncoding(_BitVector):
         Raises:
             MechanismError: V below 1, epsilon not in (0, 20], or too small for the grid of 10**-12.
         """
-        return cls(_probability_above(epsilon, 1), values)
+        return cls(probability_above(epsilon, 1), values)
 
     @property
     def epsilon(self) -> float:
         """The loss ln((1 - flip)/flip) of a one-hot truth that moves, rounded up."""
-        return _log_ratio_up(1 - self.flip, self.flip)
-
-
-def two_coin_sd(count: int, population: int, truth_probability: float, yes_probability: float) -> float:
-    """Return the sd of the two-coin estimate: sqrt(n A(1-A) + (N-n) B(1-B))/q."""
-    given_no = (1 - truth_probability) * yes_probability
-    return _sd(count, population, truth_probability + given_no, given_no)
-
-
-def warner_sd(epsilon: float, population: int) -> float:
-    """Return the sd of Warner's estimate, sqrt(N e**eps)/(e**eps - 1), the same for every count."""
-    keep = 1 / (1 + exp(-epsilon))
-    return _sd(0, population, keep, 1 - keep)
-
-
-def mangat_sd(epsilon: float, population: int, count: int) -> float:
-    """Return the sd of Mangat's estimate, sqrt((N-n) e**-eps/(1 - e**-eps))."""
-    return _sd(count, population, 1.0, exp(-epsilon))
-
-
-def k_ary_sd(epsilon: float, outputs: int, population: int, count: int) -> float:
-    """Return the sd of a cell of k-ary randomized response with k outputs."""
-    weight = exp(epsilon) + outputs - 1
-    return _sd(count, population, exp(epsilon) / weight, 1 / weight)
-
-
-def unary_sd(epsilon: float, population: int, count: int) -> float:
-    """Return the sd of a cell of the optimized unary encoding."""
-    return _sd(count, population, 0.5, 1 / (exp(epsilon) + 1))
+        return log_ratio_up(1 - self.flip, self.flip)
