@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -155,7 +155,10 @@ def _load_tls(config: AggregatorConfig) -> _Tls | None:
     peer_ca = _public_file(tls.aggregator_ca_file)
     return _Tls(
         devices=grpc.ssl_server_credentials(
-            [pair], root_certificates=_public_file(tls.device_ca_file), require_client_auth=True
+            # Aggregators' operators read releases there too; a session still needs a device's certificate.
+            [pair],
+            root_certificates=_public_file(tls.device_ca_file) + b"\n" + peer_ca,
+            require_client_auth=True,
         ),
         peers=grpc.ssl_server_credentials([pair], root_certificates=peer_ca, require_client_auth=True),
         client=grpc.ssl_channel_credentials(root_certificates=peer_ca, private_key=pair[0], certificate_chain=pair[1]),
@@ -181,7 +184,7 @@ async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> Non
 
 
 @contextlib.asynccontextmanager
-async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> AsyncIterator[Party]:
+async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> AsyncGenerator[Party, None]:
     """Open everything a party needs, and close it in the opposite order."""
     identity = build_identity(config)
     keys = KeyRing.load(config.keys.hpke_key_directory)

@@ -38,6 +38,7 @@ from fleetcount_aggregator.agreement import (
 )
 from fleetcount_aggregator.installation import install_from_leader
 from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.marks import check_mark
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
@@ -211,6 +212,7 @@ class Helper:
         await guarded(self._releasing.finish(task, request))
         self._party.failpoints.hit("helper.after_deliver_store")
         await self._party.store.purge(request.task_id)
+        log.info("task_released", task=str(request.task_id), name=task.task.name)
         return self._party.states[request.task_id]
 
     async def abort(self, caller: AggregatorId, request: AbortTask) -> State:

@@ -5,6 +5,7 @@ stores, sends or logs.
 """
 
 import asyncio
+import importlib
 import multiprocessing
 import os
 import signal
@@ -128,7 +129,9 @@ class ProcessWorkers:
 
     def _start(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(max_workers=self._count, mp_context=context, initializer=_begin_worker)
+        pool = ProcessPoolExecutor(max_workers=self._count, mp_context=context, initializer=_begin_worker)
+        pool.submit(_warm_up)
+        return pool
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """See `Workers.run`. Pure work may be repeated, so a broken pool is started again.
@@ -155,6 +158,11 @@ def _begin_worker() -> None:
     """Leave Ctrl-C and SIGTERM to the parent, and end with it, even when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+
+
+def _warm_up() -> None:
+    """Load what a release needs before the first one waits for it: SciPy takes a second."""
+    importlib.import_module("fleetcount_aggregator.publication")
 
 
 def _end_with_parent() -> None:
