@@ -1,0 +1,35 @@
+"""Say why a figure could not be computed.
+
+It must not carry data: a message names the value and the allowed range, never the record it came from.
+
+    AnalysisError            the caller asked for something that has no answer
+    +-- RangeError           a number lies outside its stated range
+    +-- ShapeError           two arguments do not have lengths that fit together
+    +-- TooLargeError        the exact computation would not fit into memory; the message names the closed form
+    +-- NoOptimumError       the linear-programming solver stopped without an optimum
+"""
+
+__all__ = ["AnalysisError", "NoOptimumError", "RangeError", "ShapeError", "TooLargeError"]
+
+
+class AnalysisError(ValueError):
+    """The base of every error that this package raises on purpose."""
+
+
+class RangeError(AnalysisError):
+    """A number lies outside its range; the message gives the number and the range."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(f"{name} is {value}; allowed is {allowed}")
+
+
+class ShapeError(AnalysisError):
+    """Two arguments do not have lengths that fit together."""
+
+
+class TooLargeError(AnalysisError):
+    """The exact computation would not fit into memory."""
+
+
+class NoOptimumError(AnalysisError):
+    """The linear-programming solver stopped without an optimum."""

@@ -1,0 +1,226 @@
+"""Turn what a release shows into unbiased estimates of the true counts, with their standard errors.
+
+It must not clamp or round: an unbiased estimate may be negative or a fraction, and clamping is for display only.
+
+Exact estimates (`Fraction`) go into the release record; the array functions (`*_cells`) serve simulation and figures:
+they take outputs of shape (..., cells) and give float64 of the same shape, so ten thousand releases are one call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fleetcount_analysis.channels import noise_sum
+from fleetcount_analysis.errors import RangeError, ShapeError
+
+__all__ = [
+    "CellEstimates",
+    "Direction",
+    "ResponseLaw",
+    "direct_cells",
+    "direct_estimates",
+    "one_sided_cells",
+    "response_cells",
+    "response_channel",
+    "response_estimates",
+    "response_participants",
+    "sampling_cells",
+    "sampling_estimates",
+    "unary_cells",
+]
+
+Floats = NDArray[np.float64]
+Direction = Literal["up", "down"]
+
+
+class ResponseLaw(Protocol):
+    """Be a randomized response with outputs 0..V, as `fleetcount_mechanisms.responses` defines them."""
+
+    @property
+    def values(self) -> int:
+        """Return V, the number of values without 0."""
+        ...
+
+    def probability(self, output: int, truth: int) -> Fraction:
+        """Return P[output | truth]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEstimates:
+    """Hold the estimated counts of cells and their standard errors, both in devices, float64, of one shape.
+
+    Raises:
+        ShapeError: the two shapes differ.
+    """
+
+    counts: Floats
+    standard_errors: Floats
+
+    def __post_init__(self) -> None:
+        if self.counts.shape != self.standard_errors.shape:
+            raise ShapeError(f"counts have shape {self.counts.shape}, standard errors {self.standard_errors.shape}")
+
+
+def sampling_estimates(difference: Sequence[int], sampling_rate: Fraction) -> list[Fraction]:
+    """Return Nhat_v = Y_v / p for the cells 1..V of a sampling release (privacy.md 1).
+
+    Raises:
+        RangeError: the sampling rate is outside (0, 1].
+    """
+    _check_rate(sampling_rate)
+    return [Fraction(output) / sampling_rate for output in difference]
+
+
+def direct_estimates(outputs: Sequence[int]) -> list[Fraction]:
+    """Return the outputs of a `direct` release: truth plus symmetric noise is its own unbiased estimate."""
+    return [Fraction(output) for output in outputs]
+
+
+def response_participants(outputs: Sequence[int], response: ResponseLaw) -> int:
+    """Return Nhat, the sum of the (noised) outputs 0..V; unbiased, and exact where no noise was added.
+
+    Raises:
+        ShapeError: there are not V+1 outputs.
+    """
+    if len(outputs) != response.values + 1:
+        raise ShapeError(f"a response release has {len(outputs)} outputs; allowed is V+1 = {response.values + 1}")
+    return sum(outputs)
+
+
+def response_channel(response: ResponseLaw) -> tuple[Fraction, Fraction]:
+    """Return (P, Q), the probabilities of answering v when the truth is v and when it is anything else.
+
+    Raises:
+        RangeError: P <= Q, or the law tells other values apart, so that the pair does not describe it.
+    """
+    hit, miss = response.probability(1, 1), response.probability(1, 0)
+    if response.values > 1 and {response.probability(1, 2), response.probability(2, 1)} != {miss}:
+        raise RangeError("response law", "uneven between the other values", "one P[v | other truth] for all values")
+    if not miss < hit:
+        raise RangeError("P[v | v]", hit, f"above P[v | other truth] = {miss}")
+    return hit, miss
+
+
+def response_estimates(outputs: Sequence[int], response: ResponseLaw) -> list[Fraction]:
+    """Return nhat_v = (Y_v - Q Nhat)/(P - Q) for v = 1..V from the noised counts of the outputs 0..V.
+
+    For Mangat (P = 1, Q = q) this is (Y_1 (1-q) - q Y_0)/(1-q). Unbiased for any zero-mean noise on the outputs,
+    because it is linear. Source: privacy.md 2, with N replaced by the sum of the outputs, since N itself is never
+    published.
+
+    Raises:
+        ShapeError: there are not V+1 outputs.
+        RangeError: the law has P <= Q.
+    """
+    participants = response_participants(outputs, response)
+    hit, miss = response_channel(response)
+    return [(output - miss * participants) / (hit - miss) for output in outputs[1:]]
+
+
+def sampling_cells(
+    difference: ArrayLike, sampling_rate: Fraction, noise_epsilon: Fraction | None, aggregators: int
+) -> CellEstimates:
+    """Return Y/p and sqrt(n (1-p)/p + k VarZ/p^2), n taken as the estimate clamped at 0 (privacy.md 1.2).
+
+    Raises:
+        RangeError: a parameter is outside its range.
+    """
+    _check_rate(sampling_rate)
+    p = float(sampling_rate)
+    counts = np.asarray(difference, dtype=np.float64) / p
+    variance = np.maximum(counts, 0) * (1 - p) / p + noise_sum(noise_epsilon, aggregators).variance / p**2
+    return CellEstimates(counts=counts, standard_errors=np.sqrt(variance))
+
+
+def direct_cells(outputs: ArrayLike, noise_epsilon: Fraction | None, aggregators: int) -> CellEstimates:
+    """Return the outputs of a two-sided geometric release and sqrt(k VarZ).
+
+    Raises:
+        RangeError: a parameter is outside its range.
+    """
+    return sampling_cells(outputs, Fraction(1), noise_epsilon, aggregators)
+
+
+def response_cells(
+    outputs: ArrayLike, response: ResponseLaw, noise_epsilon: Fraction | None, aggregators: int
+) -> CellEstimates:
+    """Return the estimates of cells 1..V (last axis) from the noised counts of outputs 0..V of any `ResponseLaw`.
+
+    The standard error is the root of [n P(1-P) + (N-n) Q(1-Q) + K VarZ ((1-Q)^2 + V Q^2)]/(P-Q)^2, see
+    `intervals.response_intervals`, with n and N taken as their estimates, n clamped into [0, N].
+
+    Raises:
+        ShapeError: the last axis is not V+1 long.
+        RangeError: a parameter is outside its range.
+    """
+    counted = np.asarray(outputs, dtype=np.float64)
+    if counted.shape[-1] != response.values + 1:
+        raise ShapeError(f"the last axis has {counted.shape[-1]} outputs; allowed is V+1 = {response.values + 1}")
+    exact_hit, exact_miss = response_channel(response)
+    hit, miss = float(exact_hit), float(exact_miss)
+    participants = counted.sum(axis=-1, keepdims=True)
+    counts = (counted[..., 1:] - miss * participants) / (hit - miss)
+    noise = noise_sum(noise_epsilon, aggregators).variance * ((1 - miss) ** 2 + response.values * miss**2)
+    return CellEstimates(counts=counts, standard_errors=_response_errors(counts, participants, hit, miss, noise))
+
+
+def unary_cells(
+    bits: ArrayLike,
+    participants: ArrayLike,
+    hit: Fraction,
+    miss: Fraction,
+    noise_epsilon: Fraction | None = None,
+    aggregators: int = 1,
+) -> CellEstimates:
+    """Return the estimates of cells whose bits are randomized one by one (OUE with P = 1/2, vector Mangat with P = 1).
+
+    `bits` counts the set bits, `participants` the devices (or an unbiased estimate with the same noise, broadcast). The
+    estimate is (Y - Q N)/(P - Q); its noise variance is K VarZ (1 + Q^2)/(P-Q)^2. Source: privacy.md 2.
+
+    Raises:
+        RangeError: not 0 <= Q < P <= 1.
+    """
+    if not 0 <= miss < hit <= 1:
+        raise RangeError("channel (Q, P)", f"({miss}, {hit})", "0 <= Q < P <= 1")
+    p, q = float(hit), float(miss)
+    total = np.asarray(participants, dtype=np.float64)
+    counts = np.asarray((np.asarray(bits, dtype=np.float64) - q * total) / (p - q), dtype=np.float64)
+    noise = noise_sum(noise_epsilon, aggregators).variance * (1 + q**2)
+    return CellEstimates(counts=counts, standard_errors=_response_errors(counts, total, p, q, noise))
+
+
+def one_sided_cells(outputs: ArrayLike, epsilon: Fraction, aggregators: int, direction: Direction) -> CellEstimates:
+    """Return outputs of asymmetric geometric noise less (or plus) its mean k q/(1-q), and the error sqrt(k q)/(1-q).
+
+    "up" is noise >= 0 (decreasing counts), "down" noise <= 0. q = exp(-epsilon). Unbiased before the cut at n or at 0,
+    which moves a count by less than k q/(1-q) and only beside the cut. Source: privacy.md 3, [ADP] AGeo.
+
+    Raises:
+        RangeError: epsilon is not positive, or fewer than 1 aggregator.
+    """
+    if epsilon <= 0 or aggregators < 1:
+        raise RangeError(
+            "(epsilon, aggregators)", f"({epsilon}, {aggregators})", "epsilon above 0, aggregators 1 or more"
+        )
+    keep = -np.expm1(-float(epsilon))
+    mean = aggregators * (1 - keep) / keep
+    counts = np.asarray(outputs, dtype=np.float64) + (-mean if direction == "up" else mean)
+    error = np.sqrt(aggregators * (1 - keep)) / keep
+    return CellEstimates(counts=counts, standard_errors=np.full(counts.shape, error))
+
+
+def _response_errors(counts: Floats, participants: Floats, hit: float, miss: float, noise: float) -> Floats:
+    total = np.maximum(participants, 0)
+    inside = np.clip(counts, 0, total)
+    variance = inside * hit * (1 - hit) + (total - inside) * miss * (1 - miss) + noise
+    return np.asarray(np.sqrt(variance) / (hit - miss), dtype=np.float64)
+
+
+def _check_rate(sampling_rate: Fraction) -> None:
+    if not 0 < sampling_rate <= 1:
+        raise RangeError("sampling rate", sampling_rate, "above 0 and at most 1")

@@ -1,0 +1,374 @@
+"""Give every published count its interval, from the exact channel or in closed form.
+
+It must not change an estimate, and its results are functions of the public release alone: every aggregator computes the
+same.
+
+An interval inverts two one-sided tests at t = (1 - level)/2 each (privacy.md 1.2):
+{ n >= 0 : P_n[Y >= y] > t and P_n[Y <= y] > t }. Both tails are monotone in n, so both ends are found by a bracketing
+search. The true count is inside with probability at least the level, whatever it is. Where no n >= 0 passes (an output
+far below zero), the interval is the nearest possible count, (0, 0) or (upper_limit, upper_limit).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from fleetcount_analysis.channels import LARGEST_COUNT, NoiseSum, ResponseChannel, SamplingChannel, noise_sum
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.estimates import ResponseLaw, response_channel, response_participants
+
+__all__ = [
+    "closed_form_intervals",
+    "direct_intervals",
+    "one_sided_intervals",
+    "response_intervals",
+    "sampling_intervals",
+    "simultaneous_level",
+    "sum_interval",
+    "unary_intervals",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Score = Callable[[Integers, Integers], Floats]
+
+_UNBOUNDED = 1 << 60
+_NEWTON_TURNS = 8
+_LARGEST_ESTIMATE = 10**15
+
+_EXACT_PARTICIPANTS = 4096
+"""Up to here a response without central noise is inverted exactly; the normal form costs less and errs less above."""
+
+
+def sampling_intervals(
+    difference: Sequence[int],
+    sampling_rate: Fraction,
+    noise_epsilon: Fraction | None,
+    aggregators: int,
+    level: Fraction,
+    upper_limit: int | None = None,
+) -> list[tuple[int, int]]:
+    """Return the exact two-sided interval of the true count of every cell, from the raw noised difference Y.
+
+    Computed by every aggregator for the release record, and by any reader of it. Counts in devices; `upper_limit` is a
+    public bound on a count. `noise_epsilon` None is the `exact` release kind, which has no noise. Source: privacy.md
+    1.2.
+
+    Raises:
+        RangeError: an output above 10^12 in size, a rate outside (0, 1], a level outside (0, 1), no aggregator.
+    """
+    tail = _tail_of(level)
+    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
+    return _channel_intervals(difference, SamplingChannel(sampling_rate=sampling_rate, noise=noise), tail, upper_limit)
+
+
+def sum_interval(
+    difference: Sequence[int],
+    sampling_rate: Fraction,
+    noise_epsilon: Fraction | None,
+    aggregators: int,
+    level: Fraction,
+    upper_limit: int | None = None,
+) -> tuple[int, int]:
+    """Return the exact interval of the sum of the true counts of the given cells.
+
+    A device sits in one cell, so the sum of the outputs is Bin(sum of counts, p) with one noise a cell and aggregator:
+    the same channel with more noises. Narrower than the sum of the cells' intervals.
+
+    Raises:
+        RangeError: as `sampling_intervals`.
+        TooLargeError: more than 256 noises in all of epsilon so small that their law reaches beyond 2^21.
+        ShapeError: no cell.
+    """
+    if len(difference) == 0:
+        raise ShapeError("the sum has 0 cells; allowed is 1 or more")
+    terms = _checked_aggregators(aggregators) * len(difference)
+    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise_sum(noise_epsilon, terms))
+    return _channel_intervals([sum(difference)], channel, _tail_of(level), upper_limit)[0]
+
+
+def direct_intervals(
+    outputs: Sequence[int], noise_epsilon: Fraction | None, aggregators: int, level: Fraction
+) -> list[tuple[int, int]]:
+    """Return the exact interval of every cell of a `direct` release: Y = n + noise, p = 1.
+
+    Raises:
+        RangeError: as `sampling_intervals`.
+    """
+    return sampling_intervals(outputs, Fraction(1), noise_epsilon, aggregators, level)
+
+
+def response_intervals(
+    outputs: Sequence[int],
+    response: ResponseLaw,
+    noise_epsilon: Fraction | None,
+    aggregators: int,
+    level: Fraction,
+) -> list[tuple[int, int]]:
+    """Return the interval of cells 1..V of a `response` release, from the noised counts of the outputs 0..V.
+
+    With P = P[v | v], Q = P[v | other], Nhat the sum of all outputs and K the number of noises on one output, the
+    estimate nhat = (Y_v - Q Nhat)/(P - Q) has, at true count n,
+
+        variance = [ n P(1-P) + (N-n) Q(1-Q) + K VarZ ((1-Q)^2 + V Q^2) ] / (P-Q)^2
+
+    because the noise of output v enters with weight 1-Q and that of each of the V others with -Q. The interval is the
+    set of n with |nhat - n| <= z sd(n), a quadratic in n (Wilson's score form), with N replaced by Nhat and z corrected
+    for the kurtosis g (at most 3) of the noise by Cornish and Fisher, z + (z^3 - 3z) g/24. Without central noise and
+    with at most 4,096 participants, N is known and the law Bin(n, P) + Bin(N-n, Q) is inverted exactly instead.
+
+    Raises:
+        RangeError: as `sampling_intervals`.
+        ShapeError: the outputs are not V+1 numbers.
+    """
+    tail = _tail_of(level)
+    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
+    participants = response_participants(outputs, response)
+    hit, miss = response_channel(response)
+    cells = _checked_outputs(outputs[1:])
+    weights = tuple(float((1 - miss) ** power + response.values * miss**power) for power in (2, 4))
+    return _binary_intervals(cells, participants, (hit, miss), noise, (weights[0], weights[1]), tail)
+
+
+def unary_intervals(
+    bits: Sequence[int],
+    participants: int,
+    hit: Fraction,
+    miss: Fraction,
+    noise_epsilon: Fraction | None,
+    aggregators: int,
+    level: Fraction,
+) -> list[tuple[int, int]]:
+    """Return the interval of every cell whose bits are randomized one by one (vector Mangat with P = 1, OUE).
+
+    `bits` and `participants` carry one noise an aggregator each: the score form of `response_intervals` with the noise
+    variance K VarZ (1 + Q^2). Without noise and with at most 4,096 participants exact.
+
+    Raises:
+        RangeError: as `sampling_intervals`, or not 0 <= Q < P <= 1.
+    """
+    tail = _tail_of(level)
+    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
+    if not 0 <= miss < hit <= 1:
+        raise RangeError("channel (Q, P)", f"({miss}, {hit})", "0 <= Q < P <= 1")
+    weights = (1 + float(miss) ** 2, 1 + float(miss) ** 4)
+    return _binary_intervals(_checked_outputs(bits), participants, (hit, miss), noise, weights, tail)
+
+
+def one_sided_intervals(
+    outputs: Sequence[int], epsilon: Fraction, aggregators: int, level: Fraction
+) -> list[tuple[int, int]]:
+    """Return [Y - m, Y] for every output of k one-sided geometric noises >= 0 (AGeo): the upper end is never wrong.
+
+    m is the smallest number with P[noise <= m] >= level, the noise negative binomial with k successes and ratio
+    q = exp(-epsilon), clamped at 0. Source: privacy.md 3.
+
+    Raises:
+        RangeError: as `sampling_intervals`, or epsilon is not positive.
+    """
+    _tail_of(level)
+    if epsilon <= 0:
+        raise RangeError("epsilon", epsilon, "above 0")
+    keep = -math.expm1(-float(epsilon))
+    reach = int(stats.nbinom.ppf(float(level), _checked_aggregators(aggregators), keep))
+    values = _checked_outputs(outputs)
+    return _whole(values - reach, values, None)
+
+
+def closed_form_intervals(
+    difference: Sequence[int] | Integers,
+    sampling_rate: Fraction,
+    noise_epsilon: Fraction | None,
+    aggregators: int,
+    level: Fraction,
+) -> tuple[Floats, Floats]:
+    """Return the lower and upper ends, in devices, of the normal interval of privacy.md 1.2, for display or speed.
+
+    n = [ (2x + c1) -+ sqrt((2x + c1)^2 - 4(x^2 - c0)) ] / 2, x = y/p, c1 = z^2 (1-p)/p, c0 = z^2 k VarZ/p^2, clamped at
+    0.
+
+    Raises:
+        RangeError: as `sampling_intervals`.
+    """
+    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
+    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise)
+    low, high = _closed_form(_checked_outputs(difference), channel, _tail_of(level))
+    return np.maximum(low, 0), np.maximum(high, 0)
+
+
+def simultaneous_level(level: Fraction, cells: int) -> Fraction:
+    """Return the level each of `cells` intervals needs so that all hold at once with `level` (Bonferroni).
+
+    Raises:
+        RangeError: the level is outside (0, 1), or there is no cell.
+    """
+    _tail_of(level)
+    if cells < 1:
+        raise RangeError("number of cells", cells, "1 or more")
+    return 1 - (1 - level) / cells
+
+
+def _channel_intervals(
+    outputs: Sequence[int], channel: SamplingChannel, tail: float, upper_limit: int | None
+) -> list[tuple[int, int]]:
+    if upper_limit is not None and not 0 <= upper_limit <= LARGEST_COUNT:
+        raise RangeError("upper limit", upper_limit, f"0 to {LARGEST_COUNT}")
+    values, place = np.unique(_checked_outputs(outputs), return_inverse=True)
+    if values.size and int(np.max(np.abs(values))) > channel.sampling_rate * _LARGEST_ESTIMATE:
+        raise RangeError("estimate", f"above {_LARGEST_ESTIMATE} in size", f"up to {_LARGEST_ESTIMATE}")
+    if channel.sampling_rate == 1:
+        reach = channel.noise.central_reach(tail)
+        low, high = values - reach, values + reach
+    else:
+        low, high = _inverted(values, channel, tail, _closed_form(values, channel, tail))
+    return _whole(low[place], high[place], upper_limit)
+
+
+def _whole(low: NDArray[Any], high: NDArray[Any], upper_limit: int | None) -> list[tuple[int, int]]:
+    """Return whole ends inside [0, upper_limit] as Python integers."""
+    limit = np.iinfo(np.int64).max // 2 if upper_limit is None else upper_limit
+    ends = (np.clip(end, 0, limit).astype(np.int64).tolist() for end in (low, high))
+    return list(zip(*ends, strict=True))
+
+
+def _inverted(
+    values: Integers, channel: SamplingChannel | ResponseChannel, tail: float, near: tuple[Floats, Floats]
+) -> tuple[Integers, Integers]:
+    """Return the first n whose upper tail exceeds `tail` and the last n whose lower tail does, searched from `near`.
+
+    The normal quantile of a tail is nearly linear in n, with slope 2z over the width of the interval.
+    """
+    z = -float(special.ndtri(tail))
+    slope = 2 * z / np.maximum(near[1] - near[0], 1)
+
+    def upper(n: Integers, rows: Integers) -> Floats:
+        return np.asarray(special.ndtri(channel.upper_tail(n, values[rows])) + z, dtype=np.float64)
+
+    def lower(n: Integers, rows: Integers) -> Floats:
+        return np.asarray(-z - special.ndtri(channel.lower_tail(n, values[rows])), dtype=np.float64)
+
+    # An n passes the upper test where the score is above 0, and fails the lower one where the score is 0 or more.
+    low = _first_at_least(upper, near[0], slope, strictly=True)
+    return low, _first_at_least(lower, near[1], slope, strictly=False) - 1
+
+
+def _first_at_least(score: Score, near: Floats, slope: Floats, *, strictly: bool) -> Integers:
+    """Return, for every row, the smallest n >= 0 whose score, increasing in n, is at least 0 (above 0 if `strictly`).
+
+    `score(n, rows)` is asked only about the rows still open. Newton steps of fixed slope, rounded to the far side of
+    the root, close a bracket of width 1 in three or four turns; a row that is still open after eight is bisected.
+    """
+    low = np.full(near.size, -1, dtype=np.int64)
+    high = np.full(near.size, _UNBOUNDED, dtype=np.int64)
+    rows, n = np.arange(near.size), np.clip(np.rint(near), 0, _UNBOUNDED // 2).astype(np.int64)
+    turn = 0
+    while rows.size:
+        value = score(n, rows)
+        true = value > 0 if strictly else value >= 0
+        high[rows[true]], low[rows[~true]] = n[true], n[~true]
+        still = high[rows] - low[rows] > 1
+        n, value, rows = n[still], value[still], rows[still]
+        turn += 1
+        n = _next_guess(n, value / slope[rows], low[rows], high[rows], turn)
+    return high
+
+
+def _next_guess(n: Integers, distance: Floats, low: Integers, high: Integers, turn: int) -> Integers:
+    """Return the next n to ask about, strictly between `low` and `high`; `distance` is how far n lies past the root."""
+    stride = 4.0**turn
+    bounded = np.where(np.isfinite(distance), distance, np.copysign(stride, distance))
+    root = n - np.clip(bounded, -_UNBOUNDED / 4, _UNBOUNDED / 4)
+    guess = np.where(n == high, np.floor(root), np.ceil(root))
+    if turn > _NEWTON_TURNS:
+        gallop = np.where(high == _UNBOUNDED, low + stride, (low + high) // 2)
+        guess = np.where(low < 0, np.maximum(high // 2, 0), gallop)
+    inside = np.clip(np.clip(guess, 0, _UNBOUNDED // 2).astype(np.int64), low + 1, high - 1)
+    return np.asarray(inside, dtype=np.int64)
+
+
+def _closed_form(values: Integers, channel: SamplingChannel, tail: float) -> tuple[Floats, Floats]:
+    """Return both ends before clamping."""
+    p = float(channel.sampling_rate)
+    z2 = float(special.ndtri(tail)) ** 2
+    x = values / p
+    c1, c0 = z2 * (1 - p) / p, z2 * channel.noise.variance / p**2
+    middle = x + c1 / 2
+    half = np.sqrt(np.maximum(middle**2 - x**2 + c0, 0))
+    return middle - half, middle + half
+
+
+def _binary_intervals(
+    cells: Integers,
+    participants: int,
+    channel: tuple[Fraction, Fraction],
+    noise: NoiseSum,
+    weights: tuple[float, float],
+    tail: float,
+) -> list[tuple[int, int]]:
+    """Return the exact intervals where N is known and small, the score intervals elsewhere."""
+    hit, miss = channel
+    low, high = _score_ends(cells, participants, (float(hit), float(miss)), noise, weights, tail)
+    if not noise.is_zero or not 0 <= participants <= _EXACT_PARTICIPANTS:
+        return _whole(np.floor(low), np.ceil(high), None)
+    values, first, place = np.unique(cells, return_index=True, return_inverse=True)
+    exact = ResponseChannel(hit=hit, miss=miss, participants=participants)
+    low_end, high_end = _inverted(values, exact, tail, (low[first], high[first]))
+    return _whole(low_end[place], high_end[place], participants)
+
+
+def _score_ends(
+    cells: Integers,
+    participants: int,
+    channel: tuple[float, float],
+    noise: NoiseSum,
+    weights: tuple[float, float],
+    tail: float,
+) -> tuple[Floats, Floats]:
+    """Solve (nhat - n)^2 = z^2 (slope n + constant) for n, with the constant at Nhat; see `response_intervals`.
+
+    `weights` are the sums of the squares and of the fourth powers of what the noises enter the estimate with, times
+    P-Q.
+    """
+    hit, miss = channel
+    second, fourth = weights
+    gap, total = hit - miss, max(participants, 0)
+    slope = (hit * (1 - hit) - miss * (1 - miss)) / gap**2
+    constant = (total * miss * (1 - miss) + second * noise.variance) / gap**2
+    estimate = (cells - miss * participants) / gap
+    spread = np.maximum(constant + slope * np.clip(estimate, 0, total), 1e-12)
+    kurtosis = np.minimum(fourth * noise.fourth_cumulant / gap**4 / spread**2, 3)
+    z = -float(special.ndtri(tail))
+    z2 = (z + (z**3 - 3 * z) / 24 * kurtosis) ** 2
+    middle = estimate + z2 * slope / 2
+    half = np.sqrt(np.maximum(middle**2 - estimate**2 + z2 * constant, 0))
+    return middle - half, middle + half
+
+
+def _checked_outputs(outputs: Sequence[int] | Integers) -> Integers:
+    """Return the outputs as int64.
+
+    Raises:
+        RangeError: one is above 10^12 in size.
+    """
+    for output in outputs:
+        if not -LARGEST_COUNT <= output <= LARGEST_COUNT:
+            raise RangeError("output", output, f"-{LARGEST_COUNT} to {LARGEST_COUNT}")
+    return np.array(outputs, dtype=np.int64)
+
+
+def _checked_aggregators(aggregators: int) -> int:
+    if not 1 <= aggregators <= 255:
+        raise RangeError("number of aggregators", aggregators, "1 to 255")
+    return aggregators
+
+
+def _tail_of(level: Fraction) -> float:
+    """Return t = (1 - level)/2."""
+    if not 0 < level < 1:
+        raise RangeError("confidence level", level, "above 0 and below 1")
+    return float((1 - level) / 2)
