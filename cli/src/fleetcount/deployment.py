@@ -21,8 +21,17 @@ from fleetcount_protocol.task import Aggregator, HpkeKey
 
 from fleetcount.descriptors import encode_descriptor, toml_text
 from fleetcount.files import write_file
+from fleetcount.readers import reader_toml
 
-__all__ = ["AggregatorPlan", "Authorities", "Deployment", "free_ports", "write_aggregators", "write_device"]
+__all__ = [
+    "AggregatorPlan",
+    "Authorities",
+    "Deployment",
+    "free_ports",
+    "write_aggregators",
+    "write_analyst",
+    "write_device",
+]
 
 HPKE_KEY_ID: Final = 1
 _DIRECTORY_MODE: Final = 0o700
@@ -207,6 +216,26 @@ def _aggregator_toml(deployment: Deployment, position: int, largest_epsilon: str
             ]
     rows += ["", "[limits]", f'largest_epsilon = "{largest_epsilon}"', f"smallest_min_batch_size = {smallest_batch}"]
     return "\n".join(rows) + "\n"
+
+
+def write_analyst(deployment: Deployment) -> Path:
+    """Write the folder of an analyst, who may read releases; return its configuration file.
+
+    Raises:
+        UsageError: a file that is there already.
+        MachineError: the disk does not take it.
+    """
+    directory = deployment.root / "analyst"
+    credential = deployment.authorities.devices.issue_device()
+    try:
+        directory.mkdir(mode=_DIRECTORY_MODE)
+        save_certificates(directory / "analyst.crt", [credential.certificate])
+        save_private_key(directory / "analyst.key", credential.private_key)
+    except OSError as error:
+        raise MachineError(f"{error.filename or directory}: {error.strerror}") from error
+    text = reader_toml(deployment.name, deployment.aggregators)
+    write_file(directory / "analyst.toml", text.encode(), overwrite=False)
+    return directory / "analyst.toml"
 
 
 def write_device(deployment: Deployment, number: int, *, transport: str) -> Path:

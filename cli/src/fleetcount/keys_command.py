@@ -58,6 +58,7 @@ def init(**options: Any) -> None:
     OUTPUT/ca/                        the authorities (their .key files enrol others: keep them apart)
     OUTPUT/alpha/aggregator.toml      for `fleetcount aggregator serve --config`
     OUTPUT/alpha.descriptor.toml      public: for whoever writes tasks
+    OUTPUT/analyst/analyst.toml       for `fleetcount task release --config`
     OUTPUT/devices/0001/device.toml   for `fleetcount device run --config`
 
     Private files get mode 0600. Nothing is overwritten.
@@ -107,7 +108,7 @@ def _write(request: _Request, ids: Sequence[str], operators: Sequence[str]) -> N
     from fleetcount_protocol.ids import AggregatorId
 
     # Loads cryptography: only when keys are really made.
-    from fleetcount.deployment import AggregatorPlan, free_ports, write_aggregators, write_device
+    from fleetcount.deployment import AggregatorPlan, free_ports, write_aggregators, write_analyst, write_device
 
     count, base = len(ids), request.base_port
     ports = free_ports(request.host, 2 * count) if base == 0 else [base + i for i in range(count)]
@@ -129,6 +130,7 @@ def _write(request: _Request, ids: Sequence[str], operators: Sequence[str]) -> N
         mqtt_broker=request.broker,
         largest_epsilon=str(request.largest_epsilon),
     )
+    write_analyst(written)
     for number in range(1, request.devices + 1):
         write_device(written, number, transport=request.transport)
 
@@ -146,7 +148,7 @@ def _ids(text: str) -> list[str]:
             raise UsageError(f"--aggregators: {error}") from error
     if len(set(names)) < len(names):
         raise UsageError(f"--aggregators is {text!r}; every id must be another one")
-    if taken := set(names) & {"ca", "devices"}:
+    if taken := set(names) & {"ca", "devices", "analyst"}:
         raise UsageError(f"--aggregators names {taken.pop()!r}, which is the name of another folder there")
     return names
 

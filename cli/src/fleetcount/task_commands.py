@@ -5,15 +5,22 @@ Each sub-command is one party's step; what they share are files and the aggregat
 
 import secrets
 import time
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from fleetcount_protocol.errors import UsageError
 
-from fleetcount.exits import one_line
+from fleetcount.exits import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line
+from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import LazyGroup
-from fleetcount.numbers import EPSILON
+from fleetcount.numbers import EPSILON, Count
+
+if TYPE_CHECKING:  # `fleetcount task --help` starts without cryptography.
+    from fleetcount_protocol.ids import AggregatorId
+    from fleetcount_protocol.messages import TaskStatus
 
 __all__ = ["task"]
 
@@ -93,3 +100,90 @@ def submit(config_path: Path, path: Path) -> None:
     _check_task_name(path)
     target = submit_task(path, operator_of(config_path), time.time())
     click.echo(f"submitted {target}")
+
+
+@task.command("status", short_help="How far a task is at every aggregator.")
+@_CONFIG
+@click.option("--task", "path", required=True, metavar="NAME.task", type=_FILE, help="The task's file.")
+def status(config_path: Path, path: Path) -> None:
+    """Ask every aggregator for its state, what it refused and why, and whether their set digests are equal.
+
+    Run by an operator, with its aggregator's configuration. Exit code 0 when all answered and agree, 1 when digests
+    differ, 3 when the task was aborted somewhere, 4 when one cannot be reached.
+    """
+    import asyncio
+
+    from fleetcount.readers import ask_statuses
+    from fleetcount.task_files import read_task
+
+    question = read_task(path).task
+    answers = asyncio.run(ask_statuses(config_path, question))
+    for name, answer in answers.items():
+        click.echo(one_line(f"{name:<12} {answer if isinstance(answer, str) else _status_text(answer)}"))
+    _conclude(answers)
+
+
+def _status_text(answer: "TaskStatus") -> str:
+    parts = [answer.state.value + (f" ({answer.abort_reason})" if answer.abort_reason else "")]
+    if answer.set_digest is not None:
+        parts.append(f"set {answer.set_digest.hex()[:16]}")
+    refused = ", ".join(f"{reason.label} {count}" for reason, count in answer.rejections)
+    parts.append(f"refused: {refused or 'none'}")
+    return "  ".join(parts)
+
+
+def _conclude(answers: "Mapping[AggregatorId, TaskStatus | str]") -> None:
+    statuses = [answer for answer in answers.values() if not isinstance(answer, str)]
+    digests = {answer.set_digest for answer in statuses if answer.set_digest is not None}
+    if len(digests) > 1:
+        raise CheckFailedError("the aggregators' set digests differ; nothing can be released")
+    if digests:
+        click.echo("set digests: equal")
+    for answer in statuses:
+        if answer.abort_reason:
+            raise RefusedByPolicyError(f"the task was aborted: {answer.abort_reason}")
+    silent = [str(name) for name, answer in answers.items() if isinstance(answer, str)]
+    if silent:
+        raise CannotReachError(f"no status from {', '.join(silent)}")
+
+
+@task.command("release", short_help="Fetch, check and show the signed result.")
+@click.option("--task", "path", required=True, metavar="NAME.task", type=_FILE, help="The task's file.")
+@click.option(
+    "--config",
+    "config_path",
+    required=True,
+    metavar="FILE.toml",
+    type=_FILE,
+    help="Who asks: an analyst's configuration (keys init writes one) or a device's.",
+)
+@click.option("--output", required=True, metavar="DIR", type=_FILE, help="Where release.json goes.")
+@click.option("--wait", "wait_s", type=Count(0, 86_400), default=0, show_default=True, help="Wait so many seconds.")
+def release(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
+    """Fetch the signed record, verify every aggregator's signature, and write release.json.
+
+    Prints the table and the privacy statement. Exit code 3 when the task is not released yet or was aborted.
+    """
+    import asyncio
+
+    from fleetcount_protocol.release import record_to_json
+
+    from fleetcount.readers import ask_release, read_reader
+    from fleetcount.release_report import checked_record, statement_lines, table_lines
+    from fleetcount.task_files import read_task
+
+    check_output_directory(output)
+    question = read_task(path).task
+    reader = read_reader(config_path)
+    deadline = time.monotonic() + wait_s
+    while True:
+        answer = asyncio.run(ask_release(reader, question))
+        if answer.record or answer.abort_reason or time.monotonic() >= deadline:
+            break
+        time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+    record = checked_record(answer, question, reader.trusted)
+    with staged_directory(output) as stage:
+        (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
+    for line in [*table_lines(record), "", *statement_lines(record)]:
+        click.echo(line)
+    click.echo(f"\nwrote {output / 'release.json'}, signed by all {len(answer.signatures)} aggregators")

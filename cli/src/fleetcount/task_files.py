@@ -191,7 +191,8 @@ def describe_task(signed: SignedTask) -> list[str]:
     lines = [
         f"task {task.name!r} {task.task_id}",
         f"asks {task.signal} in {task.values} values, mode {task.mode.name.lower()}, deployment {task.deployment!r}",
-        f"round one {utc(task.round_one_opens)} to {utc(task.round_one_closes)}, last close {utc(task.round_two_closes)}",
+        f"round one {utc(task.round_one_opens)} to {utc(task.round_one_closes)}, "
+        f"last close {utc(task.round_two_closes)}",
         f"at least {task.min_batch_size} reports; release {task.release.kind.name.lower()}",
         "aggregators: " + "; ".join(who),
     ]

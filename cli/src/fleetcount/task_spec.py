@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_client.toml_table import Table
-from fleetcount_mechanisms.losses import neighbours_of, noise_epsilon_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -21,6 +20,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task import Aggregator, Mode, Release, ReleaseKind, Response, Task, UploadStyle
 
 from fleetcount.descriptors import parse_toml, read_descriptor
+from fleetcount.noise_plan import planned_noise
 
 __all__ = ["read_spec"]
 
@@ -289,12 +289,7 @@ def _noise(
     if epsilon is None and table.has("noise_epsilon"):
         return table.fraction("noise_epsilon", _LARGEST)
     target = epsilon if epsilon is not None else table.fraction("epsilon", _LARGEST)
-    if isinstance(mechanism, SamplingDie):
-        return noise_epsilon_for(target, mechanism.sampling_rate, neighbours_of(values))
-    if mechanism is None and kind is ReleaseKind.GEOMETRIC:
-        # Without sampling one device moves two of the outputs 0..V by one each.
-        return target / 2
-    return target
+    return planned_noise(mechanism, values, kind, target)
 
 
 def _aggregators(path: Path, root: Table) -> tuple[Aggregator, ...]:

@@ -1,0 +1,65 @@
+"""What the demo leaves behind: release.json, comparison.csv, and a picture as SVG and PNG.
+
+Writes into a directory it is given; the caller makes it appear whole or not at all.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleetcount_protocol.domain import SquareGrid
+from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
+
+__all__ = ["comparison_csv", "covered", "write_outputs"]
+
+
+def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
+    """Return cell,truth,estimate,low,high for every cell, in the task's order."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["cell", "truth", "estimate", "low", "high"])
+    for cell, truth in zip(record.cells, truths, strict=True):
+        writer.writerow([cell.label, truth, decimal_text(cell.estimate), cell.low, cell.high])
+    return text.getvalue()
+
+
+def covered(record: ReleaseRecord, truths: Sequence[int]) -> int:
+    """Return how many truths lie inside their interval."""
+    return sum(cell.low <= truth <= cell.high for cell, truth in zip(record.cells, truths, strict=True))
+
+
+def write_outputs(directory: Path, record: ReleaseRecord, signatures: Sequence[bytes], truths: Sequence[int]) -> None:
+    """Write all files of a demo into an empty directory."""
+    (directory / "release.json").write_text(record_to_json(record, signatures), encoding="utf-8")
+    (directory / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
+    _picture(directory / "map", record, truths)
+
+
+def _picture(stem: Path, record: ReleaseRecord, truths: Sequence[int]) -> None:
+    # Matplotlib takes a second to load: after the work, not before it.
+    from fleetcount_analysis.figures import GridGeometry, bars_with_intervals, count_map, save_figure
+
+    numbers: dict[str, Sequence[float]] = {
+        "estimate": [float(cell.estimate) for cell in record.cells],
+        "low": [float(cell.low) for cell in record.cells],
+        "high": [float(cell.high) for cell in record.cells],
+        "truth": [float(truth) for truth in truths],
+    }
+    domain, title = record.task.domain, _title(record)
+    if isinstance(domain, SquareGrid):
+        geometry = GridGeometry(
+            x0=float(domain.x0), y0=float(domain.y0), size=float(domain.size), columns=domain.columns, rows=domain.rows
+        )
+        figure = count_map(geometry, **numbers, title=title)
+    else:
+        # A dollar sign would start a formula.
+        labels = [cell.label.replace("$", r"\$") for cell in record.cells]
+        figure = bars_with_intervals(labels, **numbers, title=title)
+    save_figure(figure, stem)
+
+
+def _title(record: ReleaseRecord) -> str:
+    epsilon = next((view.epsilon for view in record.statement if view.epsilon is not None), None)
+    loss = f", epsilon {epsilon:f}" if epsilon is not None else ""
+    return f"{record.task.name}: {len(record.task.aggregators)} aggregators{loss}"

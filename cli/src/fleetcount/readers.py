@@ -1,0 +1,271 @@
+"""Asking aggregators how far a task is and for its signed result, as a device, an analyst or an operator may.
+
+Opens connections and returns decoded answers; judges nothing (release_files does).
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from fleetcount_client.toml_table import Table, split_endpoint
+from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
+from fleetcount_protocol.task import Aggregator, Task
+from fleetcount_protocol.task_signing import TrustedAggregator
+
+from fleetcount.descriptors import parse_toml, toml_text
+from fleetcount.exits import CannotReachError
+
+if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebody pays for it.
+    import grpc
+
+__all__ = ["Reader", "ask_release", "ask_statuses", "read_reader", "reader_toml"]
+
+TIMEOUT_S: Final = 15.0
+_GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
+_READER_KEYS: Final = ("deployment", "certificate_file", "key_file", "aggregator_ca_file")
+_PARTY_KEYS: Final = ("id", "operator", "signing_public_key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who asks: the aggregators it trusts and the files of its TLS identity; None for plaintext on loopback."""
+
+    config: Path
+    trusted: Mapping[AggregatorId, TrustedAggregator]
+    tls_files: tuple[Path, Path, Path] | None = field(repr=False)
+    """Authority of the aggregators, own certificate, own key."""
+
+    def credentials(self) -> "grpc.ChannelCredentials | None":
+        """Return the channel credentials.
+
+        Raises:
+            UsageError: a file cannot be read.
+        """
+        import grpc
+
+        if self.tls_files is None:
+            return None
+        try:
+            authority, certificate, key = (path.read_bytes() for path in self.tls_files)
+        except OSError as error:
+            raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def read_reader(path: Path) -> Reader:
+    """Return the reader of a configuration: an analyst's, a device's or an aggregator's.
+
+    Raises:
+        UsageError: the file is none of the three, or cannot be used.
+    """
+    content = parse_toml(path)
+    if "reader" in content:
+        return _analyst(path, content)
+    if "device" in content:
+        return _device(path)
+    if "aggregator" in content:
+        return _aggregator(path)
+    raise UsageError(f"{path} has none of [reader], [device], [aggregator]; it is no configuration of fleetcount")
+
+
+def reader_toml(deployment: str, aggregators: tuple[Aggregator, ...]) -> str:
+    """Return an analyst's configuration file, its key and certificate beside it."""
+    import base64
+
+    rows = [
+        "# One analyst of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
+        "",
+        "[reader]",
+        f"deployment = {toml_text(deployment)}",
+        'certificate_file = "analyst.crt"',
+        'key_file = "analyst.key"',
+        'aggregator_ca_file = "../ca/aggregators.crt"',
+    ]
+    for one in aggregators:
+        rows += [
+            "",
+            "[[aggregators]]",
+            f"id = {toml_text(one.aggregator_id)}",
+            f"operator = {toml_text(one.operator)}",
+            f'signing_public_key = "{base64.b64encode(one.signing_public_key).decode()}"',
+        ]
+    return "\n".join(rows) + "\n"
+
+
+def _analyst(path: Path, content: dict[str, object]) -> Reader:
+    root = Table(path, "", content, ("reader", "aggregators"))
+    table = root.section("reader", _READER_KEYS)
+    table.text("deployment", r"[a-z0-9][a-z0-9-]{0,31}", "1 to 32 of a-z, 0-9 and '-'")
+    rows = root.raw("aggregators")
+    if not isinstance(rows, list):
+        raise root.refuse("aggregators", "one or more [[aggregators]] tables")
+    trusted: dict[AggregatorId, TrustedAggregator] = {}
+    for number, row in enumerate(cast("list[object]", rows)):
+        entry = Table(path, f"aggregators[{number}]", row, _PARTY_KEYS)
+        name = AggregatorId(entry.text("id", r"[a-z][a-z0-9-]{0,31}", "an aggregator id"))
+        trusted[name] = TrustedAggregator(
+            aggregator_id=name,
+            operator=entry.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
+            signing_public_key=entry.base64_bytes("signing_public_key", 32),
+        )
+    files = (
+        table.existing_file("aggregator_ca_file"),
+        table.existing_file("certificate_file"),
+        table.private_file("key_file"),
+    )
+    return Reader(config=path, trusted=trusted, tls_files=files)
+
+
+def _device(path: Path) -> Reader:
+    from fleetcount_client.config import load_settings
+
+    settings = load_settings(path)
+    trusted = {
+        one.aggregator_id: TrustedAggregator(
+            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+        )
+        for one in settings.aggregators
+    }
+    if settings.grpc is None:
+        raise UsageError(f"{path}: device.transport is 'mqtt'; a release is read over gRPC")
+    authority = settings.grpc.ca_file
+    files = None if authority is None else (authority, settings.certificate_file, settings.key_file)
+    return Reader(config=path, trusted=trusted, tls_files=files)
+
+
+def _aggregator(path: Path) -> Reader:
+    from fleetcount.task_files import operator_of
+
+    operator = operator_of(path)
+    tls = operator.config.tls
+    files = (tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
+    return Reader(config=path, trusted=operator.trusted, tls_files=None if operator.config.grpc.insecure else files)
+
+
+# Releases, from the device port.
+
+
+async def ask_release(reader: Reader, task: Task, *, timeout_s: float = TIMEOUT_S) -> ReleaseAnswer:
+    """Return the first answer of the task's aggregators about its release, the leader asked first.
+
+    Raises:
+        CannotReachError: none of them answered; says why for the last.
+    """
+    credentials = reader.credentials()
+    why = "no aggregator has a gRPC endpoint"
+    best: ReleaseAnswer | None = None
+    for aggregator in task.aggregators:
+        if not aggregator.grpc_endpoint:
+            continue
+        try:
+            answer = await _ask_one(aggregator, task.task_id, credentials, timeout_s)
+        except CannotReachError as error:
+            why = str(error)
+            continue
+        if answer.record:
+            return answer
+        best = best or answer
+    if best is None:
+        hint = _refused_hint(reader)
+        raise CannotReachError(f"{why}{hint}")
+    return best
+
+
+def _refused_hint(reader: Reader) -> str:
+    content = parse_toml(reader.config)
+    if "aggregator" in content:
+        return "; aggregators answer readers certified by the device authority: try the analyst's or a device's file"
+    return ""
+
+
+async def _ask_one(
+    aggregator: Aggregator, task_id: TaskId, credentials: "grpc.ChannelCredentials | None", timeout_s: float
+) -> ReleaseAnswer:
+    import grpc.aio
+    from fleetcount_protocol.codec import RELEASE_ANSWER, RELEASE_QUERY
+
+    async with _channel(aggregator.aggregator_id, aggregator.grpc_endpoint, credentials) as channel:
+        call = channel.unary_unary(_GET_RELEASE)
+        try:
+            data = await call(RELEASE_QUERY.encode(task_id), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise CannotReachError(f"{aggregator.grpc_endpoint}: {error.code().name.lower()}") from error
+    return RELEASE_ANSWER.decode(data)
+
+
+def _channel(name: str, endpoint: str, credentials: "grpc.ChannelCredentials | None") -> Any:
+    """Return a channel whose far end must be certified as this aggregator.
+
+    Raises:
+        UsageError: no credentials, and the endpoint is not on this machine.
+    """
+    import grpc.aio
+    from fleetcount_protocol.limits import MAX_RECORD_BYTES
+
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536),
+        ("grpc.enable_retries", 0),
+    ]
+    if credentials is not None:
+        options.append(("grpc.ssl_target_name_override", name))
+        return grpc.aio.secure_channel(endpoint, credentials, options=options)
+    if not _is_loopback(split_endpoint(endpoint)[0]):
+        raise UsageError(f"{endpoint} is not on this machine; without TLS only loopback is asked")
+    return grpc.aio.insecure_channel(endpoint, options=options)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# Statuses, from the peer port: for operators.
+
+
+async def ask_statuses(config_path: Path, task: Task) -> dict[AggregatorId, TaskStatus | str]:
+    """Return every aggregator's status of a task, or why it gave none, as this aggregator's operator.
+
+    Raises:
+        UsageError: the configuration cannot be used, or the task names an aggregator it does not know.
+    """
+    from fleetcount.task_files import operator_of
+
+    operator = operator_of(config_path)
+    own = operator.aggregator_id
+    endpoints = {AggregatorId(peer.id): peer.endpoint for peer in operator.config.peers}
+    endpoints[own] = operator.config.grpc.peer_listen
+    unknown = [str(one.aggregator_id) for one in task.aggregators if one.aggregator_id not in endpoints]
+    if unknown:
+        raise UsageError(f"{config_path} does not know the aggregator {unknown[0]!r} of the task")
+    credentials = _aggregator(config_path).credentials()
+    names = [one.aggregator_id for one in task.aggregators]
+    answers = await asyncio.gather(*(_status(own, name, endpoints[name], credentials, task.task_id) for name in names))
+    return dict(zip(names, answers, strict=True))
+
+
+async def _status(
+    own: AggregatorId,
+    name: AggregatorId,
+    endpoint: str,
+    credentials: "grpc.ChannelCredentials | None",
+    task_id: TaskId,
+) -> TaskStatus | str:
+    from fleetcount_aggregator.grpc_peers import GrpcPeer
+    from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+
+    peer = GrpcPeer(name, endpoint, caller=own, timeout_s=TIMEOUT_S, credentials=credentials)
+    try:
+        return await peer.status(task_id)
+    except PeerUnreachableError as error:
+        return f"cannot reach {endpoint} ({error})"
+    except (PeerRefusalError, FleetcountError) as error:
+        return f"refuses: {error}"
+    finally:
+        await peer.close()
