@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Writes tests/vectors/wire/*.json: bytes of every layout, good and bad, for implementers in other languages.
+
+Run once when a layout is added; the files are data, replayed by tests/protocol/test_wire_vectors.py, and a change of
+one is a change of the protocol. Keys in them protect nothing.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from fleetcount_protocol import certificates, receipts, release, session, set_digest, task_codec  # noqa: E402 - path
+from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
+from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
+
+from tests.support import protocol_samples as samples  # noqa: E402 - path
+from tests.support import wire_messages  # noqa: E402 - path
+
+TARGET = ROOT / "tests" / "vectors" / "wire"
+
+
+def cut_and_flipped(data: bytes, places: int = 12) -> Iterator[dict[str, str]]:
+    """Yield a few ways to spoil bytes: cut, appended, and one bit flipped at places spread over the whole."""
+    yield {"why": "empty", "data": ""}
+    yield {"why": "last byte cut", "data": data[:-1].hex()}
+    yield {"why": "one byte appended", "data": (data + b"\0").hex()}
+    for place in range(places):
+        index = place * (len(data) - 1) // (places - 1)
+        changed = bytearray(data)
+        changed[index] ^= 0x80
+        yield {"why": f"highest bit of byte {index} flipped", "data": changed.hex()}
+
+
+def refused_only(decode: Any, candidates: Iterator[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the candidates that decode to nothing; another valid message is no bad vector."""
+    bad = []
+    for candidate in candidates:
+        try:
+            decode(bytes.fromhex(candidate["data"]))
+        except PeerError:
+            bad.append(candidate)
+    return bad
+
+
+def tasks() -> list[dict[str, Any]]:
+    """Return tasks of every kind with their ids and signatures."""
+    return [
+        {
+            "name": name,
+            "canonical": task.canonical.hex(),
+            "task_id": task.task_id.hex(),
+            "task": task_codec.task_to_json(task),
+            "signing_keys": [samples.seed_bytes(f"signing {place}").hex() for place in range(len(task.aggregators))],
+            "signatures": [signature.hex() for signature in samples.sign_all(task).signatures],
+            "file": task_codec.encode_signed_task(samples.sign_all(task)).hex(),
+            "bad": refused_only(task_codec.decode_task, cut_and_flipped(task.canonical)),
+        }
+        for name, task in samples.every_task().items()
+    ]
+
+
+def sessions() -> list[dict[str, Any]]:
+    """Return session requests whose seal can be opened with the private key given."""
+    from fleetcount_mechanisms.randomness import SeededRandom
+
+    now = datetime(2027, 1, 15, tzinfo=UTC)
+    authority = certificates.CertificateAuthority.create("Vectors", now)
+    credential = authority.issue_device("d-vector", now)
+    device = session.DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
+    task = samples.every_task()["sampling_post_quantum"]
+    privates = [samples.seed_bytes("sealing 0"), samples.seed_bytes("hybrid", 96)]
+    found = []
+    for aggregator, private in zip(task.aggregators, privates, strict=True):
+        expiry = int(now.timestamp()) + 86_400
+        request, secret = session.new_session(aggregator, aggregator.hpke_keys[0], device, expiry, SeededRandom(1))
+        found.append(
+            {
+                "aggregator_id": str(aggregator.aggregator_id),
+                "key_id": request.key_id,
+                "private_key": private.hex(),
+                "authority": certificates.certificate_der(authority.certificate).hex(),
+                "certificate": request.certificate.hex(),
+                "device_key_digest": certificates.key_digest(device.certificate).hex(),
+                "expiry": expiry,
+                "sealed_secret": request.sealed_secret.hex(),
+                "signed_bytes": session.session_request_bytes(request).hex(),
+                "signature": request.signature.hex(),
+                "session_id": request.session_id.hex(),
+                "secret": secret.secret.hex(),
+            }
+        )
+    return found
+
+
+def reports() -> list[dict[str, Any]]:
+    """Return sealed report parts with every intermediate value, their digests and receipts."""
+    found = []
+    for round_number, share, part in ((1, 0, 32), (2, 64, 64), (0, 64, 96), (0, 160, 1)):
+        secret = samples.session_secret()
+        task_id, report_id = TaskId(samples.seed_bytes("task")), ReportId(samples.seed_bytes("report", 16))
+        public_share, plaintext = samples.seed_bytes("public share", share), samples.seed_bytes("part", part)
+        sealed = session.seal_instalment(secret, task_id, report_id, round_number, 1, public_share, plaintext)
+        receipt = receipts.make_receipt(secret, sealed)
+        found.append(
+            {
+                "secret": secret.secret.hex(),
+                "session_id": secret.session_id.hex(),
+                "task_id": task_id.hex(),
+                "report_id": report_id.hex(),
+                "round": round_number,
+                "position": 1,
+                "public_share": public_share.hex(),
+                "plaintext": plaintext.hex(),
+                "report_key": session.report_key(secret, task_id, report_id, round_number).hex(),
+                "ciphertext": sealed.ciphertext.hex(),
+                "instalment_digest": sealed.digest.hex(),
+                "receipt_key": secret.receipt_key.hex(),
+                "receipt_mac": receipt.mac.hex(),
+            }
+        )
+    return found
+
+
+def digests() -> dict[str, Any]:
+    """Return a set digest and a commitment with their inputs."""
+    items = [
+        (
+            ReportId(samples.seed_bytes(f"id {n}", 16)),
+            set_digest.public_share_digest(samples.seed_bytes(f"share {n}", 64)),
+        )
+        for n in range(5)
+    ]
+    vector, blind = bytes(range(24)), samples.seed_bytes("blind")
+    digest = set_digest.set_digest(items)
+    made = release.commitment(
+        vector, blind, task_id=wire_messages.TASK, aggregator_id=AggregatorId("alpha"), set_digest=digest
+    )
+    return {
+        "set": [{"report_id": one.hex(), "public_share_digest": share.hex()} for one, share in items],
+        "set_digest": digest.hex(),
+        "empty_set_digest": set_digest.set_digest([]).hex(),
+        "commitment": {
+            "task_id": wire_messages.TASK.hex(),
+            "aggregator_id": "alpha",
+            "set_digest": digest.hex(),
+            "blind": blind.hex(),
+            "vector": vector.hex(),
+            "commitment": made.hex(),
+        },
+    }
+
+
+def records() -> list[dict[str, Any]]:
+    """Return records of several kinds of task with signatures and their JSON form."""
+    found = []
+    for name in ("sampling_grid", "mangat", "one_sided", "sampling_exact"):
+        made = samples.record(samples.every_task()[name])
+        keys = [samples.signing_key(place) for place in range(len(made.task.aggregators))]
+        signatures = [release.sign_record(made, key) for key in keys]
+        found.append(
+            {
+                "name": name,
+                "canonical": made.canonical.hex(),
+                "signatures": [signature.hex() for signature in signatures],
+                "json": release.record_to_json(made, signatures),
+                "bad": refused_only(release.decode_record, cut_and_flipped(made.canonical, 24)),
+            }
+        )
+    return found
+
+
+def messages() -> list[dict[str, Any]]:
+    """Return every protobuf message in its canonical form, and spoilt forms of it."""
+    found = []
+    for name, (message, value) in wire_messages.MESSAGES.items():
+        data = message.encode(value)
+        unknown = {"why": "unknown field 31", "data": (data + b"\xf8\x01\x01").hex()}
+        spoilt = [unknown, *cut_and_flipped(data)] if data else [unknown]
+        found.append(
+            {
+                "name": name,
+                "type": message.pb_type.DESCRIPTOR.full_name,
+                "data": data.hex(),
+                "bad": refused_only(message.decode, iter(spoilt)),
+            }
+        )
+    return found
+
+
+def main() -> None:
+    """Write every file, one value a line so that a change can be read."""
+    TARGET.mkdir(parents=True, exist_ok=True)
+    files = {
+        "tasks": tasks(),
+        "sessions": sessions(),
+        "reports": reports(),
+        "digests": digests(),
+        "records": records(),
+        "messages": messages(),
+    }
+    for name, content in files.items():
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (TARGET / f"{name}.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
