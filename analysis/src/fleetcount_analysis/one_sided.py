@@ -1,0 +1,175 @@
+"""Read a one-sided release: which cells are safe for certain, which stay unknown, and how many answers to expect.
+
+It must not turn "not known" into a claim: only one of the two answers is ever right for certain.
+
+AGeo noise has one sign ([ADP] section V, docs/privacy.md 3). Noise >= 0 ("up"): an output z <= t proves count <= t, so
+"safe" is never wrong. Noise <= 0 ("down"): z >= t proves count >= t, so "reached" is never wrong. With k aggregators
+the noise is negative binomial: P[noise <= m] = sum over i <= m of C(i+k-1, i) (1-q)^k q^i, q = exp(-epsilon).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from fleetcount_mechanisms.asymmetric import approximate_detection
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.estimates import Direction
+
+__all__ = [
+    "OneSidedMap",
+    "competitor_probabilities",
+    "expected_yield",
+    "found_probabilities",
+    "one_sided_map",
+    "yield_curve",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_ANSWERS: Final = {"up": ("safe", "not known"), "down": ("reached", "not known")}
+_SENTENCES: Final = {
+    "up": '"safe" (count at most {0}) is never wrong; "not known" says nothing, a safe cell included',
+    "down": '"reached" (count at least {0}) is never wrong; "not known" says nothing, a reached cell included',
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSidedMap:
+    """Hold what a one-sided release proves, cell by cell.
+
+    `proven` is True where the certain answer is given; `thresholds` are in devices, one a cell.
+    """
+
+    proven: NDArray[np.bool_]
+    thresholds: Integers
+    direction: Direction
+
+    @property
+    def answers(self) -> list[str]:
+        """Return "safe" (or "reached") or "not known" for every cell."""
+        certain, unknown = _ANSWERS[self.direction]
+        return [certain if proof else unknown for proof in self.proven]
+
+    @property
+    def never_wrong(self) -> str:
+        """Return the sentence that names the side that is never wrong."""
+        low, high = (int(self.thresholds.min()), int(self.thresholds.max())) if self.thresholds.size else (0, 0)
+        named = str(low) if low == high else f"the cell's threshold, {low} to {high}"
+        return _SENTENCES[self.direction].format(named)
+
+
+def one_sided_map(outputs: Sequence[int], thresholds: ArrayLike, direction: Direction = "up") -> OneSidedMap:
+    """Return what the outputs of one-sided noise prove about count <= t ("up") or count >= t ("down").
+
+    `thresholds` is one number or one a cell.
+
+    Raises:
+        ShapeError: as many thresholds as cells are needed, or one.
+        RangeError: the direction is neither "up" nor "down".
+    """
+    _check_direction(direction)
+    values = np.asarray(outputs, dtype=np.int64)
+    limits = _per_cell(thresholds, values)
+    proven = values <= limits if direction == "up" else values >= limits
+    return OneSidedMap(proven=proven, thresholds=limits, direction=direction)
+
+
+def found_probabilities(
+    counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, aggregators: int = 1, direction: Direction = "up"
+) -> Floats:
+    """Return, for every true count, the probability that its certain answer is given: 0 where it would be false.
+
+    One noise: 1 - e^{-epsilon (t+1-f)}, the optimum ([ADP] Prop IV.7 at alpha = 0). k noises: the negative binomial cdf
+    I_{1-q}(k, m+1) with m = t - f ("up") or f - t ("down").
+
+    Raises:
+        RangeError: epsilon is not positive, no aggregator, or a negative count.
+        ShapeError: as many thresholds as counts are needed, or one.
+    """
+    _check_direction(direction)
+    if epsilon <= 0 or aggregators < 1:
+        allowed = "epsilon above 0, aggregators 1 or more"
+        raise RangeError("(epsilon, aggregators)", f"({epsilon}, {aggregators})", allowed)
+    truth = _checked_counts(counts)
+    slack = _per_cell(thresholds, truth) - truth
+    slack = slack if direction == "up" else -slack
+    keep = -np.expm1(-float(epsilon))
+    found = special.betainc(aggregators, np.maximum(slack, 0) + 1, keep)
+    return np.asarray(np.where(slack >= 0, found, 0.0), dtype=np.float64)
+
+
+def competitor_probabilities(counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, delta: Fraction) -> Floats:
+    """Return the most any (epsilon, delta)-DP mechanism can find of "safe" without ever saying it falsely.
+
+    The tight recursion of docs/privacy.md 3 over t+1-f steps, from `fleetcount_mechanisms.asymmetric`.
+
+    Raises:
+        RangeError: a negative count.
+        ShapeError: as many thresholds as counts are needed, or one.
+        MechanismError: epsilon or delta outside their ranges.
+    """
+    truth = _checked_counts(counts)
+    steps = np.maximum(_per_cell(thresholds, truth) + 1 - truth, 0)
+    different, place = np.unique(steps, return_inverse=True)
+    reached = [approximate_detection(epsilon, delta, int(step)) if step else 0.0 for step in different]
+    return np.asarray(np.array(reached, dtype=np.float64)[place], dtype=np.float64).reshape(truth.shape)
+
+
+def expected_yield(
+    counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, aggregators: int = 1, direction: Direction = "up"
+) -> float:
+    """Return how many cells are expected to get their certain answer; the noise of the paper's city gives 5,031.14.
+
+    Raises:
+        RangeError, ShapeError: as `found_probabilities`.
+    """
+    return float(np.sum(found_probabilities(counts, thresholds, epsilon, aggregators, direction)))
+
+
+def yield_curve(
+    counts: ArrayLike,
+    thresholds: ArrayLike,
+    epsilons: Sequence[Fraction],
+    aggregators: int = 1,
+    direction: Direction = "up",
+) -> Floats:
+    """Return the expected yield as a share of the cells that could get the certain answer, for every epsilon.
+
+    Raises:
+        RangeError, ShapeError: as `found_probabilities`, or no cell could get it.
+    """
+    truth = _checked_counts(counts)
+    limits = _per_cell(thresholds, truth)
+    possible = int(np.sum(truth <= limits if direction == "up" else truth >= limits))
+    if possible == 0:
+        raise RangeError("number of cells on the certain side of their threshold", 0, "1 or more")
+    yields = [expected_yield(truth, limits, epsilon, aggregators, direction) for epsilon in epsilons]
+    return np.array(yields, dtype=np.float64) / possible
+
+
+def _check_direction(direction: str) -> None:
+    if direction not in _ANSWERS:
+        raise RangeError("direction", direction, '"up" (noise >= 0) or "down" (noise <= 0)')
+
+
+def _checked_counts(counts: ArrayLike) -> Integers:
+    values = np.asarray(counts)
+    if values.size and (values.dtype.kind not in "iu" or int(values.min()) < 0):
+        raise RangeError("counts", f"{values.dtype} from {values.min()}", "whole numbers from 0")
+    return values.astype(np.int64)
+
+
+def _per_cell(thresholds: ArrayLike, cells: Integers) -> Integers:
+    limits = np.asarray(thresholds)
+    if limits.dtype.kind not in "iu" or limits.shape not in {(), cells.shape}:
+        raise ShapeError(
+            f"thresholds are {limits.dtype} of shape {limits.shape}; allowed is one whole number, or one a cell "
+            f"{cells.shape}"
+        )
+    return np.broadcast_to(limits.astype(np.int64), cells.shape).copy()
