@@ -186,11 +186,12 @@ def test_plaintext_beyond_this_machine_needs_insecure(write: Callable[[str], Pat
     assert settings.mqtt.insecure
 
 
-def test_a_key_others_may_read_is_refused(write: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_key_others_may_read_is_refused(write: Callable[[str], Path], tmp_path: Path, mode: int) -> None:
     path = write(GOOD)
-    (tmp_path / "device.key").chmod(0o644)
+    (tmp_path / "device.key").chmod(mode)
 
-    with pytest.raises(ConfigError, match=r"key_file.*0644.*chmod 600"):
+    with pytest.raises(ConfigError, match=rf"key_file.*0{mode:o}.*chmod 600"):
         load_settings(path)
 
 

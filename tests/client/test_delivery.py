@@ -1,11 +1,12 @@
 """Re-sends are byte-identical and go on until every receipt is there or the window closes; a crash changes nothing."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import Device, Outcome, OutcomeKind, Unreachable, failpoints
+from fleetcount_client import DeliverySettings, Device, Outcome, OutcomeKind, Unreachable, failpoints
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.spool import Phase, SpoolFile
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -34,6 +35,8 @@ class Meddler(MemoryTransport):
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         self.on_session(aggregator)
+        for _ in range(100):  # An answer takes time, in which other tasks of the device run.
+            await asyncio.sleep(0)
         return await super().open_sessions(aggregator, requests)
 
     async def upload(self, task: Task, position: int, instalments: Sequence[Instalment]) -> Answers:
@@ -323,7 +326,9 @@ async def test_tasks_asked_at_once_share_one_session_an_aggregator(tmp_path: Pat
     opened: list[str] = []
     transport.on_session = lambda aggregator: opened.append(aggregator.aggregator_id)
 
-    outcomes = await world.device(tmp_path / "device.db", transport).answer()
+    at_once = DeliverySettings(spread=Fraction(1, 10**9))
+
+    outcomes = await world.device(tmp_path / "device.db", transport, settings=at_once).answer()
 
     assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELIVERED}
     assert sorted(opened) == ["alpha", "beta"]

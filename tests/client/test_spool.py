@@ -59,15 +59,16 @@ def test_a_durable_file_syncs_at_every_commit(tmp_path: Path) -> None:
     assert file.rows("PRAGMA journal_mode", ()) == [("wal",)]
 
 
-def test_the_file_is_the_owners_alone_and_another_mode_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o610])
+def test_the_file_is_the_owners_alone_and_another_mode_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "device.db"
     begin(SpoolFile(path).device())
     modes = {stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
 
-    path.chmod(0o644)
+    path.chmod(mode)
 
     assert modes == {0o600}
-    with pytest.raises(UsageError, match="0644"):
+    with pytest.raises(UsageError, match=f"0{mode:o}"):
         SpoolFile(path).device().charges()
 
 

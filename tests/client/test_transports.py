@@ -1,5 +1,6 @@
 """One suite for the three transports: the same device, the same protocol, the same outcome."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -241,3 +242,67 @@ async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() ->
         await transport.close()
 
     assert [len(before), len(after)] == [1, 1]
+
+
+async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once() -> None:
+    world = Deployment()
+    port = free_port()
+    task = world.task()
+    _, secret = new_session(task.leader, task.leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
+    part = seal_instalment(secret, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
+    transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+
+    async with asyncio.timeout(20):
+        async with mqtt_broker(port):
+            waiting = asyncio.create_task(transport.upload(task, 0, [part]))
+            await asyncio.sleep(0.3)
+            assert not waiting.done()
+        with pytest.raises(Unreachable, match=str(port)):
+            await waiting
+        await transport.close()
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_given_up_at_the_deadline() -> None:
+    world = Deployment()
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: accepted.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    world.described = tuple(
+        dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{port + n}") for n, one in enumerate(world.described)
+    )
+    servers = [TaskServer(aggregator_id=AggregatorId("alpha"), endpoint=f"127.0.0.1:{port}")]
+    tls = tls_files(SERVER_AUTHORITY, world.identity())
+    rpc = GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=0.5)
+    mqtt = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=0.5)
+
+    for transport in (rpc, mqtt):
+        async with asyncio.timeout(10):
+            with pytest.raises(Unreachable):
+                await transport.list_tasks()
+            await transport.close()
+
+    for writer in accepted:
+        writer.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(bytes.fromhex("20020000"))  # CONNACK: accepted.
+        await reader.read(1000)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+
+    async with asyncio.timeout(10):
+        with pytest.raises(Unreachable, match=str(port)):
+            await transport.list_tasks()
+        await transport.close()
+
+    server.close()
+    await server.wait_closed()
