@@ -4,11 +4,12 @@ Real cryptography throughout; what a test may replace is the clock, the noise, t
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
@@ -22,6 +23,7 @@ from fleetcount_aggregator.noise import NoiseSource, SystemNoise
 from fleetcount_aggregator.party import Identity, Limits, Party
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.sqlite_store import SqliteStore
+from fleetcount_aggregator.states import FINAL_STATES
 from fleetcount_aggregator.store import Store
 from fleetcount_aggregator.workers import InlineWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -52,7 +54,7 @@ NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 
 class SimulatedCrashError(BaseException):
-    """Stands for kill -9: no handler of the code under test may catch it."""
+    """Stands for kill -9: no handler of the code under test catches it."""
 
 
 class NoNoise:
@@ -110,6 +112,8 @@ class Network:
         self.clock = ManualClock(START)
         self.noise = NoNoise() if noise is None else noise
         self.limits = limits or Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60)
+        self.supervised = True
+        self.crashed: list[int] = []
         self.before: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
         self.after: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
         self.seats = [self._seat(name, directory) for name in NAMES[:count]]
@@ -176,7 +180,15 @@ class Network:
         return core
 
     async def _pause(self, seconds: float) -> None:
+        """Let time pass for whoever waits; a supervisor starts crashed aggregators again meanwhile."""
         self.clock.advance(seconds)
+        if self.supervised:
+            await self.start_crashed()
+
+    async def start_crashed(self) -> None:
+        """Start again whoever is down after a crash, without its fail point."""
+        while self.crashed:
+            await self.start(self.crashed.pop())
 
     def _identity(self, seat: Seat) -> Identity:
         return Identity(
@@ -206,7 +218,9 @@ class Network:
                 raise PeerUnreachableError("the caller is down")
             self.before(caller.aggregator_id, other.aggregator_id, name)
 
-        return MemoryPeer(
+        return _CrashingPeer(
+            self,
+            other,
             caller.aggregator_id,
             find,
             before=crash_aware,
@@ -258,22 +272,50 @@ class Network:
 
     async def look_after_all(self) -> None:
         """Let every running aggregator look after every task once; a crash takes its aggregator down."""
-        for position, seat in enumerate(self.seats):
-            if seat.core is None:
-                continue
-            for task in seat.core.watch.pending():
+        for seat in self.seats:
+            for task in [] if seat.core is None else seat.core.watch.pending():
                 try:
-                    await seat.core.watch.look_after(task)
+                    if seat.core is not None:
+                        await seat.core.watch.look_after(task)
                 except SimulatedCrashError:
                     await self.crash()
-                    break
-            del position
 
     async def crash(self) -> None:
-        """Take down whoever hit a fail point: marked by `_crash` through the party's failpoints."""
+        """Take down whoever hit its fail point."""
         for position, seat in enumerate(self.seats):
             if seat.core is not None and seat.core.party.failpoints.tripped:
                 await self.stop(position)
+                self.crashed.append(position)
+
+    async def run_to_the_end(self, task: Task) -> None:
+        """Let the windows close and everybody work until the task has ended everywhere, crashes included."""
+        await self.advance_to(task.round_two_closes)
+        for _ in range(20):
+            await self.look_after_all()
+            await self.start_crashed()
+            if all(seat.core and seat.core.party.states[task.task_id] in FINAL_STATES for seat in self.seats):
+                break
+            self.clock.advance(60)
+        await self.look_after_all()
+
+
+class _CrashingPeer(MemoryPeer):
+    """A peer whose crash looks like silence to the caller."""
+
+    def __init__(self, network: Network, other: Seat, *arguments: Any, **hooks: Any) -> None:
+        super().__init__(*arguments, **hooks)
+        self._network = network
+        self._other = other
+
+    async def _send(self, name: str, ask: Callable[[Helper], Awaitable[Any]]) -> Any:
+        try:
+            return await super()._send(name, ask)
+        except SimulatedCrashError:
+            core = self._other.core
+            if core is None or not core.party.failpoints.tripped:
+                raise
+            await self._network.crash()
+            raise PeerUnreachableError(f"{self._other.aggregator_id} crashed") from None
 
 
 def _crash(name: str) -> None:
@@ -350,9 +392,18 @@ class TestDevice:
         """Send each aggregator its instalment; return the answers of those it was sent to."""
         answers: list[Receipt | Refusal] = []
         for position in range(len(instalments)) if to is None else to:
-            service = self.network.core(position).service
-            answers += await service.upload([instalments[position]])
+            answers += await self._send_one(position, instalments[position])
         return answers
+
+    async def _send_one(self, position: int, instalment: Instalment) -> Sequence[Receipt | Refusal]:
+        """Send one instalment; after a crash send the same bytes again."""
+        for _ in range(3):
+            try:
+                return await self.network.core(position).service.upload([instalment])
+            except SimulatedCrashError:
+                await self.network.crash()
+                await self.network.start_crashed()
+        raise AssertionError("an aggregator crashed three times in a row")
 
 
 async def answer_all(

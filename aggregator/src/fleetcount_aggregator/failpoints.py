@@ -49,13 +49,13 @@ class Failpoints:
     def __init__(self, armed: str = "", action: Callable[[str], None] = lambda _: None) -> None:
         if armed and armed not in FAILPOINTS:
             raise UsageError(f"fail point {armed!r} is not one of: {', '.join(FAILPOINTS)}")
-        self._armed = armed
+        self.armed = armed
         self._action = action
         self.tripped = False
 
     def hit(self, name: str) -> None:
         """Run the action if `name` is armed."""
-        if name == self._armed:
+        if name == self.armed:
             self.tripped = True
             self._action(name)
 

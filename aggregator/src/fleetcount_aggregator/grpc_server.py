@@ -18,7 +18,7 @@ from fleetcount_protocol.codec import (
     TASK_LIST,
     TASK_LIST_QUERY,
 )
-from fleetcount_protocol.errors import DecodeError, FleetcountError
+from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_PEER_MESSAGE_BYTES
 from fleetcount_protocol.peer_codec import (
@@ -106,7 +106,7 @@ async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaita
         metrics.store_failed()
         log.error("store_failed", reason=str(error))
         await context.abort(grpc.StatusCode.UNAVAILABLE, PeerProblem.BUSY.value)
-    except FleetcountError as error:
+    except Exception as error:
         log.error("call_failed", error=type(error).__name__)
         await context.abort(grpc.StatusCode.INTERNAL, "internal")
     raise AssertionError("context.abort always raises")

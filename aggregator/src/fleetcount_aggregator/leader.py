@@ -46,6 +46,8 @@ __all__ = ["Leader"]
 
 Result = TypeVar("Result")
 _BATCHES: Final = "batches"
+DELIVERED_STEP: Final = "delivered"
+"""Taken at the leader once every helper has the record."""
 
 _FATAL: Final = {
     PeerProblem.TOO_FEW: AbortReason.TOO_FEW_REPORTS,
@@ -276,12 +278,20 @@ class Leader:
                 raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
 
     async def _deliver(self, task: InstalledTask) -> None:
-        """Hand the record to every helper, for as long as the task has not expired; then forget the shares."""
+        """Hand the record to every helper, until the task expires and once more at each start; forget the shares."""
         stored = await self._releasing.released(task.task_id)
-        if stored is None:
+        if stored is None or await self._party.store.step(task.task_id, DELIVERED_STEP) is not None:
             return
+        deadline = max(task.task.expiry, self._party.clock.now() + self._party.limits.give_up_s)
         try:
-            await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=task.task.expiry)
+            await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=deadline)
+            await self._party.apply(
+                TaskChange(
+                    task_id=task.task_id,
+                    required=frozenset({State.RELEASED}),
+                    step=Step(name=DELIVERED_STEP, request=b"", answer=b""),
+                )
+            )
             await self._note_marks(task)
         except _Ending as ending:
             log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)

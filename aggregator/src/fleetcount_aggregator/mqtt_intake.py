@@ -21,7 +21,7 @@ from fleetcount_protocol.codec import (
     SESSION_REQUEST,
     SIGNED_TASK,
 )
-from fleetcount_protocol.errors import DecodeError, MachineError, UsageError
+from fleetcount_protocol.errors import DecodeError, FleetcountError, UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, SessionRequest
 from fleetcount_protocol.topics import (
@@ -62,6 +62,11 @@ class _Client(aiomqtt.Client):
         super().__init__(*arguments, **settings)
         self._client.manual_ack_set(True)
 
+    def forget_disconnection(self) -> None:
+        """Say that the reason of a lost connection has been seen, or the event loop complains about it later."""
+        if self._disconnected.done() and not self._disconnected.cancelled():
+            self._disconnected.exception()
+
     def acknowledge(self, message: aiomqtt.Message) -> None:
         """Let the broker forget a message."""
         if message.qos:
@@ -93,7 +98,7 @@ class MqttIntake:
             started = asyncio.get_running_loop().time()
             try:
                 await self._session()
-            except* (aiomqtt.MqttError, MachineError) as group:
+            except* (aiomqtt.MqttError, FleetcountError) as group:
                 log.warning("mqtt_disconnected", reasons=sorted({type(one).__name__ for one in group.exceptions}))
             if asyncio.get_running_loop().time() - started > 2 * _LONGEST_RETRY_S:
                 wait = _FIRST_RETRY_S
@@ -115,12 +120,16 @@ class MqttIntake:
 
     async def _session(self) -> None:
         """Run one connection: announce and take, until one of both fails."""
-        async with self._new_client() as client, asyncio.TaskGroup() as group:
-            self._party.metrics.mqtt_connected()
-            log.info("mqtt_connected", broker=f"{self._host}:{self._port}")
-            await client.subscribe(session_topic(self._deployment, self._party.aggregator_id), qos=1)
-            group.create_task(self._announce(client), name="mqtt-announce")
-            group.create_task(self._take(client), name="mqtt-take")
+        client = self._new_client()
+        try:
+            async with client, asyncio.TaskGroup() as group:
+                self._party.metrics.mqtt_connected()
+                log.info("mqtt_connected", broker=f"{self._host}:{self._port}")
+                await client.subscribe(session_topic(self._deployment, self._party.aggregator_id), qos=1)
+                group.create_task(self._announce(client), name="mqtt-announce")
+                group.create_task(self._take(client), name="mqtt-take")
+        finally:
+            client.forget_disconnection()
 
     # Taking.
 

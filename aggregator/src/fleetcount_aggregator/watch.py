@@ -6,6 +6,7 @@ One call of `tick` looks at every task once; who calls it how often is app's.
 import asyncio
 
 from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import TaskStatus
 
 from fleetcount_aggregator.installed import InstalledTask
@@ -32,7 +33,7 @@ class Watch:
         self._party = party
         self._verification = verification
         self._leader = leader
-        self._delivered: set[bytes] = set()
+        self._delivered: set[TaskId] = set()
 
     def due(self, task: InstalledTask) -> bool:
         """Whether the task's windows have closed by this aggregator's clock."""
@@ -49,8 +50,7 @@ class Watch:
 
     def _owes_delivery(self, task: InstalledTask) -> bool:
         released = self._party.states[task.task_id] is State.RELEASED
-        fresh = task.task_id not in self._delivered and self._party.clock.now() < task.task.expiry
-        return task.is_leader and released and fresh
+        return task.is_leader and released and task.task_id not in self._delivered
 
     async def look_after(self, task: InstalledTask) -> None:
         """Do what one task needs now; returns when there is nothing more to do at this moment.
@@ -97,6 +97,8 @@ class Watch:
         signed = await self._party.store.step(task.task_id, SIGN_STEP) is not None
         if status is not None and status.state is State.ABORTED:
             await self._give_up(task, AbortReason.PEER_ABORTED)
+        elif status is not None and status.state is State.RELEASED:
+            return  # The record is on its way: the leader hands it over again at each of its starts.
         elif signed and self._party.clock.now() >= task.task.expiry:
             await self._give_up(task, AbortReason.OUTCOME_UNKNOWN)
         elif not signed and self._party.clock.now() >= task.closes + 2 * self._party.limits.give_up_s:
