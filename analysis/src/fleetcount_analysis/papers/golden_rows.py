@@ -1,0 +1,114 @@
+"""The rows of a golden file: fields read by name and type, every refusal by name.
+
+It must not compute or compare anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final, cast
+
+from fleetcount_analysis.errors import AnalysisError
+
+__all__ = ["GoldenRow", "MalformedGoldenError", "integers_of", "ratio_of", "shown"]
+
+_SHOWN: Final = 80
+
+
+class MalformedGoldenError(AnalysisError):
+    """A golden file does not have the fields or the types of its group; the message names group, row and field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenRow:
+    """A row's fields, read by name and type; every field must be read or compared in the end.
+
+    Raises:
+        MalformedGoldenError: (each method) the field is missing or of another type.
+    """
+
+    where: str
+    fields: Mapping[str, object]
+    used: set[str] = field(default_factory=set[str])
+
+    def raw(self, name: str) -> object:
+        """Return a field as it was parsed."""
+        if name not in self.fields:
+            raise MalformedGoldenError(f"{self.where}: field {name!r} is missing")
+        self.used.add(name)
+        return self.fields[name]
+
+    def exact(self, name: str) -> Fraction:
+        """Return a number as the exact fraction of its decimal text."""
+        value = self.raw(name)
+        if isinstance(value, bool) or not isinstance(value, int | Fraction):
+            raise self.malformed(name, value, "a number")
+        return Fraction(value)
+
+    def real(self, name: str) -> float:
+        """Return a number as a float."""
+        return float(self.exact(name))
+
+    def integer(self, name: str) -> int:
+        """Return an integer."""
+        value = self.raw(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.malformed(name, value, "an integer")
+        return value
+
+    def ratio(self, name: str) -> Fraction:
+        """Return a text like '9/10' as a fraction."""
+        return ratio_of(self.raw(name), f"{self.where}.{name}")
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return a list of integers."""
+        return integers_of(self.raw(name), f"{self.where}.{name}")
+
+    def pairs(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Return a list of pairs of integers."""
+        value = self.raw(name)
+        if not isinstance(value, list):
+            raise self.malformed(name, value, "a list of pairs of integers")
+        rows = [integers_of(row, f"{self.where}.{name}") for row in cast("list[object]", value)]  # A JSON list.
+        if any(len(row) != 2 for row in rows):
+            raise self.malformed(name, value, "a list of pairs of integers")
+        return tuple((first, second) for first, second in rows)
+
+    def malformed(self, name: str, value: object, wanted: str) -> MalformedGoldenError:
+        """Return the error for a field of a wrong type."""
+        return MalformedGoldenError(f"{self.where}: field {name!r} is {shown(value)}; it must be {wanted}")
+
+
+def ratio_of(value: object, where: str) -> Fraction:
+    """Return a text like '9/10', or a number, as a fraction.
+
+    Raises:
+        MalformedGoldenError: it is neither.
+    """
+    if isinstance(value, str) and len(value) <= _SHOWN:
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError):
+            pass
+    elif isinstance(value, int | Fraction) and not isinstance(value, bool):
+        return Fraction(value)
+    raise MalformedGoldenError(f"{where} is {shown(value)}; it must be a fraction like '9/10'")
+
+
+def integers_of(value: object, where: str) -> tuple[int, ...]:
+    """Return a list of integers as a tuple.
+
+    Raises:
+        MalformedGoldenError: it is something else.
+    """
+    items = cast("list[object]", value) if isinstance(value, list) else [None]  # A JSON list, or a sure refusal.
+    found = tuple(item for item in items if isinstance(item, int) and not isinstance(item, bool))
+    if len(found) != len(items):
+        raise MalformedGoldenError(f"{where} is {shown(value)}; it must be a list of integers")
+    return found
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, at most 80 characters long."""
+    text = repr(float(value)) if isinstance(value, Fraction) else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

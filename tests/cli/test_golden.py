@@ -1,0 +1,188 @@
+"""`fleetcount golden`: every group is recomputed, a changed number is a miss, a file of another form is refused."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fleetcount.exits import CheckFailedError
+from fleetcount.golden_command import golden, parse_golden
+from fleetcount_analysis.papers.golden import MalformedGoldenError, check_group
+from fleetcount_protocol.errors import UsageError
+
+PATH = Path(__file__).parents[1] / "golden" / "golden.json"
+GOLDEN: dict[str, Any] = json.loads(PATH.read_text())
+# The rows that take a solver are changed once each, below, instead of at every leaf.
+SLOW = {"bucket.opt"}
+
+
+def check(content: object, name: str) -> bool:
+    """Return whether one group passes, read as the command reads it."""
+    parsed = parse_golden(json.dumps({name: content}), "golden.json")
+    return check_group(name, parsed[name]).passed
+
+
+def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the path of every number in a group."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path
+
+
+def changed(value: Any, path: tuple[str | int, ...], change: Callable[[Any], Any]) -> Any:
+    """Return a copy of a group with one number changed."""
+    copied = copy.deepcopy(value)
+    place = copied
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = change(place[path[-1]])
+    return copied
+
+
+def nudged(value: Any) -> Any:
+    """Return a number that is wrong in the eighth digit, an integer that is one off, or a fraction a thousandth off."""
+    if value is None or isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return value + "1"
+    return value + 1 if isinstance(value, int) else value * (1 + 3e-9) + (1e-12 if value == 0 else 0)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_group_is_reproduced(name: str) -> None:
+    assert check(GOLDEN[name], name)
+
+
+# What a row is computed from, and so cannot be wrong in itself.
+ARGUMENTS = {
+    "sampling.eps": {"pi0", "pis"},
+    "sampling.eps29": {"piv", "pis"},
+    "sampling.linked_delta": {"pis"},
+    "sampling.central_delta": {"pis", "n1", "eps"},
+    "sampling.sd": {"pis", "n"},
+    "rr": {"q", "r"},
+    "warner.sd": {"eps", "N"},
+    "mangat.sd": {"eps", "N", "n"},
+    "krr.sd": {"eps", "k", "N", "n"},
+    "oue.sd": {"eps", "N", "n"},
+    "hardened.eps": {"pis", "e1"},
+    "hardened.e1": {"pis", "eps"},
+    "hardened.sd": {"pis", "eps", "k", "n"},
+    "hardened.ci95": {"y", "pis", "e1", "k"},
+    "kov": {"eps", "Q", "delta"},
+    "kov.inverse": {"Q", "total", "delta"},
+    "local.pis": {"eps", "V"},
+    "ageo.row": {"f", "n", "eps", "direction"},
+    "adp.beta": {"eps", "k", "alpha"},
+    "dp.beta": {"eps", "k", "alpha", "delta"},
+    "adp.beta_k_noise": {"eps", "m", "k"},
+    "adp.city": {"h012", "busy"},
+    "geo.ex22": {"n", "a"},
+    "geo.s61": {"a"},
+    "bucket.pair_list": {"T", "S1", "S2"},
+    "bucket.ex532": {"o", "B"},
+    "inference": {"x", "y", "b"},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name not in SLOW])
+def test_every_single_wrong_answer_is_a_miss(name: str) -> None:
+    answers = [path for path in leaves(GOLDEN[name]) if not ARGUMENTS.get(name, set()) & set(path)]
+    passed = [path for path in answers if check(changed(GOLDEN[name], path, nudged), name)]
+
+    assert answers
+    assert passed == []
+
+
+def test_a_wrong_bucket_setting_or_loss_is_a_miss() -> None:
+    row = GOLDEN["bucket.opt"][1]
+
+    assert check([row], "bucket.opt")
+    for path in [("fp", 3), ("M",), ("two", 0), ("two", 4), ("multi", 0, 0), ("multi_loss",), ("optimal_loss",)]:
+        assert not check([changed(row, path, nudged)], "bucket.opt"), path
+    assert not check([{**row, "optimal": [[4, 25]]}], "bucket.opt"), "not valid for these thresholds"
+    assert check([{**row, "multi": row["multi"][::-1]}], "bucket.opt")
+
+
+def test_rows_never_seen_before_are_recomputed() -> None:
+    assert check([{"pis": 0.5, "n": 4, "sd": 2.0}], "sampling.sd")
+    assert check([{"n": 1, "a": "1/3", "face_unbounded": "1/2", "face_Gn": "1/4", "remapped": "1/4"}], "geo.ex22")
+    assert check([["3/4", "1/4"], ["1/4", "3/4"]], "geo.Gn")
+
+
+def run(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
+    file = tmp_path / "golden.json"
+    file.write_text(text)
+    command = [sys.executable, "-m", "fleetcount", "golden", str(file)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_an_unknown_group_is_a_miss_line_and_code_1(tmp_path: Path) -> None:
+    text = json.dumps({"sampling.sd": GOLDEN["sampling.sd"], "mystery\n": [{"x": 1}]})
+
+    done = run(tmp_path, text)
+
+    assert done.returncode == 1
+    first, second = done.stdout.splitlines()
+    assert first == "ok    sampling.sd: 3 rows"
+    assert second.startswith("MISS  'mystery\\n'")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "0 bytes"),
+        ("{", "not JSON"),
+        ("[]", "one object"),
+        ("{}", "one object"),
+        ('{"sampling.sd": []}', "at least one row"),
+        ('{"salap.law": {}}', "at least one row"),
+        ('{"sampling.sd": [1]}', "row 1"),
+        ('{"sampling.sd": [{"pis": 0.5, "n": 4}]}', "'sd' is missing"),
+        ('{"sampling.sd": [{"pis": 0.5, "n": 4, "sd": 2.0, "extra": 1}]}', "'extra'"),
+        ('{"sampling.sd": [{"pis": "0.5", "n": 4, "sd": 2.0}]}', "must be a number"),
+        ('{"sampling.sd": [{"pis": 0.5, "n": 4.0, "sd": 2.0}]}', "must be an integer"),
+        ('{"sampling.sd": [{"pis": NaN, "n": 4, "sd": 2.0}]}', "NaN"),
+        ('{"sampling.sd": [{"pis": 1e999999999, "n": 4, "sd": 2.0}]}', "1e999999999"),
+        ('{"sampling.sd": [{"pis": 0.5, "pis": 0.4, "n": 4, "sd": 2.0}]}', "stands twice"),
+        ('{"geo.Gn": [["a quarter"]]}', "geo.Gn[0][0]"),
+        ('{"geo.Gn": "x"}', "matrix"),
+        ('{"salap.law": {"__import__": 1.0}}', "outcome"),
+        ("[" * 100_000, "nested"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "golden.json"
+    file.write_text(text)
+
+    done = CliRunner().invoke(golden, [str(file)])
+
+    assert isinstance(done.exception, UsageError | MalformedGoldenError), done.exception
+    assert named in str(done.exception)
+
+
+def test_a_malformed_file_is_code_2_and_one_line(tmp_path: Path) -> None:
+    done = run(tmp_path, '{"sampling.sd": [{"pis": 0.5, "n": 4}]}')
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_arguments_the_api_refuses_are_a_miss_not_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "golden.json"
+    file.write_text('{"geo.ex22": [{"n": 4, "a": "1/2", "face_unbounded": "1", "face_Gn": "1", "remapped": "1"}]}')
+
+    done = CliRunner().invoke(golden, [str(file)])
+
+    assert isinstance(done.exception, CheckFailedError)
+    assert "a refusal" in done.stdout
