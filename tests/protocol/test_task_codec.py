@@ -9,6 +9,7 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.domain import Bins, Categories, SquareGrid, ValueDomain
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
+from fleetcount_protocol.layout import fraction_bytes, uint
 from fleetcount_protocol.task import SignedTask, Task
 from fleetcount_protocol.task_codec import (
     decode_signed_task,
@@ -138,6 +139,16 @@ def test_decoding_refuses_what_may_not_be_asked() -> None:
 
     with pytest.raises(DecodeError, match="min_batch_size is 1"):
         decode_task(data[:index] + (1).to_bytes(4) + data[index + 4 :])
+
+
+def test_uniform_faces_written_out_are_a_second_spelling() -> None:
+    task = sampling_task()
+    die = b"\x01" + fraction_bytes(Fraction(1, 4)) + bytes(2)
+    faces = b"\x01" + fraction_bytes(Fraction(1, 4)) + uint(7, 2) + fraction_bytes(Fraction(3, 28)) * 7
+    assert task.canonical.count(die) == 1
+
+    with pytest.raises(DecodeError, match="canonical form"):
+        decode_task(task.canonical.replace(die, faces))
 
 
 def test_largest_task_is_below_its_cap() -> None:

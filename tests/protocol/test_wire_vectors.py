@@ -159,6 +159,14 @@ def test_digests() -> None:
     assert set_digest.set_digest((ReportId(one), Digest(two)) for one, two in items).hex() == case["set_digest"]
     assert set_digest.set_digest([]).hex() == case["empty_set_digest"]
     assert hashlib.sha256(committed).hexdigest() == made["commitment"]
+    ours = release.commitment(
+        raw(made, "vector"),
+        raw(made, "blind"),
+        task_id=TaskId(raw(made, "task_id")),
+        aggregator_id=AggregatorId(made["aggregator_id"]),
+        set_digest=Digest(raw(made, "set_digest")),
+    )
+    assert ours.hex() == made["commitment"]
 
 
 @pytest.mark.parametrize("case", by_name("records"))
