@@ -1,0 +1,189 @@
+"""Reads a table of persons from CSV text and gives every column its part: quasi-identifier, sensitive, or dropped.
+
+A column without a part is refused, so that no identifier slips through. Messages name lines and columns, never a cell.
+"""
+
+import csv
+import difflib
+import io
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleetcount_analysis.errors import AnalysisError
+
+__all__ = [
+    "BUCKET_COLUMN",
+    "MOST_RECORDS",
+    "ColumnRoles",
+    "Microdata",
+    "MicrodataError",
+    "nearest",
+    "read_table",
+    "shown",
+]
+
+BUCKET_COLUMN: Final = "bucket"
+"""The name of the column that both published tables share."""
+MOST_RECORDS: Final = 1_000_000
+_MOST_COLUMNS: Final = 1_000
+_SHOWN: Final = 60
+
+
+class MicrodataError(AnalysisError):
+    """The table, or what is asked of it, cannot be used; the message names line, column or key and what is allowed."""
+
+
+def shown(name: str) -> str:
+    """Return a name in quotes, cut to 60 characters."""
+    return repr(name if len(name) <= _SHOWN else name[: _SHOWN - 1] + "…")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the known name most like this one, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {shown(near[0])}?" if near else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnRoles:
+    """What becomes of each column: published exactly, published by buckets, or left out.
+
+    `allow_unique` names quasi-identifiers that may have another value in every record; without it such a column is
+    taken for the identifier it most likely is.
+
+    Raises:
+        MicrodataError: no quasi-identifier, a column with two parts, or one that would hide the bucket's column.
+    """
+
+    quasi_identifiers: tuple[str, ...]
+    sensitive: str
+    drop: tuple[str, ...] = ()
+    allow_unique: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.quasi_identifiers:
+            raise MicrodataError("quasi_identifiers is empty; it must name at least one column")
+        columns = self.columns
+        for column in columns:
+            if columns.count(column) > 1:
+                raise MicrodataError(
+                    f"column {shown(column)} is named twice; it is one of quasi-identifier, sensitive and drop"
+                )
+        if BUCKET_COLUMN in self.quasi_identifiers:
+            raise MicrodataError(f"quasi-identifier {BUCKET_COLUMN!r} has the name of the bucket column; rename it")
+        for column in self.allow_unique:
+            if column not in self.quasi_identifiers:
+                near = nearest(column, self.quasi_identifiers)
+                raise MicrodataError(f"allow_unique names {shown(column)}, which is no quasi-identifier{near}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that has a part."""
+        return (*self.quasi_identifiers, self.sensitive, *self.drop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Microdata:
+    """The records of a table: `attributes[r]` are record r's quasi-identifiers in the order of the roles.
+
+    `sensitive[r]` is its sensitive value. Dropped columns are not here. The holder's alone: no `repr` shows it.
+    """
+
+    roles: ColumnRoles
+    attributes: tuple[tuple[str, ...], ...] = field(repr=False)
+    sensitive: tuple[str, ...] = field(repr=False)
+
+
+def read_table(text: str, roles: ColumnRoles) -> Microdata:
+    """Return the records of a CSV text: a header, commas, quotes doubled inside quotes (RFC 4180).
+
+    A byte order mark and either line ending are accepted; an empty quasi-identifier is a value like others.
+
+    Raises:
+        MicrodataError: not such a text; a header with a name twice, without a part or missing; a record with more or
+            fewer fields, a character that does not print, or no sensitive value; fewer than 2 or more than 1,000,000
+            records; a quasi-identifier that differs in every record.
+    """
+    rows = _rows(text.removeprefix("\ufeff"))
+    header = next(rows, (1, []))[1]
+    picked = _positions(header, roles)
+    attributes: list[tuple[str, ...]] = []
+    sensitive: list[str] = []
+    for line, fields in rows:
+        _check_record(line, fields, header, picked[-1])
+        attributes.append(tuple(sys.intern(fields[position]) for position in picked[:-1]))
+        sensitive.append(sys.intern(fields[picked[-1]]))
+        if len(sensitive) > MOST_RECORDS:
+            raise MicrodataError(f"the table has more than {MOST_RECORDS} records; allowed is 2 to {MOST_RECORDS}")
+    if len(sensitive) < 2:
+        raise MicrodataError(f"the table has {len(sensitive)} records; it must have 2 to {MOST_RECORDS}")
+    _refuse_identifiers(attributes, roles)
+    return Microdata(roles=roles, attributes=tuple(attributes), sensitive=tuple(sensitive))
+
+
+def _rows(text: str) -> Generator[tuple[int, list[str]]]:
+    """Yield (number of its first line, fields) of every record, the header first."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise MicrodataError(f"line {line} is not CSV: {error} (a quote that is not closed?)") from error
+        yield line, fields
+
+
+def _positions(header: Sequence[str], roles: ColumnRoles) -> list[int]:
+    """Return where the quasi-identifiers stand, and last the sensitive column."""
+    if not any(header):
+        raise MicrodataError("the table has no header; its first line must name the columns")
+    if len(header) > _MOST_COLUMNS:
+        raise MicrodataError(f"the header has {len(header)} columns; allowed is 2 to {_MOST_COLUMNS}")
+    for column in header:
+        _check_column(column, header, roles)
+    for column in roles.columns:
+        if column not in header:
+            hint = "; fields are separated by commas" if len(header) == 1 else nearest(column, header)
+            raise MicrodataError(f"column {shown(column)} is not in the table{hint}")
+    return [header.index(column) for column in (*roles.quasi_identifiers, roles.sensitive)]
+
+
+def _check_column(column: str, header: Sequence[str], roles: ColumnRoles) -> None:
+    if not column or not column.isprintable():
+        raise MicrodataError(f"the header names a column {shown(column)}; a name must have printable characters only")
+    if header.count(column) > 1:
+        raise MicrodataError(f"the header names column {shown(column)} {header.count(column)} times; allowed is once")
+    if column not in roles.columns and len(header) > 1:
+        near = nearest(column, (name for name in roles.columns if name not in header))
+        raise MicrodataError(f"column {shown(column)} has no part; list it under quasi_identifiers or under drop{near}")
+
+
+def _check_record(line: int, fields: Sequence[str], header: Sequence[str], sensitive: int) -> None:
+    if len(fields) != len(header):
+        raise MicrodataError(f"line {line} has {len(fields)} fields; the header has {len(header)}")
+    # An unclosed quote swallows the next lines into one field: dropped columns are looked at as well.
+    if not all(map(str.isprintable, fields)):
+        column = next(name for name, text in zip(header, fields, strict=True) if not text.isprintable())
+        raise MicrodataError(
+            f"line {line}, column {shown(column)}: a line break or another character that does not print "
+            "(a quote that is not closed?)"
+        )
+    if not fields[sensitive] or fields[sensitive].isspace():
+        raise MicrodataError(
+            f"line {line}, column {shown(header[sensitive])} is empty; every record needs a sensitive value, "
+            "if only a word for 'not known'"
+        )
+
+
+def _refuse_identifiers(attributes: Sequence[tuple[str, ...]], roles: ColumnRoles) -> None:
+    for position, column in enumerate(roles.quasi_identifiers):
+        different = len({record[position] for record in attributes})
+        if different == len(attributes) and column not in roles.allow_unique:
+            raise MicrodataError(
+                f"quasi-identifier {shown(column)} has another value in each of the {different} records, as an "
+                "identifier has: list it under drop, or also under allow_unique"
+            )
