@@ -123,14 +123,16 @@ class InlineWorkers:
 class ProcessWorkers:
     """Runs in `count` processes of their own, started afresh; a dead worker is replaced and its work done again."""
 
-    def __init__(self, count: int = 1) -> None:
+    def __init__(self, count: int = 1, *, warm: bool = True) -> None:
         self._count = count
+        self._warm = warm
         self._pool = self._start()
 
     def _start(self) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(max_workers=self._count, mp_context=context, initializer=_begin_worker)
-        pool.submit(_warm_up)
+        if self._warm:
+            pool.submit(_warm_up)
         return pool
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:

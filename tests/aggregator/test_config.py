@@ -1,0 +1,257 @@
+"""An aggregator's configuration: wrong ones are refused in one line that names the key, before anything starts."""
+
+import base64
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_aggregator.app import build_identity
+from fleetcount_aggregator.config import ConfigError, load_config
+from fleetcount_aggregator.failpoints import failpoints_from_environment
+from fleetcount_aggregator.keys import KeyRing, load_hpke_key, load_signing_key
+from fleetcount_protocol.certificates import CertificateAuthority, save_certificates
+from fleetcount_protocol.errors import UsageError
+
+PEER_KEY = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw()).decode()
+THIRD_KEY = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw()).decode()
+
+GOOD = f"""
+[aggregator]
+id = "alpha"
+operator = "City"
+deployment = "bologna"
+state_directory = "state"
+task_directory = "tasks"
+[keys]
+signing_key_file = "signing.key"
+hpke_key_directory = "hpke"
+[tls]
+certificate_file = "a.crt"
+key_file = "a.key"
+aggregator_ca_file = "aggregators.crt"
+device_ca_file = "devices.crt"
+[grpc]
+device_listen = "127.0.0.1:0"
+peer_listen = "127.0.0.1:0"
+[[peers]]
+id = "beta"
+operator = "University"
+endpoint = "127.0.0.1:7422"
+signing_public_key = "{PEER_KEY}"
+[limits]
+largest_epsilon = "4"
+"""
+SECOND_PEER = f"""
+[[peers]]
+id = "gamma"
+operator = "Region"
+endpoint = "127.0.0.1:7423"
+signing_public_key = "{THIRD_KEY}"
+"""
+
+
+def write(directory: Path, text: str | bytes) -> Path:
+    path = directory / "aggregator.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_the_sample_s_form_is_read_and_paths_are_taken_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, GOOD + '[mqtt]\nbroker = "127.0.0.1:1884"\n')
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = load_config(Path("aggregator.toml"), {})
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert config.keys.signing_key_file == tmp_path / "signing.key"
+    assert config.aggregator.state_directory == tmp_path / "state"
+    assert config.mqtt is not None
+    assert path.exists()
+
+
+def test_the_shipped_sample_is_valid_but_for_its_key(tmp_path: Path) -> None:
+    sample = (Path(__file__).parents[2] / "deploy" / "sample" / "aggregator.toml").read_text()
+
+    with pytest.raises(ConfigError, match=r"peers\.0\.signing_public_key is 'base64 of 32 bytes'"):
+        load_config(write(tmp_path, sample), {})
+    assert load_config(write(tmp_path, sample.replace("base64 of 32 bytes", PEER_KEY)), {}).aggregator.id == "alpha"
+
+
+def change(old: str, new: str) -> Callable[[], str]:
+    def changed() -> str:
+        assert old in GOOD, old
+        return GOOD.replace(old, new)
+
+    return changed
+
+
+BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
+    "unknown key": (change("task_directory", "tasks_directory"), "unknown key .*did you mean 'task_directory'|missing"),
+    "unknown table": (lambda: GOOD + "[grcp]\n", "unknown key 'grcp', did you mean 'grpc'"),
+    "unknown limit": (lambda: GOOD + "largest_epsilom = 3\n", "did you mean 'largest_epsilon'"),
+    "unknown key of a peer": (
+        change('endpoint = "127.0.0.1:7422"', 'endpoint = "127.0.0.1:7422"\nurl = "x"'),
+        "peers.0.url",
+    ),
+    "missing key": (change('operator = "City"\n', ""), "'aggregator.operator' is missing"),
+    "no budget": (change('largest_epsilon = "4"', ""), "'limits.largest_epsilon' is missing"),
+    "duplicate key": (change('id = "alpha"', 'id = "alpha"\nid = "alpha"'), "not TOML"),
+    "wrong type": (change('id = "alpha"', "id = 7"), "aggregator.id is 7"),
+    "id in capitals": (change('id = "alpha"', 'id = "Alpha"'), "aggregator.id is 'Alpha'"),
+    "float epsilon": (change('"4"', "4.5"), "limits.largest_epsilon is 4.5"),
+    "zero epsilon": (change('"4"', '"0"'), "above 0"),
+    "negative epsilon": (change('"4"', '"-1"'), "largest_epsilon is '-1'"),
+    "epsilon with a comma": (change('"4"', '"1,5"'), "largest_epsilon is '1,5'"),
+    "epsilon in full-width digits": (change('"4"', '"４"'), "largest_epsilon"),
+    "epsilon nan": (change('"4"', '"nan"'), "largest_epsilon is 'nan'"),
+    "min batch 1": (lambda: GOOD + "smallest_min_batch_size = 1\n", "smallest_min_batch_size is 1"),
+    "bool as text": (lambda: GOOD + 'allow_exact_release = "no"\n', "allow_exact_release is 'no'"),
+    "port too large": (change("127.0.0.1:7422", "127.0.0.1:70000"), "peers.0.endpoint"),
+    "port zero of a peer": (change("127.0.0.1:7422", "127.0.0.1:0"), "1 to 65535"),
+    "no port": (change("127.0.0.1:7422", "127.0.0.1"), "host:port"),
+    "url for an endpoint": (change("127.0.0.1:7422", "http://127.0.0.1:7422"), "host:port"),
+    "no peers": (lambda: GOOD[: GOOD.index("[[peers]]")] + '[limits]\nlargest_epsilon = "4"\n', "'peers' is missing"),
+    "peer is self": (change('id = "beta"', 'id = "alpha"'), "this aggregator itself"),
+    "peer twice": (lambda: GOOD + SECOND_PEER.replace("gamma", "beta"), "'beta' stands there twice"),
+    "key twice": (lambda: GOOD + SECOND_PEER.replace(THIRD_KEY, PEER_KEY), "signing_public_key .* twice"),
+    "endpoint twice": (lambda: GOOD + SECOND_PEER.replace("7423", "7422"), "endpoint .* twice"),
+    "peer at our own address": (
+        change('peer_listen = "127.0.0.1:0"', 'peer_listen = "127.0.0.1:7422"'),
+        "is this aggregator's own",
+    ),
+    "one port for both": (
+        lambda: GOOD.replace('"127.0.0.1:0"', '"127.0.0.1:7000"'),
+        "same as grpc.device_listen",
+    ),
+    "short public key": (change(PEER_KEY, "AAAA"), "base64 of 32 bytes"),
+    "plaintext beyond loopback": (
+        lambda: GOOD.replace('device_listen = "127.0.0.1:0"', 'insecure = true\ndevice_listen = "0.0.0.0:0"'),
+        "only loopback",
+    ),
+    "plaintext broker beyond loopback": (lambda: GOOD + '[mqtt]\nbroker = "10.0.0.1:1883"\n', "ca_file"),
+    "metrics beyond loopback": (lambda: GOOD + '[metrics]\nlisten = "0.0.0.0:9000"\n', "metrics.listen"),
+    "log level typo": (lambda: GOOD + '[log]\nlevel = "inof"\n', "log.level is 'inof'"),
+    "negative time": (lambda: GOOD + "give_up_s = -1\n", "give_up_s is -1"),
+    "deadline above the give-up time": (lambda: GOOD + "give_up_s = 5\ncall_timeout_s = 10\n", "call_timeout_s is 10"),
+    "not UTF-8": (lambda: b"\xff\xfe[a]", "not UTF-8"),
+    "byte order mark": (lambda: b"\xef\xbb\xbf" + GOOD.encode(), "not TOML"),
+    "deep nesting": (lambda: "a = " + "[" * 100_000, "not TOML"),
+    "too long": (lambda: "#" * 300_000, "no configuration"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    make, said = BAD[name]
+
+    with pytest.raises(ConfigError, match=said) as refusal:
+        load_config(write(tmp_path, make()), {})
+
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["missing.toml", "."])
+def test_a_missing_file_or_a_directory_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="not a file"):
+        load_config(tmp_path / name, {})
+
+
+def test_the_environment_overrides_but_never_keys_or_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, GOOD)
+    monkeypatch.setenv("FLEETCOUNT_GRPC__DEVICE_LISTEN", "127.0.0.1:7999")
+
+    assert load_config(path, os.environ).grpc.device_listen == "127.0.0.1:7999"
+    for name in (
+        "FLEETCOUNT_KEYS__SIGNING_KEY_FILE",
+        "FLEETCOUNT_TLS__KEY_FILE",
+        "FLEETCOUNT_PEERS",
+        "fleetcount_keys",
+    ):
+        with pytest.raises(ConfigError, match="file alone"):
+            load_config(path, {name: "x"})
+
+
+# Key files.
+
+
+def pem(key: Ed25519PrivateKey | X25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def secret(path: Path, data: bytes, mode: int = 0o600) -> Path:
+    path.write_bytes(data)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = secret(tmp_path / "signing.key", pem(Ed25519PrivateKey.generate()), mode)
+
+    with pytest.raises(UsageError, match=f"mode {mode:04o}"):
+        load_signing_key(path)
+
+
+def test_a_key_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="allowed: an Ed25519 key"):
+        load_signing_key(secret(tmp_path / "signing.key", pem(X25519PrivateKey.generate())))
+    with pytest.raises(UsageError, match="allowed: an X25519 key"):
+        load_hpke_key(secret(tmp_path / "1.key", pem(Ed25519PrivateKey.generate())))
+    with pytest.raises(UsageError, match="no readable private key"):
+        load_signing_key(secret(tmp_path / "junk.key", b"junk"))
+    with pytest.raises(UsageError, match="not a file"):
+        load_signing_key(tmp_path / "absent.key")
+    with pytest.raises(UsageError, match="is no key"):
+        load_signing_key(secret(tmp_path / "long.key", bytes(20_000)))
+
+
+@pytest.mark.parametrize("name", ["256.key", "x.key", "-1.key", "１.key"])
+def test_a_sealing_key_is_named_by_its_id(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="key id from 0 to 255"):
+        load_hpke_key(secret(tmp_path / name, pem(X25519PrivateKey.generate())))
+
+
+def test_sealing_keys_come_and_go_with_their_files(tmp_path: Path) -> None:
+    first, second = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    secret(tmp_path / "1.key", pem(first))
+    ring = KeyRing.load(tmp_path)
+    secret(tmp_path / "2.key", base64.b64encode(second.private_bytes_raw()))
+
+    assert ring.public_key(2) == second.public_key().public_bytes_raw()
+    (tmp_path / "1.key").unlink()
+    ring.reload()
+
+    assert ring.public_key(1) is None
+
+
+def test_a_directory_without_sealing_keys_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no"):
+        KeyRing.load(tmp_path)
+    with pytest.raises(UsageError, match="not a directory"):
+        KeyRing.load(tmp_path / "absent")
+
+
+def test_a_peer_with_our_own_signing_key_is_refused(tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    secret(tmp_path / "signing.key", pem(key))
+    save_certificates(tmp_path / "devices.crt", [CertificateAuthority.create("devices").certificate])
+    own = base64.b64encode(key.public_key().public_bytes_raw()).decode()
+
+    build_identity(load_config(write(tmp_path, GOOD), {}))
+    with pytest.raises(ConfigError, match="own signing key"):
+        build_identity(load_config(write(tmp_path, GOOD.replace(PEER_KEY, own)), {}))
+
+
+def test_fail_points_work_in_tests_only() -> None:
+    armed = {"FLEETCOUNT_FAILPOINT": "intake.before_commit"}
+
+    assert failpoints_from_environment(armed).armed == ""
+    assert failpoints_from_environment({**armed, "FLEETCOUNT_TESTING": "1"}).armed == "intake.before_commit"
+    with pytest.raises(UsageError, match="not one of"):
+        failpoints_from_environment({"FLEETCOUNT_FAILPOINT": "nowhere", "FLEETCOUNT_TESTING": "1"})
