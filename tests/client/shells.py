@@ -119,10 +119,13 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def mqtt_broker(port: int) -> AsyncIterator[None]:
-    """Run an MQTT 3.1.1 broker in this process."""
+async def mqtt_broker(port: int, certificate: Path | None = None, key: Path | None = None) -> AsyncIterator[None]:
+    """Run an MQTT 3.1.1 broker in this process, with a certificate over TLS."""
     plugins = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
-    broker = Broker({"listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}}, "plugins": plugins})
+    listener: dict[str, Any] = {"type": "tcp", "bind": f"127.0.0.1:{port}"}
+    if certificate is not None:
+        listener |= {"ssl": True, "certfile": str(certificate), "keyfile": str(key)}
+    broker = Broker({"listeners": {"default": listener}, "plugins": plugins})
     await broker.start()
     try:
         yield

@@ -1,12 +1,19 @@
 """A device answers a task from the first judgement to the last receipt, over real cryptography in memory."""
 
+import asyncio
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import OutcomeKind
-from fleetcount_protocol.task import UploadStyle
+from fleetcount_client import DeliverySettings, OutcomeKind
+from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.spool import Phase
+from fleetcount_mechanisms.responses import KaryResponse, MangatVector
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.task import Mode, SignedTask, Task, UploadStyle
 
-from tests.client.deployment import Deployment
+from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
 
 @pytest.mark.parametrize("aggregators", [2, 3, 5])
@@ -42,3 +49,126 @@ async def test_one_envelope_carries_both_rounds_in_one_message(tmp_path: Path) -
     (report_id,) = world.report_ids(task, 0)
     assert sum(world.decoded(task, report_id)) == 2
     world.verifies(task, report_id)
+
+
+@pytest.mark.parametrize(
+    ("changes", "truth", "ones"),
+    [
+        ({"mode": Mode.RESPONSE, "mechanism": KaryResponse(keep=Fraction(1, 2), values=3)}, "B", {1}),
+        ({"mode": Mode.RESPONSE, "mechanism": MangatVector(flip=Fraction(1, 2), values=3)}, frozenset("AB"), {3, 4}),
+        ({"mode": Mode.DIRECT, "mechanism": None}, "B", {1}),
+    ],
+)
+async def test_a_one_round_task_is_answered_in_one_valid_message(
+    tmp_path: Path, changes: dict[str, object], truth: object, ones: set[int]
+) -> None:
+    world = Deployment(3)
+    task = world.task(round_two_closes=START + 200, **changes)
+    policy = open_policy(allow_direct=True, allow_exact_release=True)
+    transport = world.transport(world.sign(task))
+    device = world.device(tmp_path / "device.db", transport, truth=truth, policy=policy)
+
+    (outcome,) = await device.answer()
+
+    assert outcome.kind is OutcomeKind.DELIVERED, outcome
+    (report_id,) = world.report_ids(task, 0)
+    assert sum(world.verifies(task, report_id)) in ones
+    report = device.spool.report(task.task_id)
+    assert report is not None
+    assert report.secret == b""
+
+
+def test_a_program_without_an_event_loop_answers_in_one_call(tmp_path: Path) -> None:
+    world = Deployment()
+    device = world.device(tmp_path / "device.db", world.transport(world.sign(world.task())))
+    read: list[str] = []
+
+    def read_brand() -> str:
+        read.append("B")
+        return "B"
+
+    outcomes = device.run({SIGNAL: read_brand}, once=True)
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED]
+    assert read == ["B"]
+
+
+class Counted(MemoryTransport):
+    """Counts its uses and closings; offers a second task from the second question on."""
+
+    lists = closed = 0
+    later: tuple[SignedTask, ...] = ()
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        self.lists += 1
+        return await super().list_tasks() + (self.later if self.lists > 1 else ())
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_a_serving_device_takes_up_new_tasks_and_stops_when_cancelled(tmp_path: Path) -> None:
+    world = Deployment()
+    first, second = (world.sign(world.task(name=name)) for name in ("first", "second"))
+    transport = Counted([first], world.intakes)
+    transport.later = (second,)
+    device = world.device(tmp_path / "device.db", transport)
+
+    serving = asyncio.create_task(device.serve())
+    while not all(world.report_ids(signed.task, 2) for signed in (first, second)):
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert serving.cancelled()
+    assert transport.lists > 1
+    assert len(device.spool.charges()) == 2
+
+
+async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path: Path) -> None:
+    world = Deployment()
+    transport = Counted([world.sign(world.task())], world.intakes)
+    device = world.device(tmp_path / "device.db", transport)
+
+    answering = asyncio.create_task(device.answer())
+    while world.timer.now() < START + 30:
+        await asyncio.sleep(0)
+    waiting = (transport.closed, sorted(one.name for one in tmp_path.iterdir()))
+    await answering
+
+    # SQLite removes the write-ahead log when the last connection closes.
+    assert waiting == (1, ["device.db"])
+    assert transport.closed == 2
+
+
+async def test_a_task_that_waits_does_not_close_the_connection_of_one_that_sends(tmp_path: Path) -> None:
+    world = Deployment()
+    waits, sends = world.task(name="waits"), world.task(name="sends")
+    kept_open: list[bool] = []
+
+    class Slow(Counted):
+        sending = False
+
+        async def upload(
+            self, task: Task, position: int, instalments: Sequence[Instalment]
+        ) -> tuple[Receipt | Refusal, ...]:
+            while task.name == "waits" and not self.sending:
+                await asyncio.sleep(0)
+            if task.name == "sends" and instalments[0].round == 1:
+                self.sending = True
+                closed = self.closed
+                while (other := device.spool.report(waits.task_id)) is None or other.phase is Phase.ROUND_ONE:
+                    await asyncio.sleep(0)
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                kept_open.append(closed == self.closed)
+            return await super().upload(task, position, instalments)
+
+    transport = Slow([world.sign(waits), world.sign(sends)], world.intakes)
+    at_once = DeliverySettings(spread=Fraction(1, 10**9))
+    device = world.device(tmp_path / "device.db", transport, settings=at_once)
+
+    outcomes = await device.answer()
+
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELIVERED}
+    assert kept_open == [True, True]

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fleetcount_client import OutcomeKind, Transport, Unreachable
+from fleetcount_client import OutcomeKind, Transport, Unreachable, mqtt_transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
-from fleetcount_client.mqtt_transport import MqttTransport
+from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
 from fleetcount_client.toml_table import ConfigError
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.certificates import CertificateAuthority
+from fleetcount_protocol.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId
 from fleetcount_protocol.messages import Refusal, SessionAccepted, SessionRefused
@@ -306,3 +306,40 @@ async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once(
 
     server.close()
     await server.wait_closed()
+
+
+# The MQTT library leaves the socket of a failed handshake to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt_transport, "_TASK_WAIT_S", 0.2)
+    port = free_port()
+    credential = SERVER_AUTHORITY.issue_aggregator("broker", ["127.0.0.1"])
+    save_certificates(tmp_path / "broker.crt", [credential.certificate])
+    save_private_key(tmp_path / "broker.key", credential.private_key)
+    save_certificates(tmp_path / "ca.crt", [SERVER_AUTHORITY.certificate])
+    save_certificates(tmp_path / "other.crt", [CertificateAuthority.create("another").certificate])
+
+    async with mqtt_broker(port, tmp_path / "broker.crt", tmp_path / "broker.key"):
+        for name, trusted in (("ca.crt", True), ("other.crt", False)):
+            login = MqttLogin(ca_file=tmp_path / name)
+            transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", login=login, call_timeout_s=3)
+            if trusted:
+                assert await transport.list_tasks() == ()
+            else:
+                with pytest.raises(Unreachable, match="certificate"):
+                    await transport.list_tasks()
+            await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        (MqttLogin(ca_file=Path("/nowhere/ca.crt")), "mqtt.ca_file"),
+        (MqttLogin(username="u", password_file=Path("/nowhere/password")), "mqtt.password_file"),
+    ],
+)
+async def test_a_login_whose_files_cannot_be_read_is_refused_by_name(login: MqttLogin, said: str) -> None:
+    transport = MqttTransport(deployment="test", broker="127.0.0.1:1", login=login)
+
+    with pytest.raises(ConfigError, match=said):
+        await transport.list_tasks()

@@ -6,6 +6,7 @@ Prints what was answered, spent and refused; never a truth, a coin or a key.
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,12 +45,15 @@ def device() -> None:
 def run(config: Path, once: bool) -> None:
     """Answer counting tasks as the owner's policy allows, until SIGTERM or SIGINT.
 
-    With --once the exit code is 0 when every task on offer was answered, or none was on offer; 3 when a policy or an
-    aggregator refused one; 4 when an aggregator stayed out of reach.
+    With --once the exit code is 0 when every task on offer was answered or seen too late, or none was on offer; 3 when
+    a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a task goes to
+    stderr when it has ended.
     """
     from fleetcount_client import Device, Unreachable  # Loads cryptography: only when a device runs.
 
     unit = Device.from_config(config)
+    if not once:
+        _log_to_stderr()
     try:
         outcomes = asyncio.run(_run(unit, once=once))
     except Unreachable as error:
@@ -70,6 +74,16 @@ async def _run(unit: "Device", *, once: bool) -> "tuple[Outcome, ...]":
             return await unit.answer()
         await unit.serve()
     return ()
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("fleetcount_client")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
 
 
 def _conclude(outcomes: "Iterable[Outcome]") -> None:
@@ -112,8 +126,7 @@ def ledger(config: Path) -> None:
             )
         )
     period = settings.policy.budget_period_s
-    newest = max((charge.asked_at for charge in charges), default=0)
-    spent = spent_since(charges, newest - period)
+    spent = spent_since(charges, int(time.time()) - period)
     click.echo(
         f"answered {len(charges)}; in the last {period} s: {spent.answers} answers,"
         f" epsilon {spent.epsilon} of {_decimal(settings.policy.total_epsilon)},"
