@@ -113,7 +113,7 @@ def _finish(question: "Question", options: "DemoOptions", result: "DemoResult") 
 
     truths = question.scenario.truths()
     with staged_directory(options.output) as stage:
-        write_outputs(stage, result.record, result.signatures, truths)
+        write_outputs(stage, question.scenario.question, result.record, result.signatures, truths)
     for line in [*table_lines(result.record, truths), "", *statement_lines(result.record)]:
         click.echo(line)
     inside, level = covered(result.record, truths), f"{float(result.record.level * 100):g} %"

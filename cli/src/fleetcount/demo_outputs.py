@@ -29,37 +29,43 @@ def covered(record: ReleaseRecord, truths: Sequence[int]) -> int:
     return sum(cell.low <= truth <= cell.high for cell, truth in zip(record.cells, truths, strict=True))
 
 
-def write_outputs(directory: Path, record: ReleaseRecord, signatures: Sequence[bytes], truths: Sequence[int]) -> None:
-    """Write all files of a demo into an empty directory."""
+def write_outputs(
+    directory: Path, question: str, record: ReleaseRecord, signatures: Sequence[bytes], truths: Sequence[int]
+) -> None:
+    """Write all files of a demo into an empty directory; `question` is what the picture says was asked."""
     (directory / "release.json").write_text(record_to_json(record, signatures), encoding="utf-8")
     (directory / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
-    _picture(directory / "map", record, truths)
+    _picture(directory / "map", _title(question, record), record, truths)
 
 
-def _picture(stem: Path, record: ReleaseRecord, truths: Sequence[int]) -> None:
+def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int]) -> None:
     # Matplotlib takes a second to load: after the work, not before it.
     from fleetcount_analysis.figures import GridGeometry, bars_with_intervals, count_map, save_figure
 
-    numbers: dict[str, Sequence[float]] = {
-        "estimate": [float(cell.estimate) for cell in record.cells],
-        "low": [float(cell.low) for cell in record.cells],
-        "high": [float(cell.high) for cell in record.cells],
-        "truth": [float(truth) for truth in truths],
-    }
-    domain, title = record.task.domain, _title(record)
+    estimate = [float(cell.estimate) for cell in record.cells]
+    low = [float(cell.low) for cell in record.cells]
+    high = [float(cell.high) for cell in record.cells]
+    truth = [float(one) for one in truths]
+    domain = record.task.domain
     if isinstance(domain, SquareGrid):
         geometry = GridGeometry(
             x0=float(domain.x0), y0=float(domain.y0), size=float(domain.size), columns=domain.columns, rows=domain.rows
         )
-        figure = count_map(geometry, **numbers, title=title)
+        figure = count_map(geometry, estimate=estimate, low=low, high=high, truth=truth, title=title)
     else:
-        # A dollar sign would start a formula.
-        labels = [cell.label.replace("$", r"\$") for cell in record.cells]
-        figure = bars_with_intervals(labels, **numbers, title=title)
+        labels = [_plain(cell.label) for cell in record.cells]
+        figure = bars_with_intervals(
+            labels, estimate=estimate, low=low, high=high, truth=truth, title=title, unit="vehicles"
+        )
     save_figure(figure, stem)
 
 
-def _title(record: ReleaseRecord) -> str:
+def _title(question: str, record: ReleaseRecord) -> str:
     epsilon = next((view.epsilon for view in record.statement if view.epsilon is not None), None)
-    loss = f", epsilon {epsilon:f}" if epsilon is not None else ""
-    return f"{record.task.name}: {len(record.task.aggregators)} aggregators{loss}"
+    loss = f", epsilon {epsilon.normalize():f}" if epsilon is not None else ""
+    return _plain(f"{question} ({len(record.task.aggregators)} aggregators{loss})")
+
+
+def _plain(text: str) -> str:
+    """Return a text in which a dollar sign is a dollar sign: it would start a formula."""
+    return text.replace("$", r"\$")

@@ -5,7 +5,6 @@ Starts, follows and ends them. All state lies in one private directory; nothing 
 
 import asyncio
 import hashlib
-import os
 import secrets
 import sys
 import time
@@ -25,7 +24,7 @@ from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.fleet_spec import FleetSpec, TrustedParty
 
 from fleetcount.demo_question import DemoOptions, Question
-from fleetcount.demo_windows import Windows, measure_speed, windows_for
+from fleetcount.demo_windows import Windows, free_cores, measure_speed, windows_for
 from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_aggregators, write_analyst
 from fleetcount.exits import CannotReachError
 from fleetcount.progress import Progress
@@ -88,8 +87,7 @@ async def run_demo(question: Question, options: DemoOptions, directory: Path, pr
     (directory / "logs").mkdir()
     # Before anything else runs here: afterwards the children's start would be measured.
     speed = measure_speed(question, options.aggregators)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    windows = windows_for(question, _transports(options), options.aggregators, speed, cores)
+    windows = windows_for(question, _transports(options), options.aggregators, speed, free_cores())
     async with Children(directory / "logs") as children:
         broker = await _start_broker(children, options)
         deployment = _deploy(directory / "deployment", options, broker)

@@ -22,6 +22,7 @@ from fleetcount_client import (
     DeliverySettings,
     Device,
     Outcome,
+    OutcomeKind,
     OwnerPolicy,
     SpoolFile,
     Transport,
@@ -45,6 +46,7 @@ from fleetcount_simulator.vehicle_transports import vehicle_transport
 __all__ = ["GatedTransport", "Tally", "main"]
 
 _POLL_S: Final = 0.3
+_GRACE_S: Final = 2.0
 _PROGRESS_S: Final = 0.3
 # The first half of a window: the gate spreads what this machine cannot do at once over the rest.
 _SETTINGS: Final = DeliverySettings(
@@ -171,16 +173,31 @@ class _Fleet:
     async def answer(self, signed: SignedTask) -> list[Outcome]:
         """Let every vehicle answer the task to its end."""
 
+        deadline = signed.task.round_two_closes + _GRACE_S
+
         async def one(device: Device) -> Outcome:
-            async with device:
-                outcome = await device.answer_task(signed)
-            self.tally.ended += 1
-            return outcome
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.time())), device:
+                    return await device.answer_task(signed)
+            except TimeoutError:
+                return _late(signed)
+            finally:
+                self.tally.ended += 1
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(device)) for device in self.devices]
         self._file.close()
         return [task.result() for task in tasks]
+
+
+def _late(signed: SignedTask) -> Outcome:
+    """Return how the answer of a vehicle ended that was still waiting when the demo's last window had long closed."""
+    return Outcome(
+        task_id=signed.task.task_id,
+        name=signed.task.name,
+        kind=OutcomeKind.GIVEN_UP,
+        reason="no answer before the windows closed: this machine is too busy",
+    )
 
 
 def _trusted(spec: FleetSpec, number: int) -> TrustedAggregator:
