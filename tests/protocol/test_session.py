@@ -23,7 +23,6 @@ from fleetcount_protocol.session import (
     open_instalment,
     report_key,
     seal_instalment,
-    session_request_bytes,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +49,7 @@ def accept(request: SessionRequest, now: float = TIME, position: int = 0, **chan
 
 
 def resigned(request: SessionRequest, device: DeviceIdentity = DEVICE) -> SessionRequest:
-    signature = device.private_key.sign(session_request_bytes(request), ec.ECDSA(hashes.SHA256()))
+    signature = device.private_key.sign(request.signed_bytes, ec.ECDSA(hashes.SHA256()))
     return replace(request, signature=signature)
 
 
@@ -181,9 +180,9 @@ def test_every_changed_byte_of_a_request_is_refused() -> None:
 
 def test_request_bytes_refuse_fields_beyond_their_size() -> None:
     with pytest.raises(DecodeError, match="256"):
-        session_request_bytes(replace(REQUEST, key_id=256))
+        _ = replace(REQUEST, key_id=256).signed_bytes
     with pytest.raises(DecodeError, match="does not fit"):
-        session_request_bytes(replace(REQUEST, certificate=bytes(65_536)))
+        _ = replace(REQUEST, certificate=bytes(65_536)).signed_bytes
 
 
 def test_sessions_differ_and_hide_their_secret() -> None:

@@ -7,9 +7,11 @@ import enum
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.layout import sized, uint
 from fleetcount_protocol.task import SignedTask
 
 __all__ = [
@@ -58,12 +60,16 @@ class TaskState(enum.Enum):
     ABORTED = "aborted"
 
 
+SESSION_LABEL: Final = b"FCSESS01"
+INSTALMENT_LABEL: Final = b"fleetcount v1 instalment"
+
+
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
     """A device opens a session with one aggregator (docs/wire.md, "Session").
 
     `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `certificate` the device's X.509 leaf in
-    DER; `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `session.session_request_bytes`, DER.
+    DER; `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `signed_bytes`, DER.
     """
 
     aggregator_id: AggregatorId
@@ -76,9 +82,28 @@ class SessionRequest:
     @cached_property
     def session_id(self) -> SessionId:
         """The session's name on both sides, from the signed bytes: a re-send opens the same session."""
-        from fleetcount_protocol.session import session_request_bytes
+        return SessionId(hashlib.sha256(self.signed_bytes).digest()[:16])
 
-        return SessionId(hashlib.sha256(session_request_bytes(self)).digest()[:16])
+    @cached_property
+    def signed_bytes(self) -> bytes:
+        """The canonical bytes that the device signs and whose hash names the session; the signature is not in them.
+
+        Raises:
+            DecodeError: a field beyond its size.
+        """
+        try:
+            return b"".join(
+                (
+                    SESSION_LABEL,
+                    sized(self.aggregator_id.encode(), 1),
+                    uint(self.key_id, 1),
+                    uint(self.expiry, 8),
+                    sized(self.sealed_secret, 2),
+                    sized(self.certificate, 2),
+                )
+            )
+        except ValueError as error:
+            raise DecodeError(f"session request: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +149,11 @@ class Instalment:
     @property
     def digest(self) -> Digest:
         """SHA-256 over the instalment's canonical bytes: what a receipt covers and what "the same bytes" means."""
-        from fleetcount_protocol.receipts import instalment_digest
-
-        return instalment_digest(self)
+        named = self.task_id + self.report_id + self.session_id + uint(self.round, 1)
+        digest = hashlib.sha256(INSTALMENT_LABEL + named)
+        digest.update(sized(self.public_share, 2))
+        digest.update(sized(self.ciphertext, 4))
+        return Digest(digest.digest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

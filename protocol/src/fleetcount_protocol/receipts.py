@@ -3,34 +3,23 @@
 A receipt is made after the commit, never before; that order is the aggregator's (intake).
 """
 
-import hashlib
 import hmac
 from typing import Final
 
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.layout import sized, uint
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.messages import Instalment, Receipt
 from fleetcount_protocol.session import SessionSecret
 
-__all__ = ["check_receipt", "instalment_digest", "make_receipt", "receipt_for"]
+__all__ = ["check_receipt", "make_receipt", "receipt_for"]
 
-INSTALMENT_LABEL: Final = b"fleetcount v1 instalment"
 RECEIPT_LABEL: Final = b"fleetcount v1 receipt"
-
-
-def instalment_digest(instalment: Instalment) -> Digest:
-    """Return SHA-256 over the instalment's canonical bytes: two instalments are the same bytes iff it is equal."""
-    named = instalment.task_id + instalment.report_id + instalment.session_id + uint(instalment.round, 1)
-    digest = hashlib.sha256(INSTALMENT_LABEL + named)
-    digest.update(sized(instalment.public_share, 2))
-    digest.update(sized(instalment.ciphertext, 4))
-    return Digest(digest.digest())
 
 
 def make_receipt(secret: SessionSecret, instalment: Instalment) -> Receipt:
     """Return the receipt of a stored instalment; run by the aggregator after its commit. The same bytes each time."""
-    return receipt_for(secret, instalment, instalment_digest(instalment))
+    return receipt_for(secret, instalment, instalment.digest)
 
 
 def receipt_for(secret: SessionSecret, instalment: Instalment, digest: Digest) -> Receipt:

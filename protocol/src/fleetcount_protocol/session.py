@@ -47,10 +47,8 @@ __all__ = [
     "open_instalment",
     "report_key",
     "seal_instalment",
-    "session_request_bytes",
 ]
 
-SESSION_LABEL: Final = b"FCSESS01"
 SESSION_INFO_LABEL: Final = b"fleetcount v1 session"
 REPORT_KEY_LABEL: Final = b"fleetcount v1 report key"
 REPORT_LABEL: Final = b"fleetcount v1 report"
@@ -116,27 +114,6 @@ class SessionSecret:
         return _expand(self.secret, RECEIPT_KEY_LABEL, 32)
 
 
-def session_request_bytes(request: SessionRequest) -> bytes:
-    """Return the canonical bytes that the device signs and whose hash names the session; the signature is not in them.
-
-    Raises:
-        DecodeError: a field beyond its size.
-    """
-    try:
-        return b"".join(
-            (
-                SESSION_LABEL,
-                sized(request.aggregator_id.encode(), 1),
-                uint(request.key_id, 1),
-                uint(request.expiry, 8),
-                sized(request.sealed_secret, 2),
-                sized(request.certificate, 2),
-            )
-        )
-    except ValueError as error:
-        raise DecodeError(f"session request: {error}") from None
-
-
 def check_session_request(request: SessionRequest) -> None:
     """Refuse a request with a field beyond its size; cheap, before any cryptography.
 
@@ -153,7 +130,7 @@ def check_session_request(request: SessionRequest) -> None:
             raise DecodeError(f"{name} of a session has {len(value)} bytes, not {smallest} to {largest}")
     if not 0 <= request.key_id <= 255 or not 0 < request.expiry <= MAX_UNIX_TIME:
         raise DecodeError(f"session with key id {request.key_id} and expiry {request.expiry} is out of range")
-    if len(session_request_bytes(request)) > MAX_SESSION_BYTES:
+    if len(request.signed_bytes) > MAX_SESSION_BYTES:
         raise DecodeError("session request is too long")
 
 
@@ -177,7 +154,7 @@ def new_session(
         expiry=expiry,
         signature=b"",
     )
-    signature = device.private_key.sign(session_request_bytes(unsigned), ec.ECDSA(hashes.SHA256()))
+    signature = device.private_key.sign(unsigned.signed_bytes, ec.ECDSA(hashes.SHA256()))
     request = SessionRequest(
         aggregator_id=unsigned.aggregator_id,
         key_id=unsigned.key_id,
@@ -250,7 +227,7 @@ def _check_signature(request: SessionRequest, certificate: x509.Certificate) -> 
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise Refused(RejectReason.BAD_CERTIFICATE)
     try:
-        key.verify(request.signature, session_request_bytes(request), ec.ECDSA(hashes.SHA256()))
+        key.verify(request.signature, request.signed_bytes, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         raise Refused(RejectReason.BAD_SIGNATURE) from None
 
