@@ -19,7 +19,7 @@ from cryptography import x509
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.certificates import load_authorities, load_certificate, load_private_key
 from fleetcount_protocol.clock import SystemClock
-from fleetcount_protocol.errors import FleetcountError, MachineError
+from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task_signing import TrustedAggregator
 
@@ -324,7 +324,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[Any]], party: Part
     while True:
         try:
             await work()
-        except MachineError as error:
+        except (MachineError, OSError) as error:
             party.metrics.store_failed()
             log.error("background_failed", reason=str(error))
         await asyncio.sleep(seconds)
@@ -359,8 +359,8 @@ async def _look_after(core: Core, task_id: TaskId) -> None:
         core.party.metrics.store_failed()
         log.error("task_waits", task=str(task_id), reason=str(error))
         await asyncio.sleep(1)
-    except FleetcountError as error:
-        log.error("task_failed", task=str(task_id), error=type(error).__name__, reason=str(error))
+    except Exception as error:
+        log.error("task_failed", task=str(task_id), error=type(error).__name__)
         await asyncio.sleep(1)
 
 

@@ -4,9 +4,11 @@ The same bytes get the same receipt at any time. A refusal is a counted value wi
 error.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from fleetcount_protocol.errors import RejectReason, SealError
 from fleetcount_protocol.ids import TaskId
@@ -42,8 +44,19 @@ class Intake:
         self._sessions = Sessions(party)
 
     async def open_sessions(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
-        """Open sessions; one answer a request, in order, after all are durable."""
-        return [await self._sessions.open(request) for request in requests]
+        """Open sessions; one answer a request, in order, after all are durable.
+
+        Devices go side by side, so that they share commits; one device's requests in turn, so that its quota holds.
+        """
+        by_device: dict[bytes, list[int]] = {}
+        for index, request in enumerate(requests):
+            by_device.setdefault(request.certificate, []).append(index)
+
+        async def of_one_device(indices: Sequence[int]) -> list[tuple[int, SessionAccepted | SessionRefused]]:
+            return [(index, await self._sessions.open(requests[index])) for index in indices]
+
+        answered = await asyncio.gather(*(of_one_device(indices) for indices in by_device.values()))
+        return [reply for _, reply in sorted((pair for pairs in answered for pair in pairs), key=itemgetter(0))]
 
     async def upload(self, instalments: Sequence[Instalment]) -> list[Receipt | Refusal]:
         """Take a batch; one answer an instalment, in order, after the commit.
