@@ -110,8 +110,9 @@ def sensitive_domain(table: Microdata, thresholds: Mapping[str, Fraction] | Line
     """Return the table's sensitive values by name with their thresholds.
 
     Raises:
-        MicrodataError: more than 1,000 values, or a name of more than 200 characters; two that differ in case, width or blanks only; a value without a
-            threshold or a threshold without a value; thresholds outside (0, 1], or none below 1.
+        MicrodataError: more than 1,000 values, or a name of more than 200 characters; two that differ in case, width
+            or blanks only; a value without a threshold or a threshold without a value; thresholds outside (0, 1], or
+            none below 1.
         UnsatisfiableError: a value's share is above its threshold, or there is one value only.
     """
     counts = Counter(table.sensitive)
