@@ -37,7 +37,7 @@ def optimal_bucketing(
         constraints=_constraints(values, sizes),
         integrality=np.ones_like(cost),
         bounds=Bounds(0, values.records),
-        options={"time_limit": time_limit_s},
+        options={"time_limit": time_limit_s, "mip_rel_gap": 0},
     )
     if result.status == 2:
         raise UnsatisfiableError(f"no bucket sizes from {low} to {largest} keep the thresholds")
