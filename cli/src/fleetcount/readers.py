@@ -23,7 +23,7 @@ from fleetcount.exits import CannotReachError
 if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebody pays for it.
     import grpc
 
-__all__ = ["Reader", "ask_release", "ask_statuses", "read_reader", "reader_toml"]
+__all__ = ["Reader", "ask_peer", "ask_release", "ask_statuses", "read_reader", "reader_toml"]
 
 TIMEOUT_S: Final = 15.0
 _GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
@@ -269,3 +269,16 @@ async def _status(
         return f"refuses: {error}"
     finally:
         await peer.close()
+
+
+async def ask_peer(config_path: Path, name: str, endpoint: str) -> str:
+    """Return "" when the peer answers an aggregator of this configuration, else why it does not.
+
+    It is asked for a task that nobody has: a refusal by name is the right answer.
+    """
+    from fleetcount.task_files import operator_of
+
+    own = operator_of(config_path).aggregator_id
+    credentials = _aggregator(config_path).credentials()
+    answer = await _status(own, AggregatorId(name), endpoint, credentials, TaskId(bytes(32)))
+    return answer if isinstance(answer, str) and "unknown_task" not in answer else ""

@@ -1,0 +1,240 @@
+"""`fleetcount doctor`: what is wrong with a configuration, its keys, this machine or the way to the others.
+
+One line a check; repairs nothing.
+"""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from fleetcount_protocol.errors import FleetcountError, UsageError
+
+from fleetcount.exits import CheckFailedError, one_line
+from fleetcount.lazy import StrictCommand
+
+if TYPE_CHECKING:  # The checks load cryptography, the aggregator's configuration pydantic: only when they run.
+    from fleetcount_aggregator.config import AggregatorConfig
+    from fleetcount_client.config import DeviceSettings
+
+    from fleetcount.doctor_checks import Finding
+
+__all__ = ["doctor"]
+
+
+@click.command(cls=StrictCommand, short_help="Check a configuration, its keys, clock and peers.")
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    metavar="FILE.toml",
+    type=click.Path(path_type=Path),
+    help="An aggregator's, a device's or an analyst's configuration.",
+)
+def doctor(path: Path) -> None:
+    """Check a configuration file and everything it names.
+
+    Configuration, versions, keys, certificate chain and expiry, file modes, clock, disk room, and whether the other
+    parties answer. Prints one line a check: ok, note or FAILED. Exit code 1 when a check failed.
+    """
+    import asyncio
+
+    findings = asyncio.run(_examine(path))
+    for finding in findings:
+        click.echo(f"{finding.verdict:<7} {one_line(f'{finding.what}: {finding.text}')}")
+    failed = [finding.what for finding in findings if finding.verdict == "FAILED"]
+    if failed:
+        raise CheckFailedError(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)}")
+
+
+async def _examine(path: Path) -> "list[Finding]":
+    from fleetcount.descriptors import parse_toml
+    from fleetcount.doctor_checks import Finding, Verdict, check_versions
+
+    content = parse_toml(path)
+    try:
+        if "aggregator" in content:
+            findings = await _aggregator(path)
+        elif "device" in content:
+            findings = await _device(path)
+        elif "reader" in content:
+            findings = _reader(path)
+        else:
+            raise UsageError(
+                f"{path} has none of [aggregator], [device], [reader]; it is no configuration of fleetcount"
+            )
+    except UsageError as error:
+        findings = [Finding(what="configuration", verdict=Verdict.FAILED, text=str(error))]
+    return [check_versions(), *findings]
+
+
+def _ok(what: str, text: str) -> "Finding":
+    from fleetcount.doctor_checks import Finding, Verdict
+
+    return Finding(what=what, verdict=Verdict.OK, text=text)
+
+
+# An aggregator.
+
+
+async def _aggregator(path: Path) -> "list[Finding]":
+    import asyncio
+    import os
+
+    from fleetcount_aggregator.config import load_config
+
+    from fleetcount.doctor_checks import check_disk, check_port, guarded
+
+    config = load_config(path, os.environ)
+    findings = [_ok("configuration", f"aggregator {config.aggregator.id!r} of {config.aggregator.operator!r}")]
+    findings += _aggregator_files(config)
+    findings.append(guarded("disk", lambda: check_disk(config.aggregator.state_directory)))
+    findings.append(await check_port("own device port", config.grpc.device_listen, needed=False))
+    findings += await asyncio.gather(*(_peer(path, peer.id, peer.endpoint) for peer in config.peers))
+    if config.mqtt is not None:
+        findings.append(await check_port("MQTT broker", config.mqtt.broker))
+    return findings
+
+
+def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
+    from fleetcount_protocol.certificates import Purpose, aggregator_names, load_authorities, load_certificate
+
+    from fleetcount.doctor_checks import (
+        Finding,
+        Verdict,
+        check_authority,
+        check_certificate,
+        check_clock,
+        check_modes,
+        guarded,
+    )
+
+    tls, now = config.tls, time.time()
+    sealing = sorted(config.keys.hpke_key_directory.glob("*.key"))
+
+    def name() -> Finding:
+        names = aggregator_names(load_certificate(tls.certificate_file))
+        verdict = Verdict.OK if config.aggregator.id in names else Verdict.FAILED
+        return Finding(what="certificate names", verdict=verdict, text=", ".join(names))
+
+    def chain() -> Finding:
+        authorities = load_authorities(tls.aggregator_ca_file)
+        return check_certificate(tls.certificate_file, tls.key_file, authorities, Purpose.AGGREGATOR, now)
+
+    return [
+        guarded("signing key", lambda: _signing_key(config)),
+        guarded("sealing keys", lambda: _sealing_keys(config)),
+        guarded("certificate", chain),
+        guarded("certificate names", name),
+        guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
+        guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
+        guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
+        check_modes([config.keys.signing_key_file, tls.key_file, *sealing], [config.aggregator.task_directory]),
+    ]
+
+
+def _signing_key(config: "AggregatorConfig") -> "Finding":
+    import base64
+
+    from fleetcount_aggregator.keys import load_signing_key
+
+    from fleetcount.doctor_checks import Finding, Verdict
+
+    public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
+    shown = base64.b64encode(public).decode()
+    twin = [peer.id for peer in config.peers if peer.public_key == public]
+    if twin:
+        return Finding(what="signing key", verdict=Verdict.FAILED, text=f"peer {twin[0]!r} has the same key")
+    return _ok("signing key", f"public {shown}: the descriptor and every peer's [[peers]] must say the same")
+
+
+def _sealing_keys(config: "AggregatorConfig") -> "Finding":
+    from fleetcount_aggregator.keys import load_hpke_key
+
+    pairs = [load_hpke_key(path) for path in sorted(config.keys.hpke_key_directory.glob("*.key"))]
+    if not pairs:
+        raise UsageError(f"{config.keys.hpke_key_directory} holds no <key id>.key")
+    return _ok("sealing keys", f"key ids {', '.join(str(pair.key_id) for pair in pairs)}")
+
+
+async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
+    """Ask a peer about a task that does not exist: it must refuse by name, over TLS in both directions."""
+    from fleetcount.doctor_checks import Finding, Verdict
+    from fleetcount.readers import ask_peer
+
+    try:
+        problem = await ask_peer(path, name, endpoint)
+    except FleetcountError as error:
+        problem = str(error)
+    what = f"peer {name}"
+    if problem:
+        return Finding(what=what, verdict=Verdict.FAILED, text=f"{endpoint}: {problem}")
+    return _ok(what, f"{endpoint} answers with its certificate")
+
+
+# A device, an analyst.
+
+
+async def _device(path: Path) -> "list[Finding]":
+    from fleetcount_client import load_settings
+    from fleetcount_protocol.certificates import Purpose
+
+    from fleetcount.doctor_checks import (
+        check_authority,
+        check_certificate,
+        check_clock,
+        check_disk,
+        check_modes,
+        guarded,
+    )
+
+    settings, now = load_settings(path), time.time()
+    certificate, key = settings.certificate_file, settings.key_file
+    findings = [
+        _ok("configuration", f"device of deployment {settings.deployment!r}"),
+        guarded("certificate", lambda: check_certificate(certificate, key, (), Purpose.DEVICE, now)),
+        guarded("clock", lambda: check_clock(now, [certificate])),
+        check_modes([key, settings.state_file], []),
+        guarded("disk", lambda: check_disk(settings.state_file.parent)),
+    ]
+    authority = settings.grpc.ca_file if settings.grpc is not None else None
+    if authority is not None:
+        findings.append(guarded("authority of aggregators", lambda: check_authority(authority, now)))
+    findings.append(await _offer(settings))
+    return findings
+
+
+async def _offer(settings: "DeviceSettings") -> "Finding":
+    """Ask for the tasks on offer, as the device itself would."""
+    from fleetcount_client.assembly import transport_of
+
+    from fleetcount.doctor_checks import Finding, Verdict
+
+    transport = transport_of(settings)
+    try:
+        tasks = await transport.list_tasks()
+    except FleetcountError as error:
+        return Finding(what="aggregators", verdict=Verdict.FAILED, text=str(error))
+    finally:
+        await transport.close()
+    return _ok("aggregators", f"{len(tasks)} tasks on offer")
+
+
+def _reader(path: Path) -> "list[Finding]":
+    from fleetcount_protocol.certificates import Purpose
+
+    from fleetcount.doctor_checks import check_authority, check_certificate, check_clock, check_modes, guarded
+    from fleetcount.readers import read_reader
+
+    reader, now = read_reader(path), time.time()
+    findings = [_ok("configuration", f"analyst, trusts {', '.join(reader.trusted)}")]
+    if reader.tls_files is None:
+        return findings
+    authority, certificate, key = reader.tls_files
+    return [
+        *findings,
+        guarded("certificate", lambda: check_certificate(certificate, key, (), Purpose.DEVICE, now)),
+        guarded("authority of aggregators", lambda: check_authority(authority, now)),
+        guarded("clock", lambda: check_clock(now, [certificate])),
+        check_modes([key], []),
+    ]
