@@ -1,10 +1,15 @@
 """An aggregator that does not keep to the protocol: refused by name, and never a second set, draw or record."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
+from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.publication import record_bytes
 from fleetcount_aggregator.states import State
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.field import FIELD64
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import (
     AbortTask,
@@ -205,32 +210,64 @@ async def test_a_second_list_of_commitments_is_refused() -> None:
     assert await refusal(network.core(1).helper.open_share(ALPHA, second)) is PeerProblem.CONFLICT
 
 
-async def test_a_share_that_was_not_committed_to_is_not_signed() -> None:
-    network, task = await stopped_at("leader.before_release")
-    rows = await network.core(1).party.store.step(task.task_id, "sign")
-    assert rows is not None
-    network2, task2 = await stopped_at("leader.after_helpers_sealed")
-    _, made_up, own = await opened(network2, task2)
-    adapted = replace(made_up, vector=b"\x01" + bytes(31))
-    proposal = RecordProposal(task_id=task2.task_id, shares=(adapted, own), record=rows.request)
-
-    assert await refusal(network2.core(1).helper.sign_record(ALPHA, proposal)) is PeerProblem.DISAGREES
-
-
-async def test_numbers_out_of_range_are_not_signed() -> None:
-    network, task = await stopped_at("leader.after_helpers_sealed")
-    _, made_up, own = await opened(network, task)
-    other_record, _ = await stopped_at("leader.before_release")
-    step = await other_record.core(1).party.store.step(next(iter(other_record.core(1).party.tasks)), "sign")
-    assert step is not None
-
-    problem = await refusal(
-        network.core(1).helper.sign_record(
-            ALPHA, RecordProposal(task_id=task.task_id, shares=(made_up, own), record=step.request)
-        )
+async def steered(network: Network, task: Task, target: list[int]) -> tuple[OpenQuery, NoisedShare, NoisedShare]:
+    """Let the helper open against a leader's share that makes the public numbers exactly `target`."""
+    helper, digest = network.core(1).helper, await sealed(network, task)
+    installed = network.core(1).party.tasks[task.task_id]
+    own = await helper._releasing._noised_share(installed, digest)
+    vector = FIELD64.subtract_vectors([one % FIELD64.modulus for one in target], FIELD64.decode_vector(own.vector, 4))
+    leader = NoisedShare(
+        task_id=task.task_id,
+        aggregator_id=ALPHA,
+        set_digest=digest,
+        vector=FIELD64.encode_vector(vector),
+        blind=bytes(32),
     )
+    query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=(commit_to(leader), commit_to(own)))
+    return query, leader, await helper.open_share(ALPHA, query)
+
+
+def proposal(task: Task, shares: tuple[NoisedShare, ...], numbers: list[int]) -> RecordProposal:
+    """Return a record that really follows from the numbers."""
+    record = record_bytes(task.canonical, numbers, task.round_two_closes)
+    return RecordProposal(task_id=task.task_id, shares=shares, record=record)
+
+
+async def test_a_share_that_was_not_committed_to_is_not_signed() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    _, leader, own = await steered(network, task, [1, 0, 1, 1])
+    vector = FIELD64.decode_vector(leader.vector, 4)
+    adapted = replace(leader, vector=FIELD64.encode_vector(FIELD64.add_vectors([vector, [1, 0, 0, 0]], 4)))
+    helper = network.core(1).helper
+
+    problem = await refusal(helper.sign_record(ALPHA, proposal(task, (adapted, own), [2, 0, 1, 1])))
+    honest = await helper.sign_record(ALPHA, proposal(task, (leader, own), [1, 0, 1, 1]))
 
     assert problem is PeerProblem.DISAGREES
+    assert honest.aggregator_id == BETA
+
+
+@pytest.mark.parametrize(("number", "signed"), [(132, True), (133, False), (-128, True), (-129, False)])
+async def test_numbers_beyond_reports_and_noise_are_not_signed(number: int, signed: bool) -> None:
+    """Four reports; two noises of epsilon 1 stay within 64 each, all but surely."""
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    _, leader, own = await steered(network, task, [number, 0, 0, 0])
+    call = network.core(1).helper.sign_record(ALPHA, proposal(task, (leader, own), [number, 0, 0, 0]))
+
+    if signed:
+        assert (await call).aggregator_id == BETA
+    else:
+        assert await refusal(call) is PeerProblem.DISAGREES
+
+
+async def test_requests_at_the_same_time_get_one_draw() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    network.core(1).party.noise = SystemNoise(SystemRandom())
+    query = CommitQuery(task_id=task.task_id, set_digest=await sealed(network, task))
+
+    commitments = await asyncio.gather(*(network.core(1).helper.commit(ALPHA, query) for _ in range(8)))
+
+    assert len(set(commitments)) == 1
 
 
 async def test_a_record_that_says_something_else_is_not_signed() -> None:

@@ -5,6 +5,9 @@ from collections import Counter
 import pytest
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.states import State
+from fleetcount_aggregator.store import ReportStatus, Verdict
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.messages import FinishBatch
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task import Task
 
@@ -197,3 +200,23 @@ async def test_a_task_is_installed_late_at_a_helper_that_was_down() -> None:
     await network.run_to_the_end(task)
 
     assert await states(network, task) == [(State.RELEASED, "")] * 2
+
+
+async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, task = await ready(3)
+    helper = network.core(2).helper
+    honest = helper._finish
+
+    async def without_the_first(request: FinishBatch) -> list[Verdict]:
+        first, *rest = await honest(request)
+        refused = Verdict(report_id=first.report_id, status=ReportStatus.REFUSED, reason=RejectReason.INVALID_PROOF)
+        return [refused, *rest]
+
+    monkeypatch.setattr(helper, "_finish", without_the_first)
+
+    await network.run_to_the_end(task)
+
+    assert await states(network, task) == [(State.RELEASED, "")] * 3
+    for core in (network.core(position) for position in range(3)):
+        rows = await core.party.store.reports(task.task_id)
+        assert [row.status for row in rows] == [ReportStatus.REFUSED, ReportStatus.ACCEPTED, ReportStatus.ACCEPTED]

@@ -290,6 +290,87 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     await asyncio.gather(running, return_exceptions=True)
 
 
+class OneMessageBroker:
+    """Just enough of MQTT 3.1.1 to deliver one QoS 1 message and to see when it is acknowledged."""
+
+    def __init__(self, topic: str, payload: bytes) -> None:
+        name = topic.encode()
+        self._message = packet(0x32, len(name).to_bytes(2) + name + (7).to_bytes(2) + payload)
+        self.acknowledged = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                kind, body = await read_packet(reader)
+            except asyncio.IncompleteReadError:
+                writer.close()
+                return
+            if kind >> 4 == 1:
+                writer.write(packet(0x20, b"\x00\x00"))
+            elif kind >> 4 == 8:
+                writer.write(packet(0x90, body[:2] + b"\x01"))
+                if b"/report" in body:
+                    writer.write(self._message)
+            elif kind >> 4 == 3:
+                length = int.from_bytes(body[:2])
+                writer.write(packet(0x40, body[2 + length : 4 + length]))
+            elif kind >> 4 == 4:
+                self.acknowledged.set()
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    length, encoded = len(body), bytearray()
+    while True:
+        length, digit = length >> 7, length & 0x7F
+        encoded.append(digit | (0x80 if length else 0))
+        if not length:
+            return bytes([kind]) + bytes(encoded) + body
+
+
+async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    kind, length, shift = (await reader.readexactly(1))[0], 0, 0
+    while True:
+        digit = (await reader.readexactly(1))[0]
+        length |= (digit & 0x7F) << shift
+        shift += 7
+        if digit < 0x80:
+            return kind, await reader.readexactly(length)
+
+
+async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+    committing, may_commit = asyncio.Event(), asyncio.Event()
+    honest = core.party.store.add_instalments
+
+    async def slow(rows: object) -> object:
+        committing.set()
+        await may_commit.wait()
+        return await honest(rows)  # type: ignore[arg-type]  # passes on what it was given.
+
+    monkeypatch.setattr(core.party.store, "add_instalments", slow)
+    broker = OneMessageBroker(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    running = asyncio.create_task(MqttIntake(core.party, core.service, MqttTable(broker=f"127.0.0.1:{port}")).run())
+
+    async with asyncio.timeout(10):
+        await committing.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(broker.acknowledged.wait(), 0.3)
+        may_commit.set()
+        await broker.acknowledged.wait()
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    server.close()
+    await server.wait_closed()
+
+
 # Workers.
 
 
