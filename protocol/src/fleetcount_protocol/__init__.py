@@ -1,3 +1,244 @@
-"""What the parties say to each other: tasks, Prio3, sealing, receipts, messages and the release record."""
+"""What the parties say to each other: tasks, Prio3, sealing, receipts, messages and the release record.
 
-__all__: list[str] = []
+Every public name is imported on first use, so that a device pays only for what it needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "FIELD64",
+    "FIELD128",
+    "MAX_VALUES",
+    "Aggregator",
+    "AggregatorId",
+    "Bins",
+    "Categories",
+    "Cell",
+    "CertificateAuthority",
+    "Circuit",
+    "Clock",
+    "Count",
+    "DecodeError",
+    "DeviceIdentity",
+    "Digest",
+    "FleetcountError",
+    "Flp",
+    "H3Cells",
+    "Histogram",
+    "HpkeKey",
+    "HpkeKeyPair",
+    "Instalment",
+    "MachineError",
+    "ManualClock",
+    "Mode",
+    "MultihotCountVec",
+    "OneHot",
+    "PeerError",
+    "PrimeField",
+    "Prio3",
+    "Purpose",
+    "Receipt",
+    "Refusal",
+    "Refused",
+    "RejectReason",
+    "RejectedProof",
+    "Release",
+    "ReleaseKind",
+    "ReleaseRecord",
+    "ReplayResult",
+    "ReportId",
+    "ReportToVerify",
+    "ScalarVerifier",
+    "SealError",
+    "SessionAccepted",
+    "SessionId",
+    "SessionRefused",
+    "SessionRequest",
+    "SessionSecret",
+    "Signal",
+    "SignatureError",
+    "SignedTask",
+    "SquareGrid",
+    "Sum",
+    "SumVec",
+    "SystemClock",
+    "Task",
+    "TaskError",
+    "TaskId",
+    "TaskState",
+    "TrustedAggregator",
+    "TwoRoundOneHot",
+    "UploadStyle",
+    "UsageError",
+    "ValueDomain",
+    "VerificationFailed",
+    "Verified",
+    "Verifier",
+    "VerifyState",
+    "accept_session",
+    "check_receipt",
+    "check_task",
+    "decode_record",
+    "decode_signed_task",
+    "decode_task",
+    "encode_record",
+    "encode_signed_task",
+    "encode_task",
+    "first_instalments",
+    "join_instalments",
+    "make_receipt",
+    "new_session",
+    "open_instalment",
+    "prio3_bits",
+    "prio3_count",
+    "prio3_for",
+    "prio3_histogram",
+    "prio3_multihot_count_vec",
+    "prio3_one_hot",
+    "prio3_sum",
+    "prio3_sum_vec",
+    "prio3_sum_vec_with_multiproof",
+    "prio3_two_round",
+    "record_from_json",
+    "record_to_json",
+    "replay",
+    "seal_instalment",
+    "seal_to",
+    "second_instalments",
+    "sign_record",
+    "sign_task",
+    "task_epsilon",
+    "task_exposure",
+    "task_to_json",
+    "task_views",
+    "verify_chain",
+    "verify_record_signatures",
+    "verify_signed_task",
+]
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.certificates import CertificateAuthority, Purpose, verify_chain
+    from fleetcount_protocol.circuits import Count, Histogram, MultihotCountVec, OneHot, Sum, SumVec, TwoRoundOneHot
+    from fleetcount_protocol.clock import Clock, ManualClock, SystemClock
+    from fleetcount_protocol.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
+    from fleetcount_protocol.errors import (
+        DecodeError,
+        FleetcountError,
+        MachineError,
+        PeerError,
+        Refused,
+        RejectReason,
+        SealError,
+        SignatureError,
+        TaskError,
+        UsageError,
+        VerificationFailed,
+    )
+    from fleetcount_protocol.field import FIELD64, FIELD128, PrimeField
+    from fleetcount_protocol.flp import Circuit, Flp
+    from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+    from fleetcount_protocol.messages import (
+        Instalment,
+        Receipt,
+        Refusal,
+        SessionAccepted,
+        SessionRefused,
+        SessionRequest,
+        TaskState,
+    )
+    from fleetcount_protocol.prio3 import (
+        Prio3,
+        VerifyState,
+        prio3_bits,
+        prio3_count,
+        prio3_histogram,
+        prio3_multihot_count_vec,
+        prio3_one_hot,
+        prio3_sum,
+        prio3_sum_vec,
+        prio3_sum_vec_with_multiproof,
+        prio3_two_round,
+    )
+    from fleetcount_protocol.receipts import check_receipt, make_receipt
+    from fleetcount_protocol.release import (
+        Cell,
+        ReleaseRecord,
+        decode_record,
+        encode_record,
+        record_from_json,
+        record_to_json,
+        sign_record,
+        verify_record_signatures,
+    )
+    from fleetcount_protocol.sealing import HpkeKeyPair, seal_to
+    from fleetcount_protocol.session import (
+        DeviceIdentity,
+        SessionSecret,
+        accept_session,
+        new_session,
+        open_instalment,
+        seal_instalment,
+    )
+    from fleetcount_protocol.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+    from fleetcount_protocol.task_codec import (
+        decode_signed_task,
+        decode_task,
+        encode_signed_task,
+        encode_task,
+        task_to_json,
+    )
+    from fleetcount_protocol.task_rules import check_task, prio3_for, task_epsilon, task_exposure, task_views
+    from fleetcount_protocol.task_signing import TrustedAggregator, sign_task, verify_signed_task
+    from fleetcount_protocol.two_round import first_instalments, join_instalments, second_instalments
+    from fleetcount_protocol.vectors import ReplayResult, replay
+    from fleetcount_protocol.verifier import RejectedProof, ReportToVerify, ScalarVerifier, Verified, Verifier
+
+_MODULES = {
+    "certificates": "CertificateAuthority Purpose verify_chain",
+    "circuits": "Count Histogram MultihotCountVec OneHot Sum SumVec TwoRoundOneHot",
+    "clock": "Clock ManualClock SystemClock",
+    "domain": "Bins Categories H3Cells MAX_VALUES Signal SquareGrid ValueDomain",
+    "errors": (
+        "DecodeError FleetcountError MachineError PeerError Refused RejectReason SealError SignatureError "
+        "TaskError UsageError VerificationFailed"
+    ),
+    "field": "FIELD128 FIELD64 PrimeField",
+    "flp": "Circuit Flp",
+    "ids": "AggregatorId Digest ReportId SessionId TaskId",
+    "messages": "Instalment Receipt Refusal SessionAccepted SessionRefused SessionRequest TaskState",
+    "prio3": (
+        "Prio3 VerifyState prio3_bits prio3_count prio3_histogram prio3_multihot_count_vec prio3_one_hot "
+        "prio3_sum prio3_sum_vec prio3_sum_vec_with_multiproof prio3_two_round"
+    ),
+    "receipts": "check_receipt make_receipt",
+    "release": (
+        "Cell ReleaseRecord decode_record encode_record record_from_json record_to_json sign_record "
+        "verify_record_signatures"
+    ),
+    "sealing": "HpkeKeyPair seal_to",
+    "session": "DeviceIdentity SessionSecret accept_session new_session open_instalment seal_instalment",
+    "task": "Aggregator HpkeKey Mode Release ReleaseKind SignedTask Task UploadStyle",
+    "task_codec": "decode_signed_task decode_task encode_signed_task encode_task task_to_json",
+    "task_rules": "check_task prio3_for task_epsilon task_exposure task_views",
+    "task_signing": "TrustedAggregator sign_task verify_signed_task",
+    "two_round": "first_instalments join_instalments second_instalments",
+    "vectors": "ReplayResult replay",
+    "verifier": "RejectedProof ReportToVerify ScalarVerifier Verified Verifier",
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # Type checkers see the imports above, so that a misspelt name is an error to them.
+
+    def __getattr__(name: str) -> object:
+        """Import a public name on first use."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, loaded or not."""
+    return sorted(set(globals()) | set(__all__))
