@@ -41,7 +41,9 @@ def test_wrong_usage_is_one_line_and_code_2(arguments: list[str], named: str) ->
 
 
 def test_help_names_the_exit_codes_and_every_command_without_importing_them() -> None:
-    program = "import sys\nfrom fleetcount.__main__ import _run\n_run(['--help'])\nprint(sorted(sys.modules))"
+    program = (
+        "import sys\nfrom fleetcount.__main__ import run_command\nrun_command(['--help'])\nprint(sorted(sys.modules))"
+    )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 

@@ -14,7 +14,7 @@ from fleetcount import __version__
 from fleetcount.exits import ExitCode, describe
 from fleetcount.lazy import LazyGroup, table
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "main", "run_command"]
 
 _TABLE = table(
     [
@@ -59,10 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # A name that is not UTF-8, or a terminal that is not, must not end in a traceback.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(run_command(list(sys.argv[1:] if arguments is None else arguments)))
 
 
-def _run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
+    """Run the command and return its exit code; an error is one line on stderr (with FLEETCOUNT_DEBUG=1, raised)."""
     stdout = sys.stdout
     debugging = os.environ.get("FLEETCOUNT_DEBUG") == "1"
     try:

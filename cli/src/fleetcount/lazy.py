@@ -68,7 +68,8 @@ class LazyGroup(click.Group):
     command_class = StrictCommand
 
     def __init__(self, *, lazy: dict[str, LazyCommand] | None = None, **settings: Any) -> None:
-        super().__init__(**settings)
+        # A missing sub-command is one error line, not a page of help on stderr.
+        super().__init__(**{"no_args_is_help": False, **settings})
         self._lazy = lazy or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -43,7 +43,7 @@ from fleetcount_protocol.task_signing import TrustedAggregator
 from fleetcount_simulator.fleet_spec import FleetSpec
 from fleetcount_simulator.vehicle_transports import vehicle_transport
 
-__all__ = ["GatedTransport", "Tally", "main"]
+__all__ = ["GatedTransport", "Tally", "coins_of", "main"]
 
 _POLL_S: Final = 0.3
 _GRACE_S: Final = 2.0
@@ -140,7 +140,7 @@ class _Fleet:
             spool=self._file.device(str(number)),
             transport=GatedTransport(transport, self._gate, self.tally),
             signals={spec.signal: constant(spec.readings[number])},
-            source=_coins(spec, number),
+            source=coins_of(spec.coin_seed, spec.name, number),
             settings=_SETTINGS,
             idle_close_s=0.0,
         )
@@ -221,11 +221,12 @@ def _policy(spec: FleetSpec) -> OwnerPolicy:
     )
 
 
-def _coins(spec: FleetSpec, number: int) -> RandomSource:
-    if spec.coin_seed is None:
+def coins_of(coin_seed: int | None, fleet: str, number: int) -> RandomSource:
+    """Return a vehicle's coins: the operating system's, or with a seed a stream of its own that anyone can repeat."""
+    if coin_seed is None:
         return SystemRandom()
-    # Not the sum of both: fleets of different names and vehicles of different numbers must not share a stream.
-    digest = hashlib.sha256(f"{spec.coin_seed}/{spec.name}/{number}".encode()).digest()
+    # Not a sum: fleets of different names and vehicles of different numbers must not share a stream.
+    digest = hashlib.sha256(f"{coin_seed}/{fleet}/{number}".encode()).digest()
     return SeededRandom(int.from_bytes(digest[:8], "big"))
 
 

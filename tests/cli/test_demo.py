@@ -1,0 +1,161 @@
+"""The demo: what it writes, what it prints, and that it always ends its children."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount.demo_outputs import comparison_csv, covered
+from fleetcount.demo_question import DemoOptions, question_of
+from fleetcount.demo_windows import Speed, windows_for
+from fleetcount.release_report import statement_lines, table_lines
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.release import record_from_json, verify_record_signatures
+
+SPEED = Speed(signature_s=34e-6, share_s=1e-3, verify_s=1e-3)
+
+
+def options(**changes: object) -> DemoOptions:
+    plain: dict[str, object] = {
+        "vehicles": None,
+        "aggregators": 2,
+        "transport": "both",
+        "mode": "sampling",
+        "epsilon": Fraction(1),
+        "sampling_rate": None,
+        "truths": None,
+        "yes": None,
+        "output": Path("out"),
+        "seed": 1,
+        "insecure_coins": False,
+        "keep": False,
+    }
+    return DemoOptions(**{**plain, **changes})  # type: ignore[arg-type] # the fields above, by name
+
+
+def test_the_default_windows_leave_a_minute_for_two_thousand_vehicles_on_two_cores() -> None:
+    windows = windows_for(question_of(options()), ("grpc", "mqtt"), 2, SPEED, 2)
+
+    assert 40 <= windows.lead_s + windows.round_one_s + windows.round_two_s <= 65
+
+
+def test_windows_grow_with_vehicles_aggregators_and_slowness() -> None:
+    question = question_of(options())
+    base = windows_for(question, ("grpc",), 2, SPEED, 2)
+    slow = Speed(signature_s=68e-6, share_s=2e-3, verify_s=2e-3)
+
+    assert windows_for(question_of(options(vehicles=4000)), ("grpc",), 2, SPEED, 2).round_one_s > base.round_one_s
+    assert windows_for(question, ("grpc",), 4, SPEED, 2).round_two_s > base.round_two_s
+    assert windows_for(question, ("grpc",), 2, slow, 2).round_two_s > base.round_two_s
+    assert windows_for(question, ("grpc",), 2, SPEED, 1).round_one_s > base.round_one_s
+
+
+def test_a_question_of_one_round_has_one_window() -> None:
+    windows = windows_for(question_of(options(mode="mangat")), ("grpc",), 2, SPEED, 2)
+
+    assert windows.round_one_s > 0
+    assert windows.round_two_s == 0
+
+
+def test_contradictory_options_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("vehicle,value\n1,a\n2,b\n")
+
+    for changes, named in [
+        ({"mode": "mangat", "truths": tmp_path / "t.csv"}, "--truths needs --yes"),
+        ({"mode": "mangat", "truths": tmp_path / "t.csv", "yes": "c"}, "a value no vehicle has"),
+        ({"truths": tmp_path / "t.csv", "vehicles": 3}, "the file has 2"),
+        ({"truths": tmp_path / "t.csv", "yes": "a"}, "--yes goes with"),
+    ]:
+        with pytest.raises(UsageError, match=named):
+            question_of(options(**changes))
+
+
+def start(output: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """Start a demo whose temporary directory lies in a folder of this test, so that what is left over is seen."""
+    (output.parent / "tmp").mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "fleetcount", "demo", "--output", str(output), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(output.parent / "tmp")},
+    )
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Return the command lines of processes that name this directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue
+        if str(directory).encode() in words:
+            found.append(words.decode(errors="replace"))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "cells"),
+    [
+        (["--vehicles", "60", "--transport", "both"], 72),
+        (["--vehicles", "60", "--transport", "grpc", "--mode", "mangat", "--aggregators", "3"], 1),
+        (["--transport", "mqtt", "--truths", "TRUTHS", "--sampling-rate", "0.4"], 3),
+    ],
+)
+def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
+    tmp_path: Path, arguments: list[str], cells: int
+) -> None:
+    colours = ["red", "green", "$x^{blue", ""]
+    rows = "".join(f"v{i},{colours[i % 4]}\n" for i in range(40))
+    (tmp_path / "truths.csv").write_text("vehicle,value\n" + rows)
+    words = [str(tmp_path / "truths.csv") if word == "TRUTHS" else word for word in arguments]
+
+    demo = start(tmp_path / "out", *words)
+    out, err = demo.communicate(timeout=110)
+
+    assert demo.returncode == 0, err
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "comparison.csv",
+        "map.png",
+        "map.svg",
+        "release.json",
+    ]
+    record, signatures = record_from_json((tmp_path / "out" / "release.json").read_text())
+    verify_record_signatures(record, signatures)
+    with (tmp_path / "out" / "comparison.csv").open(newline="") as file:
+        compared = list(csv.DictReader(file))
+    assert len(compared) == len(record.cells) == cells
+    truths = [int(row["truth"]) for row in compared]
+    assert comparison_csv(record, truths) == (tmp_path / "out" / "comparison.csv").read_text()
+    assert covered(record, truths) >= 0.8 * cells
+    for line in [*table_lines(record, truths), *statement_lines(record)]:
+        assert line in out
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    demo = start(tmp_path / "out", "--vehicles", "40")
+    assert demo.stderr is not None
+    for line in demo.stderr:
+        if line.startswith("round one"):
+            break
+    assert processes_of(tmp_path)
+
+    demo.send_signal(number)
+    _, err = demo.communicate(timeout=30)
+
+    assert demo.returncode == 130
+    assert err.splitlines()[-1] == "fleetcount demo: interrupted"
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert processes_of(tmp_path) == []

@@ -1,0 +1,227 @@
+"""A test deployment and a task on its way through it: modes, names, signatures; what does not fit is refused."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount.descriptors import read_descriptor
+from fleetcount.task_files import read_task
+from fleetcount_protocol.task import Mode, ReleaseKind
+
+SPEC = """
+[task]
+name = "speeds"
+deployment = "test"
+signal = "Vehicle.Speed"
+min_batch_size = 10
+[domain]
+kind = "bins"
+edges = ["0", "50"]
+open_above = true
+unit = "km/h"
+[windows]
+round_one_opens = "in 10 s"
+round_one_closes = "in 1 min"
+round_two_closes = "in 2 h"
+[mechanism]
+sampling_rate = "0.25"
+[release]
+epsilon = "1"
+[[aggregators]]
+descriptor = "dep/alpha.descriptor.toml"
+[[aggregators]]
+descriptor = "dep/beta.descriptor.toml"
+"""
+
+
+@pytest.fixture
+def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("keys", "init", "--output", "dep", "--devices", "2", "--base-port", "0").code == 0
+    (tmp_path / "spec.toml").write_text(SPEC)
+    return tmp_path
+
+
+def test_every_private_file_has_mode_0600_and_nothing_else_is_written(deployed: Path) -> None:
+    files = {str(path.relative_to(deployed / "dep")): path for path in (deployed / "dep").rglob("*") if path.is_file()}
+
+    private = {name for name in files if name.endswith(".key")}
+    assert len(private) == 2 + 2 * 3 + 1 + 2
+    assert all(files[name].stat().st_mode & 0o777 == 0o600 for name in private)
+    assert not any(b"PRIVATE" in files[name].read_bytes() for name in files.keys() - private)
+
+
+def test_an_existing_deployment_is_never_overwritten(fleetcount: Callable, deployed: Path) -> None:
+    before = {path: path.read_bytes() for path in (deployed / "dep").rglob("*") if path.is_file()}
+
+    ran = fleetcount("keys", "init", "--output", "dep")
+
+    assert ran.code == 2
+    assert "not empty" in ran.error_line
+    assert {path: path.read_bytes() for path in (deployed / "dep").rglob("*") if path.is_file()} == before
+
+
+def test_the_written_configurations_load_and_agree_with_the_descriptors(deployed: Path) -> None:
+    from fleetcount.task_files import operator_of
+    from fleetcount_client import load_settings
+
+    alpha = operator_of(deployed / "dep" / "alpha" / "aggregator.toml")
+    descriptor = read_descriptor(deployed / "dep" / "beta.descriptor.toml")
+    device = load_settings(deployed / "dep" / "devices" / "0001" / "device.toml")
+
+    assert alpha.trusted[descriptor.aggregator_id].signing_public_key == descriptor.signing_public_key
+    assert {one.aggregator_id for one in device.aggregators} == set(alpha.trusted)
+
+
+def test_a_task_is_created_signed_and_submitted_step_by_step(fleetcount: Callable, deployed: Path) -> None:
+    def operator(name: str) -> list[str | Path]:
+        return ["--config", deployed / "dep" / name / "aggregator.toml", "q.task"]
+
+    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
+    assert (deployed / "q.verify-key").stat().st_mode & 0o777 == 0o600
+    assert not any(read_task(deployed / "q.task").signatures)
+    assert fleetcount("task", "sign", *operator("alpha")).code == 0
+    early = fleetcount("task", "submit", *operator("alpha"))
+    assert (early.code, "not signed by beta" in early.error_line) == (2, True)
+    assert fleetcount("task", "sign", *operator("beta")).code == 0
+    assert read_task(deployed / "q.task").complete
+    assert "led by 'alpha'" in fleetcount("task", "submit", *operator("beta")).error_line
+    assert fleetcount("task", "submit", *operator("alpha")).code == 0
+
+    tasks = deployed / "dep" / "alpha" / "tasks"
+    assert sorted(path.name for path in tasks.iterdir()) == ["q.task", "q.verify-key"]
+    assert "exists already" in fleetcount("task", "submit", *operator("alpha")).error_line
+    assert "exists already" in fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").error_line
+
+
+def test_an_operator_signs_nothing_its_configuration_does_not_allow(fleetcount: Callable, deployed: Path) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace('deployment = "test"', 'deployment = "other"'))
+    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
+
+    ran = fleetcount("task", "sign", "--config", "dep/alpha/aggregator.toml", "q.task")
+
+    assert ran.code == 3
+    assert "'other'" in ran.error_line
+    assert not any(read_task(deployed / "q.task").signatures)
+
+
+def test_a_tampered_task_or_key_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
+    fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+    for name in ("alpha", "beta"):
+        fleetcount("task", "sign", "--config", f"dep/{name}/aggregator.toml", "q.task")
+    (deployed / "q.verify-key").write_bytes(bytes(32))
+    submit = ["task", "submit", "--config", "dep/alpha/aggregator.toml", "q.task"]
+
+    assert "not the key the task commits to" in fleetcount(*submit).error_line
+    whole = bytearray((deployed / "q.task").read_bytes())
+    whole[-1] ^= 1
+    (deployed / "q.task").write_bytes(whole)
+    assert fleetcount(*submit).code in (2, 3)
+    assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('name = "speeds"', 'nmae = "speeds"', "did you mean 'name'"),
+        ('name = "speeds"', "name = 5", "task.name is 5"),
+        ('signal = "Vehicle.Speed"', "", "task.signal is missing"),
+        ("min_batch_size = 10", "min_batch_size = 1", "whole number from 2"),
+        ("min_batch_size = 10", 'min_batch_size = 10\nmode = "guess"', "'guess'"),
+        ('kind = "bins"', 'kind = "circles"', "'circles'"),
+        ('edges = ["0", "50"]', 'edges = ["0", "5,0"]', "domain.edges"),
+        ('edges = ["0", "50"]', "edges = []", "domain.edges"),
+        ('edges = ["0", "50"]', 'edges = ["50", "0"]', "strictly increasing"),
+        ('"in 10 s"', '"in ten s"', "windows.round_one_opens"),
+        ('"in 10 s"', "2026-05-01T08:00:00", "zone"),
+        ('"in 1 min"', '"in 1 s"', "round_one_closes"),
+        ('sampling_rate = "0.25"', 'sampling_rate = "0.5"', "sampling rate is 1/2"),
+        ('sampling_rate = "0.25"', "sampling_rate = 0.25", "mechanism.sampling_rate"),
+        ('sampling_rate = "0.25"', 'flip = "0.25"', "unknown key mechanism.flip"),
+        ('epsilon = "1"', "", "exactly one of epsilon"),
+        ('epsilon = "1"', 'epsilon = "nan"', "release.epsilon"),
+        ('epsilon = "1"', 'epsilon = "1"\nkind = "exact"', "an exact release has no noise"),
+        ('epsilon = "1"', 'epsilon = "1"\nlevel = "1"', "level is 1"),
+        ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
+        ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
+        ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "unknown key"),
+        ("[task]", "[task", "is not TOML"),
+        ("[task]", "[task]\n[task]", "is not TOML"),
+    ],
+)
+def test_a_wrong_specification_is_refused_by_key_and_writes_nothing(
+    fleetcount: Callable, deployed: Path, old: str, new: str, named: str
+) -> None:
+    assert old in SPEC
+    (deployed / "spec.toml").write_text(SPEC.replace(old, new))
+
+    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+
+    assert ran.code == 2
+    assert named in ran.error_line
+    assert not (deployed / "q.task").exists()
+    assert not (deployed / "q.verify-key").exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "mechanism", "values"),
+    [
+        ("response", 'kind = "mangat"\nepsilon = "1"', 1),
+        ("response", 'kind = "warner"\nkeep = "0.75"', 1),
+        ("response", 'kind = "two-coin"\ntruth_probability = "0.8"\nyes_probability = "0.2"', 1),
+        ("response", 'kind = "k-ary"\nepsilon = "1"', 3),
+        ("response", 'kind = "mangat-vector"\nepsilon = "1"', 3),
+        ("direct", "", 3),
+    ],
+)
+def test_every_mechanism_can_be_specified(
+    fleetcount: Callable, deployed: Path, mode: str, mechanism: str, values: int
+) -> None:
+    edges = ", ".join(f'"{edge}"' for edge in range(values))
+    text = SPEC.replace("min_batch_size = 10", f'min_batch_size = 10\nmode = "{mode}"')
+    text = text.replace('sampling_rate = "0.25"', mechanism).replace('edges = ["0", "50"]', f"edges = [{edges}]")
+    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+
+    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+
+    assert ran.code == 0, ran.err
+    task = read_task(deployed / "q.task").task
+    assert (task.mode, task.values) == (Mode[mode.upper()], values)
+    assert task.release.kind is ReleaseKind.GEOMETRIC
+
+
+def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Callable, deployed: Path) -> None:
+    from fleetcount_protocol.task_rules import task_epsilon
+
+    for number, epsilon in enumerate(["0.1", "1/3", "1", "2.5"]):
+        name = f"q{number}.task"
+        spec = SPEC.replace("0.25", "0.4")
+        (deployed / "spec.toml").write_text(spec)
+
+        ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", name, "--epsilon", epsilon)
+
+        assert ran.code == 0, ran.err
+        loss = task_epsilon(read_task(deployed / name).task)
+        assert loss is not None
+        # The statement is rounded up at the fifth digit.
+        assert Fraction(epsilon) * Fraction(99, 100) < Fraction(loss) < Fraction(epsilon) + Fraction(1, 10**5)
+
+
+def test_doctor_names_what_is_wrong(fleetcount: Callable, deployed: Path) -> None:
+    config = deployed / "dep" / "alpha" / "aggregator.toml"
+    (deployed / "dep" / "alpha" / "keys" / "signing.key").chmod(0o644)
+    other = deployed / "dep" / "beta" / "keys" / "aggregator.key"
+    own = deployed / "dep" / "alpha" / "keys" / "aggregator.key"
+    own.write_bytes(other.read_bytes())
+
+    ran = fleetcount("doctor", "--config", config)
+
+    assert ran.code == 1
+    lines = {line.split(":")[0].split(None, 1)[1]: line for line in ran.out.splitlines()}
+    assert lines["signing key"].startswith("FAILED")
+    assert lines["certificate aggregator.crt"].startswith("FAILED")
+    assert lines["file modes"].startswith("FAILED")
+    assert lines["peer beta"].startswith("FAILED")
+    assert lines["sealing keys"].startswith("ok")
+    assert "checks failed" in ran.error_line
