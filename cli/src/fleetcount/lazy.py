@@ -69,7 +69,8 @@ class LazyGroup(click.Group):
 
     def __init__(self, *, lazy: dict[str, LazyCommand] | None = None, **settings: Any) -> None:
         # A missing sub-command is one error line, not a page of help on stderr.
-        super().__init__(**{"no_args_is_help": False, **settings})
+        settings.setdefault("no_args_is_help", False)
+        super().__init__(**settings)
         self._lazy = lazy or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
