@@ -31,7 +31,7 @@ def vectors(files: tuple[Path, ...]) -> None:
         try:
             result = replay(path)
         except FleetcountError as error:
-            click.echo(f"BAD   {one_line(f'{path.name}: {error}')}")
+            click.echo(f"BAD   {one_line(str(error))}")
             unreadable += 1
         else:
             click.echo(result.line)
