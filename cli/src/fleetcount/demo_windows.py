@@ -22,10 +22,12 @@ __all__ = ["Speed", "Windows", "free_cores", "measure_speed", "windows_for"]
 # on a machine that makes a P-256 key and a signature in REFERENCE_S; without the arithmetic of shares and proofs.
 REFERENCE_S: Final = 34e-6
 COST_S: Final = {"grpc": (0.017, 0.014), "mqtt": (0.018, 0.013)}
-MORE_AGGREGATORS: Final = 0.45
+MORE_AGGREGATORS: Final = 0.5
 """What each aggregator after the second adds to these costs, as a share of them."""
 
 MARGIN: Final = 1.5
+SLACK_S: Final = 2.0
+"""For what does not grow with the fleet: connecting at first, a hiccup of the machine."""
 LEAD_S: Final = 4
 SHORTEST_S: Final = 4
 LONGEST_S: Final = 3600
@@ -64,7 +66,7 @@ def free_cores() -> float:
 
 
 def windows_for(question: Question, transports: Sequence[str], aggregators: int, speed: Speed, cores: float) -> Windows:
-    """Return the windows in which `cores` cores get every vehicle in, with a margin of one half."""
+    """Return the windows in which `cores` cores get every vehicle in, with a margin of one half and two seconds."""
     one, two = 0.0, 0.0
     for transport in transports:
         vehicles = question.vehicles / len(transports)
@@ -89,7 +91,7 @@ def windows_for(question: Question, transports: Sequence[str], aggregators: int,
 
 
 def _window(work_s: float) -> int:
-    return min(LONGEST_S, max(SHORTEST_S, math.ceil(work_s * MARGIN)))
+    return min(LONGEST_S, max(SHORTEST_S, math.ceil(work_s * MARGIN + SLACK_S)))
 
 
 def measure_speed(question: Question, aggregators: int) -> Speed:

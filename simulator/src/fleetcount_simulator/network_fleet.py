@@ -234,16 +234,20 @@ def _say(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
+def _say_progress(fleet: _Fleet, parties: int) -> None:
+    receipts = fleet.tally.receipts
+    _say(
+        event="progress",
+        round_one=(receipts[0] + receipts[1]) // parties,
+        round_two=receipts[2] // parties,
+        ended=fleet.tally.ended,
+    )
+
+
 async def _report(fleet: _Fleet, parties: int) -> None:
     """Say how far the fleet is until cancelled."""
     while True:
-        receipts = fleet.tally.receipts
-        _say(
-            event="progress",
-            round_one=(receipts[0] + receipts[1]) // parties,
-            round_two=receipts[2] // parties,
-            ended=fleet.tally.ended,
-        )
+        _say_progress(fleet, parties)
         await asyncio.sleep(_PROGRESS_S)
 
 
@@ -258,6 +262,7 @@ async def _run(spec: FleetSpec) -> None:
         outcomes = await fleet.answer(signed)
     finally:
         reporter.cancel()
+    _say_progress(fleet, len(spec.aggregators))
     kinds = Counter(outcome.kind.value for outcome in outcomes)
     reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
     _say(event="done", outcomes=dict(kinds), reasons=dict(reasons.most_common(5)))
