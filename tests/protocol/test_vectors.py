@@ -13,7 +13,7 @@ from fleetcount_protocol.prio3 import Prio3, prio3_count, prio3_histogram, prio3
 from fleetcount_protocol.vectors import VectorFileError, replay
 
 VECTORS = Path(__file__).parent.parent / "vectors"
-FILES = sorted(VECTORS.rglob("*.json"))
+FILES = sorted([*VECTORS.glob("*.json"), *VECTORS.glob("vdaf/*.json")])
 SMALL = [
     "Prio3Count_0.json",
     "Prio3Count_bad_meas_share.json",

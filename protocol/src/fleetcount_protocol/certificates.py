@@ -208,7 +208,8 @@ def parse_certificate(der: bytes) -> x509.Certificate:
             certificate = x509.load_der_x509_certificate(der)
     except _UNREADABLE as error:
         raise SignatureError(f"certificate cannot be read: {type(error).__name__}") from None
-    if certificate_der(certificate) != der:
+    # The library reads a signature whose BIT STRING claims unused bits (the octet before it) if those bits are zero.
+    if certificate_der(certificate) != der or der[-len(certificate.signature) - 1] != 0:
         raise SignatureError("certificate is not in DER")
     return certificate
 
