@@ -65,6 +65,7 @@ __all__ = [
 _PLACES = 5
 _NONE = Decimal("0.00000")
 _PUBLIC = "public_and_broker"
+_READERS = "everyone who reads the release, and the broker"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,49 +104,72 @@ def _noise_and_aggregators(noise_epsilon: object, aggregators: object) -> tuple[
     return noise, require_at_least("aggregators", aggregators, 2)
 
 
+def _change(neighbours: str) -> str:
+    """Return a neighbour relation in words."""
+    if neighbours == "any-bit":
+        return "a change of one place of one device's truth"
+    return (
+        "any change of one device's truth"
+        if neighbours == "any-value"
+        else f"a {neighbours} change of one device's truth"
+    )
+
+
 def _finite(
-    adversary: str, audience: str, epsilon: Fraction, neighbours: str, what: str, *, change: str | None = None
+    adversary: str, audience: str, epsilon: Fraction, neighbours: str, sees: str, *, change: str | None = None
 ) -> AdversaryView:
     shown = rounded_up(epsilon, _PLACES)
-    protects = change or f"{neighbours} change of its truth"
+    protects = change or _change(neighbours)
     return AdversaryView(
         adversary=adversary,
         audience=audience,
         epsilon=shown,
         delta=_NONE,
         neighbours=neighbours,
-        sentence=f"{what}: differentially private for one device with epsilon {shown} and delta 0 ({protects}).",
+        sentence=f"sees {sees}; epsilon {shown}, delta 0, for {protects}.",
     )
 
 
-def _revealed(adversary: str, audience: str, delta: Fraction, neighbours: str, what: str) -> AdversaryView:
+def _revealed(adversary: str, audience: str, delta: Fraction, neighbours: str, sees: str) -> AdversaryView:
     shown = rounded_up(delta, _PLACES)
-    seen = (
-        "is seen for certain" if delta == 1 else f"is revealed with probability {shown}, nothing is learned otherwise"
-    )
+    learns = "for certain" if delta == 1 else f"with probability {shown} and nothing otherwise"
     return AdversaryView(
         adversary=adversary,
         audience=audience,
         epsilon=None,
         delta=shown,
         neighbours=neighbours,
-        sentence=f"{what}: no finite epsilon, delta {shown}; the truth of a device {seen}.",
+        sentence=f"sees {sees}; no finite epsilon, delta {shown}: learns a device's truth {learns}.",
     )
 
 
 def _released_to_all(loss: Fraction, aggregators: int, neighbours: str, what: str) -> tuple[AdversaryView, ...]:
     """Return the views the noise of one honest aggregator covers: public, one aggregator, all but one with devices."""
     rest = f"any {aggregators - 1} of the {aggregators} aggregators, together with any number of devices"
-    honest = "if one aggregator adds its noise"
+    protects = f"{_change(neighbours)}, as long as"
     return (
-        _finite(_PUBLIC, "everyone who reads the release, and the broker", loss, neighbours, f"{what}, {honest}"),
-        _finite("one_aggregator", "one aggregator", loss, neighbours, f"Shares and {what.lower()}, {honest}"),
-        _finite("all_but_one_aggregators", rest, loss, neighbours, f"Their shares and {what.lower()}, {honest}"),
+        _finite(_PUBLIC, _READERS, loss, neighbours, what, change=f"{protects} one aggregator adds its noise"),
+        _finite(
+            "one_aggregator",
+            "one aggregator",
+            loss,
+            neighbours,
+            f"its shares and {what}",
+            change=f"{protects} another adds its noise",
+        ),
+        _finite(
+            "all_but_one_aggregators",
+            rest,
+            loss,
+            neighbours,
+            f"their shares and {what}",
+            change=f"{protects} the remaining one adds its noise",
+        ),
     )
 
 
 def _all_aggregators(delta: Fraction, aggregators: int, neighbours: str) -> AdversaryView:
-    what = "Both rounds of every device, put together" if delta < 1 else "The answer of every device, put together"
+    what = "both rounds of every device" if delta < 1 else "the answer of every device"
     return _revealed("all_aggregators", f"all {aggregators} aggregators together", delta, neighbours, what)
 
 
@@ -155,8 +179,8 @@ def _one_message(die: SamplingDie) -> AdversaryView:
         "whoever opens one round-two message alone",
         exact_message_epsilon(die),
         "any-value",
-        "One round-two message without its round-one message",
-        change="any change of the truth",
+        "one round-two message without its round-one message",
+        change="any change of one device's truth",
     )
 
 
@@ -181,11 +205,11 @@ def sampling_views(
         "whoever knows that a device was sampled, and reads the release",
         exact_release_epsilon(Fraction(1), noise, neighbours),
         neighbours.value,
-        "Released counts, to one who knows that the device was sampled",
+        "the released counts and that bit",
     )
     loss = exact_release_epsilon(die.sampling_rate, noise, neighbours)
     return (
-        *_released_to_all(loss, parties, neighbours.value, "Released counts"),
+        *_released_to_all(loss, parties, neighbours.value, "the released counts"),
         _all_aggregators(linked_delta(die), parties, neighbours.value),
         sampled,
         _one_message(die),
@@ -203,16 +227,16 @@ def exact_sampling_views(die: SamplingDie, aggregators: int) -> tuple[AdversaryV
     delta = linked_delta(die)
     rest = f"any {parties - 1} of the {parties} aggregators, together with any number of devices"
     return (
-        _revealed(_PUBLIC, "everyone who reads the release, and the broker", delta, kind, "Exact counts"),
-        _revealed("one_aggregator", "one aggregator", delta, kind, "Shares and exact counts"),
-        _revealed("all_but_one_aggregators", rest, delta, kind, "Their shares and exact counts"),
+        _revealed(_PUBLIC, _READERS, delta, kind, "the exact counts"),
+        _revealed("one_aggregator", "one aggregator", delta, kind, "its shares and the exact counts"),
+        _revealed("all_but_one_aggregators", rest, delta, kind, "their shares and the exact counts"),
         _all_aggregators(delta, parties, kind),
         _revealed(
             "sampled_bit_leaked",
             "whoever knows that a device was sampled, and reads the release",
             Fraction(1),
             kind,
-            "Exact counts, to one who knows that the device was sampled",
+            "the exact counts and that bit",
         ),
         _one_message(die),
     )
@@ -232,7 +256,7 @@ def direct_views(
     neighbours = Neighbours.TWO_CELL if baseline_released else neighbours_of(values)
     loss = exact_release_epsilon(Fraction(1), noise, neighbours)
     return (
-        *_released_to_all(loss, parties, neighbours.value, "Released counts"),
+        *_released_to_all(loss, parties, neighbours.value, "the released counts"),
         _all_aggregators(Fraction(1), parties, neighbours.value),
     )
 
@@ -314,12 +338,12 @@ def _bit_pairs(response: MangatVector) -> list[_Pairs]:
     return [[(law(bit, first), law(bit, 1 - first)) for bit in (0, 1)] for first in (0, 1)]
 
 
-def _local(adversary: str, audience: str, response: RandomizedResponse | MangatVector, what: str) -> AdversaryView:
+def _local(adversary: str, audience: str, response: RandomizedResponse | MangatVector, sees: str) -> AdversaryView:
     loss = Fraction(response.epsilon)
     if isinstance(response, Mangat | MangatVector):
-        change = "one-sided: a Yes replaced by a No; that a No is a No is not protected"
-        return _finite(adversary, audience, loss, "one-sided", what, change=change)
-    return _finite(adversary, audience, loss, "any-value", what, change="any change of the truth")
+        change = "a Yes replaced by a No (that a No is a No is not protected)"
+        return _finite(adversary, audience, loss, "one-sided", sees, change=change)
+    return _finite(adversary, audience, loss, "any-value", sees, change="any change of one device's truth")
 
 
 def response_views(
@@ -335,18 +359,18 @@ def response_views(
     """
     parties = require_at_least("aggregators", aggregators, 2)
     everybody = (
-        _local("all_aggregators", f"all {parties} aggregators together", response, "Every device's randomized answer"),
-        _local("one_answer_alone", "whoever opens one answer alone", response, "One randomized answer"),
+        _local("all_aggregators", f"all {parties} aggregators together", response, "every device's randomized answer"),
+        _local("one_answer_alone", "whoever opens one answer alone", response, "one randomized answer"),
     )
     if noise_epsilon is not None:
         loss = _released_response_loss(response, noise_epsilon)
         kind = "any-bit" if isinstance(response, MangatVector) else "any-value"
-        return (*_released_to_all(loss, parties, kind, "Noised counts of randomized answers"), *everybody)
+        return (*_released_to_all(loss, parties, kind, "noised counts of randomized answers"), *everybody)
     rest = f"any {parties - 1} of the {parties} aggregators, together with any number of devices"
-    what = "Exact counts of randomized answers"
+    what = "exact counts of randomized answers"
     return (
-        _local(_PUBLIC, "everyone who reads the release, and the broker", response, what),
-        _local("one_aggregator", "one aggregator", response, f"Shares and {what.lower()}"),
-        _local("all_but_one_aggregators", rest, response, f"Their shares and {what.lower()}"),
+        _local(_PUBLIC, _READERS, response, what),
+        _local("one_aggregator", "one aggregator", response, f"its shares and {what}"),
+        _local("all_but_one_aggregators", rest, response, f"their shares and {what}"),
         *everybody,
     )
