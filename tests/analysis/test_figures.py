@@ -10,6 +10,7 @@ from fleetcount_analysis.figures import (
     bars_with_intervals,
     count_map,
     line_figure,
+    plan_plot,
     save_figure,
 )
 
@@ -23,7 +24,7 @@ def test_a_map_has_three_panels_and_the_same_bytes_twice(tmp_path: Path) -> None
         )
         save_figure(figure, tmp_path / name)
 
-    titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
+    titles = [axis.get_title(loc="left") for axis in figure.axes if axis.get_title(loc="left")]
     assert titles == ["Estimate", "Width of the 95 % interval", "Truth (known only in a simulation)"]
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
@@ -53,10 +54,39 @@ def test_lines_carry_their_labels() -> None:
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["ours"]
 
 
+def test_a_plan_names_the_smallest_count_that_is_seen() -> None:
+    seen = plan_plot([1, 10, 100], sampling=[1, 3, 9], noise=[4, 4, 4], both=[4.1, 5, 9.8], smallest_count_seen=17)
+    unseen = plan_plot([1, 10], sampling=[1, 3], noise=[4, 4], both=[4.1, 5], smallest_count_seen=None)
+
+    assert [text.get_text() for text in seen.axes[1].texts] == ["17: the smallest count\ntold apart from 0"]
+    assert list(unseen.axes[1].texts) == []
+
+
+def test_a_number_is_written_in_every_cell_of_a_small_map_only() -> None:
+    many = GridGeometry(x0=0, y0=0, size=100, columns=21, rows=20)
+
+    small = count_map(GRID, estimate=[-0.4, 2, 3, 4, 5, 6], low=[0] * 6, high=[9] * 6)
+    large = count_map(many, estimate=[1] * 420, low=[0] * 420, high=[2] * 420)
+
+    assert [text.get_text() for text in small.axes[0].texts] == ["0", "2", "3", "4", "5", "6"]
+    assert len(large.axes[0].texts) == 0
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    figure = line_figure([Line(x=[1], y=[1], label="ours")], title="t", x_label="x", y_label="y")
+
+    with pytest.raises(OSError, match="absent"):
+        save_figure(figure, tmp_path / "absent" / "name")
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeError, match="3 by 2"):
         GRID.image([1, 2, 3])
     with pytest.raises(ShapeError, match="2 labels"):
         bars_with_intervals(["a", "b"], estimate=[1], low=[0], high=[1])
+    with pytest.raises(ShapeError, match="1 counts"):
+        plan_plot([1], sampling=[1, 2], noise=[1], both=[1], smallest_count_seen=None)
     with pytest.raises(RangeError, match="grid"):
         GridGeometry(x0=0, y0=0, size=0, columns=1, rows=1)
