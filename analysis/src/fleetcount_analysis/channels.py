@@ -200,7 +200,7 @@ class SamplingChannel:
     def matrix(self, largest_count: int) -> tuple[int, Floats]:
         """Return the smallest output and the matrix P[Y = y | n], rows n = 0 .. largest_count, columns the outputs.
 
-        The columns reach from -M to largest_count + M, M the reach of the noise: what is left out weighs below 1e-17.
+        The columns reach from -M to largest_count + M, M the reach of the noise; outputs beyond weigh below 1e-17.
 
         Raises:
             RangeError: largest_count is negative.
@@ -215,8 +215,13 @@ class SamplingChannel:
                 f"a channel of {largest_count + 1} counts by {columns} outputs is above 67108864 entries: "
                 "use a smaller largest count or a larger noise epsilon"
             )
-        noise = np.exp(self.noise.log_mass(np.arange(-reach, reach + 1)))
-        return -reach, _convolved(_binomial_rows(largest_count, float(self.sampling_rate)), noise)
+        n, outputs = np.arange(largest_count + 1), np.arange(-reach, largest_count + reach + 1)
+        shifted = np.exp(self.noise.log_mass(outputs[None, :] - n[:, None]))
+        if self.sampling_rate == 1:
+            return -reach, shifted
+        # Sums of products of positive numbers keep their digits far out, which a transform would lose.
+        sampled = stats.binom.pmf(n[None, :], n[:, None], float(self.sampling_rate))
+        return -reach, np.asarray(sampled @ shifted, dtype=np.float64)
 
     def _tail(self, counts: Integers, outputs: Integers, *, upper: bool) -> Floats:
         n, y = np.broadcast_arrays(np.asarray(counts, dtype=np.int64), np.asarray(outputs, dtype=np.int64))
@@ -371,24 +376,3 @@ def _binomial_mass(n: Integers, low: Integers, high: Integers, width: int, p: fl
     at_anchor = np.take_along_axis(steps, (anchor - low)[:, None], axis=1)
     exact = np.asarray(stats.binom.pmf(anchor, n, p), dtype=np.float64)
     return np.asarray(np.where(valid, np.exp(steps - at_anchor), 0.0) * exact[:, None], dtype=np.float64)
-
-
-def _binomial_rows(largest: int, p: float) -> Floats:
-    """Return the triangle P[Bin(n, p) = b], n and b = 0 .. largest."""
-    if p == 1:
-        return np.eye(largest + 1)
-    n = np.arange(largest + 1)
-    return np.asarray(stats.binom.pmf(n[None, :], n[:, None], p), dtype=np.float64)
-
-
-def _convolved(rows: Floats, noise: Floats) -> Floats:
-    """Return every row convolved with the noise, by direct sums: a transform would lose the digits of the tails."""
-    columns = rows.shape[1] + noise.size - 1
-    result = np.zeros((rows.shape[0], columns))
-    if noise.size <= rows.shape[1]:
-        for offset, mass in enumerate(noise):
-            result[:, offset : offset + rows.shape[1]] += mass * rows
-    else:
-        for b in range(rows.shape[1]):
-            result[:, b : b + noise.size] += rows[:, b : b + 1] * noise[None, :]
-    return result
