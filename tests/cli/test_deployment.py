@@ -1,5 +1,6 @@
 """A test deployment and a task on its way through it: modes, names, signatures; what does not fit is refused."""
 
+import base64
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from fleetcount.descriptors import read_descriptor
 from fleetcount.task_files import read_task
+from fleetcount_protocol.sealing import HpkeKeyPair
 from fleetcount_protocol.task import Mode, ReleaseKind
 
 SPEC = """
@@ -103,6 +105,23 @@ def test_an_operator_signs_nothing_its_configuration_does_not_allow(fleetcount: 
 
     assert ran.code == 3
     assert "'other'" in ran.error_line
+    assert not any(read_task(deployed / "q.task").signatures)
+
+
+def test_an_operator_signs_no_task_whose_shares_for_it_are_sealed_to_another_s_key(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    """Its signature is what makes devices seal to that key: whoever holds it would read both shares of every device."""
+    descriptor = deployed / "dep" / "beta.descriptor.toml"
+    own = base64.b64encode(read_descriptor(descriptor).hpke_keys[0].public_key).decode()
+    foreign = base64.b64encode(HpkeKeyPair.generate(1).public_key).decode()
+    descriptor.write_text(descriptor.read_text().replace(own, foreign))
+    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
+
+    ran = fleetcount("task", "sign", "--config", "dep/beta/aggregator.toml", "q.task")
+
+    assert ran.code == 3
+    assert "sealing key 1" in ran.error_line
     assert not any(read_task(deployed / "q.task").signatures)
 
 

@@ -109,7 +109,8 @@ def add_signature(path: Path, operator: Operator) -> SignedTask:
 
     Raises:
         UsageError: the task does not list this aggregator.
-        RefusedByPolicyError: the task names other keys or operators than this configuration, or is beyond its limits.
+        RefusedByPolicyError: the task names other keys or operators than this configuration, sealing keys that this
+            aggregator does not hold, or a batch smaller than it allows.
     """
     from fleetcount_aggregator.keys import load_signing_key
 
@@ -141,6 +142,24 @@ def _check_before_signing(task: Task, operator: Operator) -> None:
         raise RefusedByPolicyError(
             f"min_batch_size is {task.min_batch_size}; it must be at least {config.limits.smallest_min_batch_size}"
         )
+    _check_own_keys(task, operator)
+
+
+def _check_own_keys(task: Task, operator: Operator) -> None:
+    """Refuse a task that names sealing keys this aggregator does not hold.
+
+    Devices seal to the keys a task names because their owner signed it; whoever else held one could read this
+    aggregator's shares beside its own, and so every answer.
+    """
+    from fleetcount_aggregator.keys import KeyRing
+
+    held = KeyRing.load(operator.config.keys.hpke_key_directory)
+    for key in task.aggregators[task.position_of(operator.aggregator_id)].hpke_keys:
+        if held.public_key(key.key_id) != key.public_key:
+            raise RefusedByPolicyError(
+                f"the task names sealing key {key.key_id} for this aggregator, which is not the one in"
+                " [keys] hpke_key_directory: whoever holds it would read this aggregator's shares"
+            )
 
 
 def submit_task(path: Path, operator: Operator, now: float) -> Path:
