@@ -1,0 +1,138 @@
+"""kill -9 in every state, on either side: the aggregator comes back, the set stays one, and no receipt is broken.
+
+Announced, round one and round two are met by SIGKILL from outside; agreeing, verifying and releasing are too short for
+that, so the process ends itself there, as SIGKILL would, at a fail point (docs/operating.md, "Fail points").
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.task import Task
+
+from tests.support.broker import EmbeddedBroker
+from tests.support.deployment import LiveDeployment
+from tests.support.fleet import Fleet, signed_task_of
+from tests.support.oracle import check_release
+from tests.support.processes import pace
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+KILLED = -9
+ENDED_ITSELF = 137
+
+POINTS = {
+    "leader": ("leader.after_combine", "leader.after_helpers_sealed", "release.after_draw_store", "leader.after_open"),
+    "helper": (
+        "helper.after_propose_store",
+        "helper.after_seal_store",
+        "release.after_draw",
+        "helper.after_sign_store",
+    ),
+}
+"""Two points of agreeing, then two of verifying and releasing, in the order a task passes them."""
+
+
+@asynccontextmanager
+async def deployed(root: Path, count: int, broker: EmbeddedBroker) -> AsyncIterator[LiveDeployment]:
+    """A deployment of this test's own: it will not stay whole."""
+    one = LiveDeployment(root, count, name=root.name, broker=broker.address)
+    try:
+        await asyncio.to_thread(one.start_all)
+        yield one
+    finally:
+        await asyncio.to_thread(one.stop_all)
+
+
+async def revived(deployment: LiveDeployment, position: int, failpoint: str = "") -> None:
+    """Start an aggregator again and wait until it is ready."""
+    deployment.start(position, failpoint)
+    await asyncio.to_thread(deployment.children[position].ready)
+
+
+async def until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - time.time()))
+
+
+async def test_killed_in_every_state_the_aggregators_release_the_one_exact_result(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    # Three deployments side by side: most of the time they wait for windows.
+    await asyncio.gather(
+        survives(tmp_path / "two-leader", broker, 2, "leader", ("grpc", "mqtt")),
+        survives(tmp_path / "two-helper", broker, 2, "helper", ("grpc", "mqtt")),
+        survives(tmp_path / "three-helper", broker, 3, "helper", ("mqtt", "grpc")),
+    )
+
+
+async def survives(root: Path, broker: EmbeddedBroker, count: int, side: str, kinds: tuple[str, str]) -> None:
+    """Kill one aggregator in every state of one task, and check the release."""
+    async with deployed(root, count, broker) as deployment:
+        victim = 0 if side == "leader" else count - 1
+        child = deployment.children[victim]
+        task = deployment.ask(16, lead_s=5.0, windows_s=(6.0, 6.0))
+        fleet = Fleet(deployment, root, task.mechanism, kinds, timeout_s=2.0)
+        signed = await signed_task_of(deployment, task)
+
+        await asyncio.gather(murder(deployment, victim, task, POINTS[side]), fleet.answer(signed))
+        counted = await check_release(deployment, task, fleet)
+
+        assert child.ends == [KILLED] * 3 + [ENDED_ITSELF] * 4, root.name
+        assert len(counted) >= len(fleet.devices) // 2, root.name
+        assert [len(live.coins.report_ids) for live in counted] == [1] * len(counted)
+        assert deployment.troubles() == []
+
+
+async def murder(deployment: LiveDeployment, victim: int, task: Task, points: Sequence[str]) -> None:
+    """Kill while announced, in round one and in round two, then at every point; start again each time."""
+    child = deployment.children[victim]
+    child.kill()
+    await revived(deployment, victim)
+    await until(task.round_one_opens + 0.7)
+    child.kill()
+    await revived(deployment, victim)
+    await until(task.round_one_closes + 0.7)
+    child.kill()
+    for point in (*points, ""):
+        await revived(deployment, victim, point)
+        await ended_itself(deployment, victim, task.round_two_closes) if point else None
+
+
+async def ended_itself(deployment: LiveDeployment, victim: int, closes: float) -> None:
+    """Wait until the armed fail point has ended the process."""
+    async with asyncio.timeout(max(0.0, closes - time.time()) + 40 * pace()):
+        while deployment.children[victim].running:
+            await asyncio.sleep(0.02)
+
+
+async def test_killed_between_release_and_delivery_the_leader_still_hands_out_the_same_bytes(
+    tmp_path: Path, broker: EmbeddedBroker
+) -> None:
+    async with deployed(tmp_path / "late", 2, broker) as deployment:
+        await delivers_late(deployment, tmp_path)
+
+
+async def delivers_late(deployment: LiveDeployment, tmp_path: Path) -> None:
+    """Kill the leader after its own release, ask the helper meanwhile, and start the leader twice."""
+    task = deployment.ask(8)
+    fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
+    signed = await signed_task_of(deployment, task)
+    deployment.children[0].kill()
+    await revived(deployment, 0, "leader.after_release")
+
+    await fleet.answer(signed)
+    await ended_itself(deployment, 0, task.round_two_closes)
+    waiting = (await deployment.statuses(task, asker=1))[1]
+    await revived(deployment, 0)
+    first = await deployment.release(task, 0)
+    await check_release(deployment, task, fleet)
+    deployment.children[0].kill()
+    await revived(deployment, 0)
+
+    assert waiting.state is not TaskState.ABORTED  # type: ignore[union-attr]
+    assert first.state is TaskState.RELEASED
+    assert await deployment.release(task, 0) == first

@@ -1,0 +1,255 @@
+"""A deployment of real processes: k aggregators by `fleetcount aggregator serve`, each with its own keys and store.
+
+Everything lies below one directory, every port is a free one; what a test may replace is who runs, what lies in between
+(proxies), and the windows of a task.
+"""
+
+import hashlib
+import json
+import math
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_aggregators, write_analyst
+from fleetcount.readers import ask_statuses
+from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.codec import RELEASE_ANSWER, RELEASE_QUERY
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
+
+from tests.support.processes import ChildProcess, pace, wait_until
+
+__all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories"]
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
+SIGNAL = "Vehicle.CurrentLocation"
+FINAL = frozenset({TaskState.RELEASED, TaskState.ABORTED})
+
+
+def categories(count: int) -> Categories:
+    """Return a domain of `count` values."""
+    return Categories(names=tuple(f"place {number}" for number in range(1, count + 1)))
+
+
+class LiveDeployment:
+    """k aggregators on this machine; seat 0 leads every task."""
+
+    def __init__(
+        self,
+        root: Path,
+        count: int = 2,
+        *,
+        name: str = "test",
+        broker: str = "",
+        give_up_s: float = 120.0,
+        call_timeout_s: float = 5.0,
+        peer_endpoint: Callable[[str, str], str] = lambda _, endpoint: endpoint,
+    ) -> None:
+        (root / "keys").mkdir(parents=True)
+        ports = free_ports("127.0.0.1", 2 * count)
+        plans = [
+            AggregatorPlan(
+                aggregator_id=AggregatorId(NAMES[i]),
+                operator=f"Operator of {NAMES[i]}",
+                host="127.0.0.1",
+                device_port=ports[2 * i],
+                peer_port=ports[2 * i + 1],
+            )
+            for i in range(count)
+        ]
+        self.written: Deployment = write_aggregators(root / "keys", name, plans, mqtt_broker=broker)
+        self.root = root
+        self.analyst = write_analyst(self.written)
+        self.children = [self._child(position) for position in range(count)]
+        self._tasks = 0
+        for position in range(count):
+            self._adapt(position, give_up_s, call_timeout_s, peer_endpoint)
+
+    def _child(self, position: int) -> ChildProcess:
+        command = [sys.executable, "-m", "fleetcount", "aggregator", "serve"]
+        return ChildProcess(NAMES[position], [*command, "--config", str(self.config(position))], self.root)
+
+    def _adapt(self, position: int, give_up_s: float, call_timeout_s: float, peer: Callable[[str, str], str]) -> None:
+        """Allow exact releases, and let peers meet where the test says."""
+        path = self.config(position)
+        text = path.read_text()
+        for plan in self.written.plans:
+            endpoint = f"{plan.host}:{plan.peer_port}"
+            text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(plan.aggregator_id, endpoint)}"')
+        text += f"allow_exact_release = true\ngive_up_s = {give_up_s}\ncall_timeout_s = {call_timeout_s}\n"
+        path.write_text(text + '\n[metrics]\nlisten = "127.0.0.1:0"\n')
+
+    # Processes.
+
+    @property
+    def count(self) -> int:
+        """k."""
+        return len(self.children)
+
+    def config(self, position: int) -> Path:
+        """Return an aggregator's configuration file."""
+        return self.written.config_of(position)
+
+    def state_directory(self, position: int) -> Path:
+        """Return where an aggregator's store lies."""
+        return self.config(position).parent / "state"
+
+    def start(self, position: int, failpoint: str = "") -> None:
+        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready."""
+        armed = {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint} if failpoint else {}
+        self.children[position].start(armed)
+
+    def start_all(self) -> "LiveDeployment":
+        """Start everyone and wait until all are ready."""
+        for position in range(self.count):
+            self.start(position)
+        self.wait_ready()
+        return self
+
+    def wait_ready(self) -> list[dict[str, Any]]:
+        """Wait until all are ready; return what they say."""
+        return [child.ready() for child in self.children]
+
+    def stop_all(self) -> list[int]:
+        """End everyone; return the exit codes."""
+        for child in self.children:
+            child.terminate()
+        return [child.ended() for child in self.children]
+
+    def log_records(self, position: int) -> list[dict[str, Any]]:
+        """Return an aggregator's log, a record a line."""
+        return [json.loads(line) for line in self.children[position].log.read_text().splitlines() if line[:1] == "{"]
+
+    def troubles(self) -> list[str]:
+        """Return every line of any log that no test may cause: tracebacks and errors nobody expected."""
+        marks = ("Traceback", "call_failed", "task_failed", "Exception ignored", "never retrieved", "RuntimeWarning")
+        return [
+            f"{child.name}: {line}"
+            for child in self.children
+            if child.log.exists()
+            for line in child.log.read_text("utf-8", "replace").splitlines()
+            if any(mark in line for mark in marks)
+        ]
+
+    # Tasks.
+
+    def task(
+        self,
+        values: int,
+        *,
+        lead_s: float = 2.0,
+        windows_s: tuple[float, float] = (2.0, 2.0),
+        aggregators: Sequence[Aggregator] | None = None,
+        **changes: Any,
+    ) -> tuple[Task, bytes]:
+        """Return a sampling task whose result is published without noise, and its verify key.
+
+        Windows follow the machine: on a loaded one they are longer.
+        """
+        self._tasks += 1
+        verify_key = secrets.token_bytes(32)
+        factor = pace()
+        opens = math.ceil(time.time() + lead_s * factor)
+        one = opens + math.ceil(windows_s[0] * factor)
+        two = one + math.ceil(windows_s[1] * factor)
+        fields: dict[str, Any] = {
+            "name": f"question {self._tasks}",
+            "deployment": self.written.name,
+            "signal": SIGNAL,
+            "domain": categories(values),
+            "mode": Mode.SAMPLING,
+            "mechanism": SamplingDie.uniform(Fraction(2, 5), values),
+            "aggregators": tuple(aggregators or self.written.aggregators),
+            "round_one_opens": opens,
+            "round_one_closes": one,
+            "round_two_closes": two,
+            "expiry": two + 3600,
+            "time_precision_s": 1,
+            "min_batch_size": 2,
+            "release": Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)),
+            "upload_style": UploadStyle.TWO_INSTALMENTS,
+            "verify_key_digest": Digest(hashlib.sha256(verify_key).digest()),
+        }
+        return Task(**(fields | changes)), verify_key
+
+    def submit(self, task: Task, verify_key: bytes) -> Path:
+        """Let every operator sign the task and the leader's submit it; return its file."""
+        path = self.root / f"task{self._tasks}-{secrets.token_hex(4)}.task"
+        new_task_files(path, task, verify_key)
+        for position in range(self.count):
+            add_signature(path, operator_of(self.config(position)))
+        submit_task(path, operator_of(self.config(0)), time.time())
+        return path
+
+    def ask(self, values: int, **settings: Any) -> Task:
+        """Make, sign and submit a task."""
+        task, verify_key = self.task(values, **settings)
+        self.submit(task, verify_key)
+        return task
+
+    async def statuses(self, task: Task, asker: int = 0) -> list[TaskStatus | str]:
+        """Return every aggregator's status, or why it gives none, as the operator of `asker` sees it."""
+        return list((await ask_statuses(self.config(asker), task)).values())
+
+    async def ended(self, task: Task, timeout_s: float = 40.0) -> list[TaskStatus]:
+        """Wait until the task has ended at every aggregator; return the statuses."""
+        import asyncio
+
+        deadline = max(time.time(), task.round_two_closes) + timeout_s * pace()
+        while True:
+            statuses = await self.statuses(task)
+            known = [status for status in statuses if isinstance(status, TaskStatus)]
+            if len(known) == self.count and all(status.state in FINAL for status in known):
+                return known
+            if time.time() > deadline:
+                raise AssertionError(f"not ended: {statuses}; {[child.last_lines(3) for child in self.children]}")
+            await asyncio.sleep(0.1)
+
+    async def release(self, task: Task, position: int = 0) -> ReleaseAnswer:
+        """Return what one aggregator answers an analyst."""
+        async with self.channel(position) as channel:
+            answer = await DeviceServiceStub(channel).GetRelease(RELEASE_QUERY.to_pb(task.task_id), timeout=10)
+        return RELEASE_ANSWER.from_pb(answer)
+
+    # Connections.
+
+    def analyst_credentials(self) -> grpc.ChannelCredentials:
+        """Return TLS credentials under a device certificate of this deployment."""
+        directory = self.analyst.parent
+        return grpc.ssl_channel_credentials(
+            (self.written.root / "ca" / "aggregators.crt").read_bytes(),
+            (directory / "analyst.key").read_bytes(),
+            (directory / "analyst.crt").read_bytes(),
+        )
+
+    def channel(
+        self, position: int, credentials: grpc.ChannelCredentials | None = None, *, peer: bool = False
+    ) -> grpc.aio.Channel:
+        """Return a channel to an aggregator's device port, or to its peer port."""
+        plan = self.written.plans[position]
+        port = plan.peer_port if peer else plan.device_port
+        options = [("grpc.ssl_target_name_override", str(plan.aggregator_id)), ("grpc.enable_retries", 0)]
+        return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials or self.analyst_credentials(), options=options)
+
+    def wait_state(self, position: int, task: Task, state: TaskState) -> None:
+        """Wait until an aggregator's own store says that the task is in a state or beyond."""
+        from fleetcount_aggregator.status import read_status
+
+        order = list(TaskState)
+
+        def reached() -> bool:
+            rows = [row for row in read_status(self.state_directory(position)).tasks if row.task_id == task.task_id]
+            return bool(rows) and order.index(rows[0].state) >= order.index(state)
+
+        wait_until(reached, f"{NAMES[position]} has {state.value}", 60 * pace())

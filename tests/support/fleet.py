@@ -1,0 +1,261 @@
+"""Real devices of a live deployment, with fixed coins, over real connections that a test may make worse."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_client import (
+    DeliverySettings,
+    Device,
+    Outcome,
+    OutcomeKind,
+    OwnerPolicy,
+    SpoolFile,
+    Transport,
+    TrustStore,
+    Unreachable,
+    constant,
+)
+from fleetcount_client.backoff import Retry
+from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
+from fleetcount_client.mqtt_transport import MqttTransport
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.ids import ReportId
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.session import DeviceIdentity
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task_signing import TrustedAggregator
+
+from tests.support.deployment import SIGNAL, LiveDeployment
+from tests.support.oracle import FixedCoins
+from tests.support.processes import pace
+
+__all__ = ["Fleet", "LiveDevice", "Misfortune", "WatchedTransport", "identity_of", "signed_task_of"]
+
+Sent = dict[tuple[ReportId, int, int], set[bytes]]
+
+
+@dataclass
+class Misfortune:
+    """What happens to messages: chances of losing the request, losing the answer, sending twice, being late."""
+
+    lose_request: float = 0.0
+    lose_answer: float = 0.0
+    send_twice: float = 0.0
+    most_delay_s: float = 0.0
+
+
+@dataclass
+class WatchedTransport:
+    """A transport that remembers what was sent and receipted, and to which misfortunes happen."""
+
+    inner: Transport
+    misfortune: Misfortune
+    seed: int
+    sent: Sent = field(default_factory=dict)
+    receipts: set[tuple[ReportId, int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._chance = random.Random(self.seed)
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        return await self.inner.list_tasks()
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        return await self.inner.open_sessions(aggregator, requests)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        for one in instalments:
+            self.sent.setdefault((one.report_id, one.round, position), set()).add(one.digest)
+        bad = self.misfortune
+        await asyncio.sleep(self._chance.uniform(0, bad.most_delay_s))
+        if self._chance.random() < bad.lose_request:
+            raise Unreachable("the request was lost")
+        if self._chance.random() < bad.send_twice:
+            await self.inner.upload(task, position, instalments)
+        answers = await self.inner.upload(task, position, instalments)
+        if self._chance.random() < bad.lose_answer:
+            raise Unreachable("the answer was lost")
+        for answer in answers:
+            if isinstance(answer, Receipt):
+                self.receipts.add((answer.report_id, answer.round, position))
+        return answers
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def identity_of(deployment: LiveDeployment) -> DeviceIdentity:
+    """Return a new device's certificate and key."""
+    return DeviceIdentity.generate(deployment.written.authorities.devices)
+
+
+def tls_of(deployment: LiveDeployment, identity: DeviceIdentity) -> TlsFiles:
+    """Return what a device needs to call aggregators."""
+    return TlsFiles(
+        authorities=(deployment.written.root / "ca" / "aggregators.crt").read_bytes(),
+        certificate=identity.certificate.public_bytes(Encoding.PEM),
+        private_key=identity.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def transport_of(
+    deployment: LiveDeployment, identity: DeviceIdentity, kind: str, broker: str = "", timeout_s: float = 5.0
+) -> Transport:
+    """Return a device's own connection, by gRPC with its certificate or by MQTT."""
+    if kind == "mqtt":
+        broker = broker or deployment.written.mqtt_broker
+        return MqttTransport(deployment=deployment.written.name, broker=broker, call_timeout_s=timeout_s)
+    servers = [
+        TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
+        for one in deployment.written.aggregators
+    ]
+    tls = tls_of(deployment, identity)
+    return GrpcTransport(deployment=deployment.written.name, servers=servers, tls=tls, call_timeout_s=timeout_s)
+
+
+@dataclass
+class LiveDevice:
+    """One device: its truth (a cell of its own), its coins, and what it sent."""
+
+    truth: int
+    coins: FixedCoins
+    transport: WatchedTransport
+    device: Device
+    outcome: Outcome | None = None
+
+    @property
+    def report_id(self) -> ReportId:
+        """The name of its only report."""
+        (name,) = self.coins.report_ids
+        return name
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """What its coins say."""
+        return self.coins.rounds(self.truth)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether it holds every receipt."""
+        return self.outcome is not None and self.outcome.kind is OutcomeKind.DELIVERED
+
+
+class Fleet:
+    """One device a cell, every other one sampled, in one process and one spool file."""
+
+    def __init__(
+        self,
+        deployment: LiveDeployment,
+        directory: Path,
+        die: SamplingDie,
+        kinds: Sequence[str],
+        *,
+        devices: int = 0,
+        broker: str = "",
+        misfortune: Misfortune | None = None,
+        seed: int = 1,
+        spread: Fraction = Fraction(1, 4),
+        timeout_s: float = 5.0,
+        wrap: Callable[[Transport], Transport] = lambda inner: inner,
+    ) -> None:
+        self._deployment = deployment
+        self._file = SpoolFile(directory / f"spool-{seed}.db")
+        self._settings = DeliverySettings(
+            spread=spread, poll_interval_s=1.0, call_timeout_s=timeout_s, retry=Retry(base_s=0.1, cap_s=1.0)
+        )
+        self._trust = TrustStore(deployment.written.name, [_trusted(one) for one in deployment.written.aggregators])
+        self.devices: list[LiveDevice] = []
+        for number in range(1, (devices or die.values) + 1):
+            identity = identity_of(deployment)
+            inner = wrap(transport_of(deployment, identity, kinds[number % len(kinds)], broker, timeout_s))
+            watched = WatchedTransport(inner, misfortune or Misfortune(), seed * 1000 + number)
+            coins = FixedCoins(die, sampled=(number // len(kinds)) % 2 == 0, seed=seed * 1000 + number)
+            self.devices.append(self._device(number, identity, watched, coins))
+
+    def _device(
+        self, number: int, identity: DeviceIdentity, transport: WatchedTransport, coins: FixedCoins
+    ) -> LiveDevice:
+        device = Device(
+            identity=identity,
+            trust=self._trust,
+            policy=OwnerPolicy(
+                signals=frozenset({SIGNAL}),
+                smallest_min_batch_size=2,
+                fresh_ledger_wait_s=0,
+                allow_exact_release=True,
+                total_exposure=Fraction(100),
+            ),
+            spool=self._file.device(str(number)),
+            transport=transport,
+            signals={SIGNAL: constant(f"place {number}")},
+            source=coins,
+            settings=self._settings,
+            idle_close_s=600.0,
+        )
+        return LiveDevice(truth=number, coins=coins, transport=transport, device=device)
+
+    async def answer(self, signed: SignedTask) -> None:
+        """Let every device answer the task to its end."""
+
+        async def one(live: LiveDevice) -> None:
+            async with live.device:
+                live.outcome = await live.device.answer_task(signed)
+
+        try:
+            async with (
+                asyncio.timeout(signed.task.round_two_closes - _now() + 20 * pace()),
+                asyncio.TaskGroup() as group,
+            ):
+                for live in self.devices:
+                    group.create_task(one(live))
+        finally:
+            self._file.close()
+
+    @property
+    def delivered(self) -> list[LiveDevice]:
+        """The devices that hold all receipts."""
+        return [live for live in self.devices if live.delivered]
+
+    @property
+    def failures(self) -> list[Outcome | None]:
+        """How it ended for the others."""
+        return [live.outcome for live in self.devices if not live.delivered]
+
+
+def _now() -> float:
+    import time
+
+    return time.time()
+
+
+def _trusted(one: Aggregator) -> TrustedAggregator:
+    return TrustedAggregator(
+        aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+    )
+
+
+async def signed_task_of(deployment: LiveDeployment, task: Task, kind: str = "grpc", broker: str = "") -> SignedTask:
+    """Wait until the aggregators offer the task, as a device without any other task sees it, and return it."""
+    scout = transport_of(deployment, identity_of(deployment), kind, broker)
+    try:
+        async with asyncio.timeout(15 * pace()):
+            while True:
+                try:
+                    offered = await scout.list_tasks()
+                except Unreachable:
+                    offered = ()
+                for signed in offered:
+                    if signed.task.task_id == task.task_id:
+                        return signed
+                await asyncio.sleep(0.1)
+    finally:
+        await scout.close()

@@ -1,0 +1,115 @@
+"""The oracle: one cell per device and coins the test fixes, so that every cell of the exact difference must be 0 or 1.
+
+A 2 would be a report counted twice, a huge number two aggregators that added different sets, a wrong 0 or 1 a coin
+that was thrown anew.
+"""
+
+import random
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fleetcount_aggregator.store import ReportStatus
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.sampling import SamplingDie, toss
+from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.task import Task
+
+if TYPE_CHECKING:
+    from tests.support.deployment import LiveDeployment
+    from tests.support.fleet import Fleet, LiveDevice
+
+__all__ = ["FixedCoins", "accepted_reports", "check_release", "expected_difference", "raw_cells"]
+
+
+@dataclass
+class FixedCoins:
+    """One device's source: every throw of a die comes out as the test says, everything else is the system's.
+
+    The die is thrown with one draw of 8 bytes, as are random moments; ids, seeds and secrets have other sizes. Every
+    draw is recorded.
+    """
+
+    die: SamplingDie
+    sampled: bool
+    seed: int
+    draws: list[bytes] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        chance = random.Random(self.seed)
+        low, high = (self.die.faces_span, self.die.limit) if self.sampled else (0, self.die.faces_span)
+        self.number = chance.randrange(low, high)
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return the fixed throw for 8 bytes, and the system's randomness for any other size."""
+        fixed = count == self.die.byte_count
+        drawn = self.number.to_bytes(count, "big") if fixed else SystemRandom().random_bytes(count)
+        self.draws.append(drawn)
+        return drawn
+
+    def rounds(self, truth: int) -> tuple[int, int]:
+        """Return what the coins say for both rounds, by the mechanism itself."""
+        answer = toss(self.die, truth, self)
+        self.draws.pop()
+        return answer.round_one, answer.round_two
+
+    @property
+    def report_ids(self) -> list[ReportId]:
+        """The names of reports this device has drawn: one for each task it was asked."""
+        return [ReportId(drawn) for drawn in self.draws if len(drawn) == ReportId.SIZE]
+
+
+def expected_difference(values: int, coins: Iterable[tuple[int, int]]) -> list[int]:
+    """Return round two minus round one of cells 1..V."""
+    total: Counter[int] = Counter()
+    for one, two in coins:
+        total[two] += 1
+        total[one] -= 1
+    return [total[value] for value in range(1, values + 1)]
+
+
+def raw_cells(record: bytes) -> list[int]:
+    """Return the opened numbers of a record; without noise they are the exact difference."""
+    return [cell.raw for cell in decode_record(record).cells]
+
+
+def accepted_reports(state_directory: Path, task_id: TaskId) -> set[bytes]:
+    """Return the ids an aggregator's store keeps as accepted: what no message, log or status may tell."""
+    path = state_directory / "aggregator.db"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as database:
+        rows: Sequence[tuple[bytes]] = database.execute(
+            "SELECT report_id FROM reports WHERE task_id = ? AND status = ?",
+            (bytes(task_id), ReportStatus.ACCEPTED.value),
+        ).fetchall()
+    return {bytes(row[0]) for row in rows}
+
+
+async def check_release(deployment: "LiveDeployment", task: Task, fleet: "Fleet") -> "list[LiveDevice]":
+    """Check everything that must hold after a release without noise; return the devices that were counted.
+
+    Every cell is 0 or 1 and what the coins of the counted devices say; a receipt was a promise; all aggregators sealed
+    one set and give the same bytes; every device has named one report and never sent two versions of one message.
+    """
+    statuses = await deployment.ended(task)
+    assert [status.state for status in statuses] == [TaskState.RELEASED] * deployment.count, statuses
+    assert len({status.set_digest for status in statuses} - {None}) == 1, statuses
+    sets = [accepted_reports(deployment.state_directory(one), task.task_id) for one in range(deployment.count)]
+    assert all(one == sets[0] for one in sets)
+    answers = [await deployment.release(task, position) for position in range(deployment.count)]
+    assert all(answer == answers[0] for answer in answers)
+    counted = [live for live in fleet.devices if live.coins.report_ids and live.report_id in sets[0]]
+    lost = [live.truth for live in fleet.delivered if live not in counted]
+    assert lost == [], f"receipted and not counted: {lost}"
+    assert len(counted) == len(sets[0]), "a report that no device sent"
+    cells = raw_cells(answers[0].record)
+    assert set(cells) <= {0, 1}, cells
+    assert cells == expected_difference(task.values, [live.rounds for live in counted])
+    for live in fleet.devices:
+        assert all(len(versions) == 1 for versions in live.transport.sent.values()), live.truth
+    return counted
