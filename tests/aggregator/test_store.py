@@ -374,6 +374,26 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
     await store.close()
 
 
+async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path: Path) -> None:
+    """The writer is one thread: if it died, every later write would wait for ever."""
+    store = SqliteStore.open(tmp_path / "store.db")
+    await store.install(task_row())
+
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(
+            store.add_instalments([instalment(1)]),
+            store.remember_mark(AggregatorId("beta"), 2**63),
+            store.add_instalments([instalment(2)]),
+            return_exceptions=True,
+        )
+        later = await store.add_instalments([instalment(3)])
+
+    assert results[0] == results[2] == later == [Outcome.STORED]
+    assert isinstance(results[1], StoreError)
+    assert await store.marks() == {}
+    await store.close()
+
+
 async def test_concurrent_writes_share_commits(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "store.db")
     await store.install(task_row())

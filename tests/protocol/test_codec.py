@@ -299,6 +299,7 @@ def test_instalment_fields_out_of_range_are_refused(changes: dict[str, Any]) -> 
         ("abort_task", {"reason": ""}),
         ("status", {"set_digest": bytes(31)}),
         ("status", {"abort_reason": "why"}),
+        ("status", {"ledger_rows": 2**63}),
         ("commit_query", {"set_digest": b""}),
         ("record_signature", {"signature": bytes(63)}),
         ("record_signature", {"aggregator_id": ""}),

@@ -139,8 +139,12 @@ class SqliteStore:
         self._writer.execute("SAVEPOINT one")
         try:
             write.result = write.operation(self._writer)
-        except FleetcountError as error:
-            write.error = error
+        except sqlite3.Error:
+            raise
+        except Exception as error:
+            # The top of a queued write: whatever went wrong in it, the only writer thread must live on.
+            expected = isinstance(error, FleetcountError)
+            write.error = error if expected else StoreError(f"{self._path} could not write: {type(error).__name__}")
             self._writer.execute("ROLLBACK TO one")
         self._writer.execute("RELEASE one")
 

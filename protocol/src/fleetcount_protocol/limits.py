@@ -19,6 +19,7 @@ __all__ = [
     "MAX_INSTALMENTS_PER_BATCH",
     "MAX_INSTALMENT_BYTES",
     "MAX_JSON_BYTES",
+    "MAX_LEDGER_ROWS",
     "MAX_PEER_MESSAGE_BYTES",
     "MAX_PUBLIC_SHARE_BYTES",
     "MAX_REASON_BYTES",
@@ -96,6 +97,8 @@ MAX_VERIFIER_BYTES: Final = 5 * KIB
 MAX_IDS_PER_CHUNK: Final = 16_384
 MAX_REPORTS_PER_TASK: Final = 2**24
 COMMITMENT_BLIND_BYTES: Final = 32
+MAX_LEDGER_ROWS: Final = 2**63 - 1
+"""What the integer of a database can hold: a peer's number is remembered as its high-water mark."""
 MAX_REASON_BYTES: Final = 200
 
 # Release.

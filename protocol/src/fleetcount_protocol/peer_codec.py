@@ -12,6 +12,7 @@ from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.limits import (
     MAX_IDS_PER_CHUNK,
+    MAX_LEDGER_ROWS,
     MAX_PEER_MESSAGE_BYTES,
     MAX_REASON_BYTES,
     MAX_REPORTS_PER_PEER_BATCH,
@@ -170,6 +171,7 @@ def _status_to_pb(status: TaskStatus) -> pb.GetStatusResponse:
 
 def _read_status(message: pb.GetStatusResponse) -> TaskStatus:
     check_count("rejection counts", len(message.rejections), 0, len(RejectReason))
+    check_count("rows of a ledger", message.ledger_rows, 0, MAX_LEDGER_ROWS)
     return TaskStatus(
         state=read_state(message.state),
         abort_reason=check_label("abort reason", message.abort_reason, MAX_REASON_BYTES),
