@@ -1,0 +1,280 @@
+"""Compute what [ADP] claims; the claims themselves stand in asymmetric.toml.
+
+Every number of ours comes from the mechanisms, by enumeration, or from a linear program; none is written down.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import fleetcount_mechanisms as fm
+import numpy as np
+from scipy import integrate, optimize
+
+from fleetcount_analysis.one_sided import found_probabilities
+from fleetcount_analysis.papers.claims import Catalogue
+from fleetcount_analysis.papers.extracts import Extracts
+from fleetcount_analysis.papers.results import Results, Settings
+from fleetcount_analysis.papers.yields import all_found
+from fleetcount_analysis.remap import loss_matrix, optimal_remap
+
+__all__ = ["add_claims", "expected_answers"]
+
+ONE: Final = Fraction(1)
+DELTA: Final = Fraction(1, 10**4)
+Q: Final = Fraction(1, 3)
+Trip = frozenset[str]
+TRIPS: Final = (frozenset[str](), frozenset("A"), frozenset("B"), frozenset("AB"))
+City = Mapping[int, int]
+
+
+def add_claims(extracts: Extracts, _settings: Settings, results: Results) -> None:
+    """State every claim of the paper with what is computed here."""
+    catalogue = Catalogue.load("asymmetric")
+    _insufficiency(catalogue)
+    _definitions(catalogue)
+    _noise(catalogue)
+    _policies(catalogue)
+    _optimality(catalogue)
+    _figure_two(catalogue, extracts.city())
+    _figure_four(catalogue, extracts.city())
+    _figure_five(catalogue, extracts.city())
+    results.claims.extend(catalogue.finished())
+
+
+def expected_answers(city: City, threshold: int, detection: Callable[[int], float]) -> float:
+    """Return the expected number of safe locations found; `detection(k)` is for k = t + 1 - f steps."""
+    return math.fsum(places * detection(threshold + 1 - count) for count, places in city.items() if count <= threshold)
+
+
+def _insufficiency(catalogue: Catalogue) -> None:
+    needed = fm.dp_epsilon_required(1e-4, 0.5, 1)
+    delta, two = (fm.approximate_dp_delta_required(1.0, 0.0, 0.5, steps) for steps in (3, 2))
+    without = fm.dp_epsilon_required(0.0, 0.5, 1)
+    printed = float(DELTA) * math.fsum(math.exp(i) for i in range(6))
+    catalogue.number("ADP-III-A-epsilon", needed)
+    catalogue.fact("ADP-III-A-alpha-zero", without, holds=math.isinf(without))
+    catalogue.number("ADP-III-B-delta", delta, two=two)
+    catalogue.fact("ADP-I-A-large-delta", delta, holds=delta > 0.1)
+    catalogue.number("ADP-III-B-bound", fm.approximate_detection(ONE, DELTA, 6), paper=printed)
+
+
+# Definitions and mechanisms, by enumeration.
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """Definition IV.1 as printed: p(x) and not p(x'), with p = "did not visit A"."""
+
+    def protects(self, record: Trip, replacement: Trip) -> bool:
+        return "A" not in record and "A" in replacement
+
+
+def _visits(database: tuple[Trip, ...], place: str) -> int:
+    return sum(place in trip for trip in database)
+
+
+def _noisy_visits(direction: fm.Direction) -> Callable[[tuple[Trip, ...]], dict[int, Fraction]]:
+    """Return AGeo's law of the visitors of A among two trips, q = 1/3."""
+    return lambda trips: dict(enumerate(fm.asymmetric_row(Q, _visits(trips, "A"), 2, direction)))
+
+
+def _definitions(catalogue: Catalogue) -> None:
+    up = _noisy_visits(fm.Direction.DECREASING)
+    printed = fm.exact_loss_ratio(up, _Printed(), TRIPS, 2)
+    meant = fm.exact_loss_ratio(up, fm.place_policy("A"), TRIPS, 2)
+    mangat = {True: {1: Fraction(1)}, False: {1: Q, 0: 1 - Q}}
+    leak = fm.worst_case_risk(mangat, lambda visited: not visited)
+    kept = fm.worst_case_risk(mangat, lambda visited: visited)
+    ours = f"printed: {_ratio(printed)}; meant: {_ratio(meant)}"
+    catalogue.fact("ADP-IV.1-neighbours", ours, holds=printed == 1 / Q)
+    catalogue.fact("ADP-IV.3-leak", "unbounded" if leak is None else float(leak), holds=leak is None)
+    catalogue.number("ADP-IV.4-protected", math.inf if kept is None else kept)
+
+
+def _ratio(loss_ratio: Fraction | None) -> str:
+    return "unbounded" if loss_ratio is None else f"e^eps = {loss_ratio} at q = {Q}"
+
+
+def _noise(catalogue: Catalogue) -> None:
+    bound = 1 - math.exp(-3)
+    down = fm.exact_loss_ratio(_noisy_visits(fm.Direction.INCREASING), fm.place_policy("A"), TRIPS, 2)
+    up = fm.exact_loss_ratio(_noisy_visits(fm.Direction.DECREASING), fm.place_policy("A"), TRIPS, 2)
+    as_printed, with_minus = (_integral(_exponential(sign), 10) for sign in (1, -1))
+    one_sided = _integral(_mean_of_exponential, math.inf)
+    # Two halves, each of half the density: the absolute value of Laplace noise is exponential.
+    laplace = 2 * _integral(_half_mean_of_laplace, math.inf)
+    catalogue.number("ADP-IV.7-bound", fm.optimal_detection(ONE, 3), paper=bound)
+    catalogue.number("ADP-V-A3-optimal", fm.simulation_only_safe_detection(1.0, 3), paper=bound)
+    ours = f"noise <= 0: {_ratio(down)}; noise >= 0: {_ratio(up)}"
+    catalogue.fact("ADP-V.3-sign", ours, holds=down == 1 / Q)
+    catalogue.number("ADP-V.3-density", as_printed, with_minus=with_minus)
+    catalogue.number("ADP-V.5-mean", one_sided)
+    catalogue.number("ADP-V-A3-laplace", laplace)
+    row = [fm.asymmetric_row(Q, count, 6) for count in range(7)]
+    ratios = [row[i][j] / row[i + 1][j] for i in range(6) for j in range(i + 1, 7)]
+    extremes = [float(max(ratios)), float(min(ratios))]
+    catalogue.fact("ADP-VIII.5-ratio", extremes, holds=set(ratios) == {Q})
+
+
+def _exponential(sign: int) -> Callable[[float], float]:
+    """Return both halves of the density 1/2 e^(sign |x|) at x >= 0."""
+
+    def density(noise: float) -> float:
+        return math.exp(sign * noise)
+
+    return density
+
+
+def _mean_of_exponential(noise: float) -> float:
+    return noise * math.exp(-noise)
+
+
+def _half_mean_of_laplace(noise: float) -> float:
+    return noise * math.exp(-noise) / 2
+
+
+def _integral(function: Callable[[float], float], end: float) -> float:
+    return float(integrate.quad(function, 0, end)[0])
+
+
+def _not_at(place: str) -> Callable[[Trip], bool]:
+    return lambda trip: place not in trip
+
+
+def _policies(catalogue: Catalogue) -> None:
+    places = ("A", "B")
+
+    def counts(database: tuple[Trip, ...]) -> tuple[int, int]:
+        return _visits(database, "A"), _visits(database, "B")
+
+    def law(database: tuple[Trip, ...]) -> Mapping[tuple[int | fm.Mark, ...], Fraction]:
+        return fm.sanitized_law(Q, 2, counts(database), (1, 1))
+
+    vector = fm.vector_place_policy(places)
+    either = fm.OrPolicy(may_leak=tuple(_not_at(place) for place in places))
+    moves = {name: fm.monotonicity(counts, policy, TRIPS, 2) for name, policy in (("or", either), ("v", vector))}
+    named = {name: ", ".join(move.value for move in found) for name, found in moves.items()}
+    both = fm.Intersection(parts=tuple(fm.place_policy(place) for place in places))
+    single = fm.find_boolean_policy(both, TRIPS)
+    loss = fm.exact_loss_ratio(law, vector, TRIPS, 2)
+    decreasing = all(move is fm.Monotonicity.DECREASING for move in moves["or"])
+    catalogue.number("ADP-V.7-salap", math.inf if loss is None else loss)
+    catalogue.fact("ADP-VI-A3-or", named["or"], holds=decreasing, vector=named["v"])
+    catalogue.fact("ADP-VIII.6-sum", single is not None, holds=single is not None)
+
+
+def _optimality(catalogue: Catalogue) -> None:
+    """Theorem VIII.3 against the linear program of the best one-sided mechanism for a user."""
+    n, ratio = 6, Fraction(9, 10)
+    prior = np.full(n + 1, 1 / (n + 1))
+    channel = np.array([[float(p) for p in fm.asymmetric_row(ratio, i, n)] for i in range(n + 1)])
+    losses = loss_matrix("absolute", n)
+    face_value = float(np.sum(prior[:, None] * channel * losses))
+    best = _best_one_sided(prior, losses, float(ratio))
+    remapped = optimal_remap(prior, channel, "absolute").expected_loss
+    catalogue.number("ADP-VIII.3-lowest", face_value - best, remapped=remapped - best)
+
+
+def _best_one_sided(prior: np.ndarray, losses: np.ndarray, ratio: float) -> float:
+    """min sum prior_i x_ij loss_ij subject to x_ij <= x_(i-1)j / q, rows of sum 1, x >= 0."""
+    size = prior.size
+    private = np.zeros((size * (size - 1), size * size))
+    for i in range(1, size):
+        for j in range(size):
+            row = (i - 1) * size + j
+            private[row, i * size + j], private[row, (i - 1) * size + j] = ratio, -1.0
+    rows = np.kron(np.eye(size), np.ones((1, size)))
+    cost = (prior[:, None] * losses).ravel()
+    solved = optimize.linprog(
+        cost, A_ub=private, b_ub=np.zeros(len(private)), A_eq=rows, b_eq=np.ones(size), method="highs"
+    )
+    return float(solved.fun)
+
+
+# The city.
+
+
+def _figure_two(catalogue: Catalogue, city: City) -> None:
+    locations, users = sum(city.values()), sum(count * places for count, places in city.items())
+    safe = sum(places for count, places in city.items() if count <= 2)
+    found = round(fm.expected_safe_answers(city, 2, ONE))
+    few, many = (_competitor(2, safe, found, users, locations, sign) for sign in (1, -1))
+    five = _competitor(5, safe, found, users, locations, 1)
+    near = few - 2 * math.sqrt(few) <= 4 <= many + 2 * math.sqrt(many)
+    catalogue.unavailable("ADP-Fig2-locations", [locations, users])
+    catalogue.unavailable("ADP-Fig2-answers", fm.expected_safe_answers(city, 2, ONE))
+    catalogue.fact("ADP-Fig2-approximate", [few, many], holds=near)
+    catalogue.fact("ADP-VI-B1-threshold", five, holds=five <= 4 + 2 * math.sqrt(five))
+    pure, approximate = (
+        expected_answers(city, 5, _approximate(delta, Fraction(1, 1000))) for delta in (Fraction(0), DELTA)
+    )
+    added = approximate / pure - 1
+    catalogue.fact("ADP-Fig3-pure", [pure, approximate], holds=added < 0.25, added=added)
+
+
+def _competitor(threshold: int, safe: int, found: int, users: int, locations: int, sign: int) -> float:
+    """Return the fewest (sign 1) or most (-1) answers expected of (1, 0.0001)-DP in any city with these totals.
+
+    Unknown: how many safe locations have 0, ..., t visitors. Known: their number, what ADP finds (within half an
+    answer), and that the visitors of the others, more than t each, must be left over.
+    """
+    steps = [threshold + 1 - count for count in range(threshold + 1)]
+    detection = np.array([fm.optimal_detection(ONE, k) for k in steps])
+    competitor = np.array([fm.approximate_detection(ONE, DELTA, k) for k in steps])
+    left = users - (locations - safe) * (threshold + 1)
+    solved = optimize.linprog(
+        sign * competitor,
+        A_ub=np.array([detection, -detection, np.arange(threshold + 1)]),
+        b_ub=np.array([found + 0.5, 0.5 - found, left]),
+        A_eq=np.ones((1, threshold + 1)),
+        b_eq=[safe],
+        method="highs",
+    )
+    return float(sign * solved.fun) if solved.success else math.nan
+
+
+def _approximate(delta: Fraction, alpha: Fraction) -> Callable[[int], float]:
+    """Return how likely the best (1, delta)-DP mechanism finds a location k steps from unsafe."""
+    return lambda steps: fm.approximate_detection(ONE, delta, steps, alpha)
+
+
+def _mean(city: City, threshold: int, detection: Callable[[int], float]) -> float:
+    return expected_answers(city, threshold, detection) / sum(p for count, p in city.items() if count <= threshold)
+
+
+def _figure_four(catalogue: Catalogue, city: City) -> None:
+    def integer(steps: int) -> float:
+        return fm.optimal_detection(ONE, steps)
+
+    def continuous(steps: int) -> float:
+        return fm.simulation_only_safe_detection(1.0, steps)
+
+    thousandth, hundredth = Fraction(1, 1000), Fraction(1, 100)
+    unsafe = sum(places for count, places in city.items() if count > 2)
+    at_one = _mean(city, 1, _approximate(DELTA, thousandth))
+    by_alpha = [_mean(city, 5, _approximate(DELTA, hundredth)), _mean(city, 5, integer)]
+    by_delta = [_mean(city, 5, _approximate(Fraction(1, 10), thousandth)), _mean(city, 5, integer)]
+    share = 0.4 / fm.simulation_only_safe_detection(1.0, 2)
+    catalogue.unavailable("ADP-Fig4-t1", [_mean(city, 1, integer), _mean(city, 1, continuous)], share=share)
+    catalogue.fact("ADP-Fig4-t1-approximate", at_one, holds=at_one < 0.05)
+    catalogue.fact("ADP-Fig4-alpha", by_alpha, holds=by_alpha[0] > 0.9 * by_alpha[1])
+    catalogue.number("ADP-Fig4-fifty", hundredth * unsafe, unsafe=unsafe)
+    catalogue.fact("ADP-Fig4-delta", by_delta, holds=by_delta[0] > 0.9 * by_delta[1])
+
+
+def _figure_five(catalogue: Catalogue, city: City) -> None:
+    """The sparse vector over the city in a random order."""
+    counts = np.repeat(list(city), list(city.values()))
+
+    def laws(threshold: int, epsilon: Fraction, depth: int) -> list[float]:
+        return [float(p) for p in all_found(found_probabilities(counts, threshold, epsilon), depth)]
+
+    ten = laws(5, ONE, 10)
+    together = 10 * float(found_probabilities(counts, 5, ONE / 10).mean())
+    means = [math.fsum(laws(t, eps, 200)[1:]) for t, eps in ((5, ONE), (5, ONE / 2), (2, ONE))]
+    catalogue.unavailable("ADP-Fig5-ten", ten[-1])
+    catalogue.unavailable("ADP-Fig5-one", together, salap=math.fsum(ten[1:]))
+    catalogue.fact("ADP-Fig6-small", means, holds=max(means[1:]) < 0.75 * means[0])

@@ -1,0 +1,189 @@
+"""Compute what [INF] claims; the claims themselves stand in inferential.toml.
+
+Every number of ours comes from the buckets, the meter or the experiments' findings; none is written down.
+"""
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from fleetcount_analysis.buckets import (
+    BucketSetting,
+    PairList,
+    SensitiveValues,
+    assign,
+    exclusion_certainty,
+    naive_conditions_hold,
+    setting_is_valid,
+)
+from fleetcount_analysis.buckets.setting import UnsatisfiableError
+from fleetcount_analysis.inference import infer_ratio, principal_value_mean, ratio_moments
+from fleetcount_analysis.papers.census_tables import SensitiveTable
+from fleetcount_analysis.papers.claims import Catalogue
+from fleetcount_analysis.papers.results import Results, Settings
+
+__all__ = ["Findings", "add_claims"]
+
+ByTheta = dict[tuple[str, int], dict[str, float]]
+TWO, MULTI, OPTIMAL, ANATOMY = "TwoSize", "MultiSize", "Optimal (integer program)", "Anatomy, l-diversity"
+FULL, LOSS, NONE = "full pruning", "loss pruning", "no pruning"
+MILLION: Final = 1_000_000
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What the experiments found, by table and theta (or records, or scale-up), for the claims."""
+
+    limit_s: float
+    queries: int
+    diversity: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    possible: dict[tuple[str, int], bool] = field(default_factory=dict[tuple[str, int], bool])
+    settings: dict[tuple[str, int], dict[str, BucketSetting]] = field(
+        default_factory=dict[tuple[str, int], dict[str, BucketSetting]]
+    )
+    errors: ByTheta = field(default_factory=dict[tuple[str, int], dict[str, float]])
+    relative: ByTheta = field(default_factory=dict[tuple[str, int], dict[str, float]])
+    by_records: ByTheta = field(default_factory=dict[tuple[str, int], dict[str, float]])
+    by_values: ByTheta = field(default_factory=dict[tuple[str, int], dict[str, float]])
+    domains: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+
+
+def add_claims(tables: list[SensitiveTable], findings: Findings, settings: Settings, results: Results) -> None:
+    """State every claim of the paper with what is computed here, from the two tables of Adult."""
+    catalogue = Catalogue.load("inferential")
+    _inference(catalogue, settings)
+    _buckets(catalogue, settings)
+    _diversity(catalogue, tables[:2], findings)
+    _utility(catalogue, tables[:2], findings)
+    _times(catalogue, tables[0].label, findings, quick=settings.quick)
+    results.claims.extend(catalogue.finished())
+
+
+def _inference(catalogue: Catalogue, settings: Settings) -> None:
+    hundred, thousand = (ratio_moments(x, x / 2, 10)[0] / 0.5 for x in (100, 1_000))
+    principal = principal_value_mean(100, 50, 10) / 0.5
+    runs = settings.either(200_000, 2_000_000)
+    generator = settings.generator(33)
+    ratios = (500 + generator.laplace(0, 10, runs)) / (1_000 + generator.laplace(0, 10, runs))
+    simulated = float(np.var(np.clip(ratios, *np.quantile(ratios, (0.0005, 0.9995)))))
+    meters = [infer_ratio(x, x // 2, 0.1) for x in (100, 1_000, 10_000)]
+    widths = [meter.high - meter.low for meter in meters]
+    variance = ratio_moments(1_000, 500, 10)[1]
+    catalogue.number("INF-T2-mean-100", hundred, principal=principal)
+    catalogue.number("INF-T2-mean-1000", thousand)
+    catalogue.number("INF-T2-variance", simulated * MILLION, paper=variance * MILLION, runs=runs)
+    catalogue.fact("INF-T2-corollary", widths, holds=widths[0] > 5 * widths[1] > 25 * widths[2])
+
+
+# Buckets.
+
+
+def _buckets(catalogue: Catalogue, settings: Settings) -> None:
+    generator, tables = settings.generator(34), settings.either(100, 2_000)
+    agree = [_one_bucket_agrees(generator) for _ in range(tables)]
+    tried = [_conditions_agree(generator) for _ in range(settings.either(60, 600))]
+    pairs = PairList.of(28, 2, 4)
+    listed = "" if pairs is None else ", ".join("({},{})".format(*pairs.pair(i)) for i in range(pairs.length))
+    three = SensitiveValues(counts=(*[5] * 10, 30), thresholds=(*[Fraction(1, 6)] * 10, Fraction(1)))
+    setting = BucketSetting.of((2, 10), (3, 10), (6, 5))
+    naive, valid = naive_conditions_hold(three, setting), setting_is_valid(three, setting)
+    catalogue.fact("INF-3.7-exists", all(agree), holds=all(agree), tables=tables)
+    catalogue.unavailable("INF-3.12-settings", _feasible(400_000, 4, 50))
+    catalogue.fact("INF-4.20-valid", all(tried), holds=all(tried), settings=len(tried))
+    catalogue.fact("INF-5.23-list", listed, holds=listed == catalogue.entries["INF-5.23-list"]["paper"])
+    catalogue.fact("INF-5.32-three", f"conditions {naive}, valid {valid}", holds=naive and not valid)
+    catalogue.number("INF-6-corruption", exclusion_certainty(5, 2, 4), paper=1 / 3)
+
+
+def _one_bucket_agrees(generator: np.random.Generator) -> bool:
+    """Lemma 3.7 on one random table: the thresholds are refused exactly when some f'_i < f_i."""
+    counts = tuple(int(count) for count in generator.integers(1, 9, generator.integers(2, 6)))
+    thresholds = tuple(Fraction(int(generator.integers(1, 12)), 12) for _ in counts)
+    possible = all(t >= Fraction(count, sum(counts)) for t, count in zip(thresholds, counts, strict=True))
+    try:
+        values = SensitiveValues(counts=counts, thresholds=thresholds)
+    except UnsatisfiableError:
+        return not possible
+    (bucket,) = assign(values, BucketSetting.of((sum(counts), 1)))
+    return possible and bucket.values == counts
+
+
+def _conditions_agree(generator: np.random.Generator) -> bool:
+    """Theorem 4.17 on one random two-size setting: its three conditions against a maximum flow."""
+    counts = tuple(int(count) for count in generator.integers(1, 15, generator.integers(2, 5)))
+    theta = Fraction(int(generator.integers(4, 16)), 4)
+    thresholds = tuple(min(Fraction(1), theta * Fraction(count, sum(counts))) for count in counts)
+    values = SensitiveValues(counts=counts, thresholds=thresholds)
+    small = int(generator.integers(1, 5))
+    pairs = PairList.of(sum(counts), small, small + int(generator.integers(1, 5)))
+    if pairs is None:
+        return True
+    few, many = pairs.pair(int(generator.integers(0, pairs.length)))
+    setting = BucketSetting.of((pairs.small, few), (pairs.large, many))
+    conditions = naive_conditions_hold(values, setting)
+    try:
+        return len(assign(values, setting)) == few + many and conditions
+    except UnsatisfiableError:
+        return not conditions
+
+
+def _feasible(records: int, smallest: int, largest: int) -> int:
+    lists = [PairList.of(records, a, b) for a in range(smallest, largest) for b in range(a + 1, largest + 1)]
+    return sum(pairs.length for pairs in lists if pairs is not None)
+
+
+# Findings.
+
+
+def _diversity(catalogue: Catalogue, tables: list[SensitiveTable], findings: Findings) -> None:
+    occupation = tables[0].counts
+    shares = [100 * min(occupation) / sum(occupation), 100 * max(occupation) / sum(occupation)]
+    labels = [table.label for table in tables]
+    needed = [found for (label, _), found in findings.diversity.items() if label in labels]
+    impossible = sum(not found for (label, _), found in findings.possible.items() if label in labels)
+    catalogue.unavailable("INF-7.1-frequencies", shares)
+    catalogue.fact("INF-7.1-diversity", needed, holds=needed[0] > 20 and needed[5] > 20)
+    catalogue.fact("INF-7.1-violated", impossible, holds=2 * impossible > len(needed))
+
+
+def _utility(catalogue: Catalogue, tables: list[SensitiveTable], findings: Findings) -> None:
+    labels = [table.label for table in tables]
+    errors = [found for (label, _), found in findings.errors.items() if label in labels]
+    two_over_multi, multi_over_best = _worst(errors, TWO, MULTI), _worst(errors, MULTI, OPTIMAL)
+    anatomy = min(found[ANATOMY] / found[TWO] for found in errors if ANATOMY in found)
+    rare = min(min(table.counts) / sum(table.counts) for table in tables)
+    relative = [max(found.values()) for (label, _), found in findings.relative.items() if label in labels]
+    eight = findings.errors[labels[0], 8]
+    catalogue.fact("INF-7.2-anatomy", anatomy, holds=anatomy > 1.25)
+    catalogue.unavailable("INF-7.2-two-size", [two_over_multi, multi_over_best], rare=rare)
+    catalogue.unavailable("INF-7.2-census", [eight[name] for name in (TWO, MULTI, OPTIMAL) if name in eight])
+    catalogue.unavailable("INF-7.2-relative", max(relative), queries=findings.queries)
+
+
+def _worst(errors: list[dict[str, float]], name: str, other: str) -> float:
+    return max((found[name] / found[other] for found in errors if name in found and other in found), default=math.nan)
+
+
+def _times(catalogue: Catalogue, label: str, findings: Findings, *, quick: bool) -> None:
+    by_records = {n: found for (name, n), found in findings.by_records.items() if name == label}
+    by_values = {n: found for (name, n), found in findings.by_values.items() if name == label}
+    fewest, most = by_records[min(by_records)], by_records[max(by_records)]
+    narrow, wide = by_values[min(by_values)], by_values[max(by_values)]
+    seconds = [most[name] for name in (FULL, LOSS, NONE)]
+    growth = [wide[name] / narrow[name] for name in (OPTIMAL, FULL)]
+    full = [fewest[FULL], most[FULL]]
+    unpruned = [narrow[NONE], wide[NONE]]
+    if quick:
+        for identifier, ours in zip(_TIMED, (seconds, full, growth, unpruned), strict=True):
+            catalogue.postponed(identifier, ours, "A quick run is too small for run times; run without --quick.")
+        return
+    catalogue.fact("INF-7.3-pruning", seconds, holds=seconds == sorted(seconds), records=max(by_records))
+    catalogue.fact("INF-7.3-records", full, holds=full[1] < 4 * full[0])
+    catalogue.fact("INF-7.3-optimal", growth, holds=growth[0] > 3 * growth[1], limit=findings.limit_s)
+    catalogue.fact("INF-7.3-shorter", unpruned, holds=unpruned[1] < unpruned[0], records=max(by_records))
+
+
+_TIMED: Final = ("INF-7.3-pruning", "INF-7.3-records", "INF-7.3-optimal", "INF-7.3-shorter")
