@@ -28,8 +28,10 @@ __all__ = [
     "response_channel",
     "response_estimates",
     "response_participants",
+    "response_standard_errors",
     "sampling_cells",
     "sampling_estimates",
+    "sampling_standard_errors",
     "unary_cells",
 ]
 
@@ -131,10 +133,25 @@ def sampling_cells(
         RangeError: a parameter is outside its range.
     """
     _check_rate(sampling_rate)
-    p = float(sampling_rate)
-    counts = np.asarray(difference, dtype=np.float64) / p
-    variance = np.maximum(counts, 0) * (1 - p) / p + noise_sum(noise_epsilon, aggregators).variance / p**2
-    return CellEstimates(counts=counts, standard_errors=np.sqrt(variance))
+    counts = np.asarray(difference, dtype=np.float64) / float(sampling_rate)
+    errors = sampling_standard_errors(np.maximum(counts, 0), sampling_rate, noise_epsilon, aggregators)
+    return CellEstimates(counts=counts, standard_errors=errors)
+
+
+def sampling_standard_errors(
+    counts: ArrayLike, sampling_rate: Fraction, noise_epsilon: Fraction | None, aggregators: int
+) -> Floats:
+    """Return sqrt(n (1-p)/p + k VarZ/p^2) for true counts n: the growth curve over n, flat in the population.
+
+    Raises:
+        RangeError: a parameter is outside its range, or a count is negative.
+    """
+    _check_rate(sampling_rate)
+    p, truth = float(sampling_rate), np.asarray(counts, dtype=np.float64)
+    if truth.size and not float(truth.min()) >= 0:
+        raise RangeError("count", truth.min(), "0 or more")
+    variance = truth * (1 - p) / p + noise_sum(noise_epsilon, aggregators).variance / p**2
+    return np.asarray(np.sqrt(variance), dtype=np.float64)
 
 
 def direct_cells(outputs: ArrayLike, noise_epsilon: Fraction | None, aggregators: int) -> CellEstimates:
@@ -161,12 +178,27 @@ def response_cells(
     counted = np.asarray(outputs, dtype=np.float64)
     if counted.shape[-1] != response.values + 1:
         raise ShapeError(f"the last axis has {counted.shape[-1]} outputs; allowed is V+1 = {response.values + 1}")
-    exact_hit, exact_miss = response_channel(response)
-    hit, miss = float(exact_hit), float(exact_miss)
+    hit, miss = (float(probability) for probability in response_channel(response))
     participants = counted.sum(axis=-1, keepdims=True)
     counts = (counted[..., 1:] - miss * participants) / (hit - miss)
+    errors = response_standard_errors(counts, participants, response, noise_epsilon, aggregators)
+    return CellEstimates(counts=counts, standard_errors=errors)
+
+
+def response_standard_errors(
+    counts: ArrayLike, participants: ArrayLike, response: ResponseLaw, noise_epsilon: Fraction | None, aggregators: int
+) -> Floats:
+    """Return the standard error of `response_cells` for true counts n among N, broadcast: the growth curve over N.
+
+    Counts are clamped into [0, N], so that estimates may be passed.
+
+    Raises:
+        RangeError: a parameter is outside its range.
+    """
+    hit, miss = (float(probability) for probability in response_channel(response))
     noise = noise_sum(noise_epsilon, aggregators).variance * ((1 - miss) ** 2 + response.values * miss**2)
-    return CellEstimates(counts=counts, standard_errors=_response_errors(counts, participants, hit, miss, noise))
+    truth, total = np.asarray(counts, dtype=np.float64), np.asarray(participants, dtype=np.float64)
+    return _response_errors(truth, total, hit, miss, noise)
 
 
 def unary_cells(
