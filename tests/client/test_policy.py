@@ -95,12 +95,15 @@ def test_a_limit_outside_its_range_is_refused(changes: dict[str, object]) -> Non
         open_policy(**changes)
 
 
-def charge(number: int, asked_at: int, epsilon: str | None = "1", exposure: str = "1/4") -> Charge:
+def charge(
+    number: int, asked_at: int, epsilon: str | None = "1", exposure: str = "1/4", asked_until: int | None = None
+) -> Charge:
     return Charge(
         task_id=TaskId(number.to_bytes(32)),
         name="q",
         signal=SIGNAL,
         asked_at=asked_at,
+        asked_until=asked_at + 1 if asked_until is None else asked_until,
         epsilon=None if epsilon is None else Decimal(epsilon),
         exposure=Fraction(exposure),
     )
@@ -132,8 +135,18 @@ def test_a_charge_leaves_the_period_exactly_when_it_is_over() -> None:
     policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
     spent = [charge(1, START)]
 
-    assert judge_charge(policy, spent, charge(2, START + 3599)) is not None
-    assert judge_charge(policy, spent, charge(2, START + 3600)) is None
+    assert judge_charge(policy, spent, charge(2, START + 3600)) is not None
+    assert judge_charge(policy, spent, charge(2, START + 3601)) is None
+
+
+def test_tasks_that_can_be_answered_at_one_moment_share_one_budget_whenever_they_opened() -> None:
+    """A window may be longer than the period: what counts is when the truth may have been read, not the opening."""
+    policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
+    spent = [charge(1, START, asked_until=START + 7200)]
+
+    assert judge_charge(policy, spent, charge(2, START + 7199, asked_until=START + 14_400)) is not None
+    assert judge_charge(policy, spent, charge(2, START + 10_799)) is not None
+    assert judge_charge(policy, spent, charge(2, START + 10_800)) is None
 
 
 def test_a_task_from_the_past_finds_the_later_charges_there() -> None:
@@ -158,4 +171,5 @@ def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
 
     cost = charge_of(task)
 
-    assert (cost.epsilon, cost.exposure, cost.asked_at) == (task_epsilon(task), Fraction(1, 5), START + 100)
+    assert (cost.epsilon, cost.exposure) == (task_epsilon(task), Fraction(1, 5))
+    assert (cost.asked_at, cost.asked_until) == (task.round_one_opens, task.round_one_closes)

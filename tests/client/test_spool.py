@@ -19,7 +19,13 @@ SECRET = b"coins and seed of one report"
 
 def charge(task_id: TaskId = TASK) -> Charge:
     return Charge(
-        task_id=task_id, name="q", signal="S", asked_at=5, epsilon=Decimal("0.99974"), exposure=Fraction(1, 4)
+        task_id=task_id,
+        name="q",
+        signal="S",
+        asked_at=5,
+        asked_until=9,
+        epsilon=Decimal("0.99974"),
+        exposure=Fraction(1, 4),
     )
 
 

@@ -21,7 +21,8 @@ __all__ = ["Charge", "Spent", "charge_of", "judge_age", "judge_charge", "spent_s
 class Charge:
     """One answered task: what it cost against each class of adversary.
 
-    `asked_at` is the task's own `round_one_opens`, Unix seconds. `epsilon` is the loss against readers of the release,
+    The truth was read at some moment from `asked_at`, the task's own `round_one_opens`, to before `asked_until`, its
+    `round_one_closes`, both Unix seconds. `epsilon` is the loss against readers of the release,
     None when it has no finite one; `exposure` the chance that all aggregators together see the truth.
     """
 
@@ -29,6 +30,7 @@ class Charge:
     name: str
     signal: str
     asked_at: int
+    asked_until: int
     epsilon: Decimal | None
     exposure: Fraction
 
@@ -51,18 +53,19 @@ def charge_of(task: Task) -> Charge:
         name=task.name,
         signal=task.signal,
         asked_at=task.round_one_opens,
+        asked_until=task.round_one_closes,
         epsilon=cost.epsilon,
         exposure=cost.exposure,
     )
 
 
 def spent_since(charges: Iterable[Charge], start: int) -> Spent:
-    """Return the totals of the charges asked after `start`.
+    """Return the totals of the charges that may have been answered after `start`.
 
-    Time is the tasks' own signed time, not the device's clock, and later charges count as well: a clock that is set
+    A window may be longer than a period, so a charge counts until its own has closed. Time is the tasks' own signed time, not the device's clock, and later charges count as well: a clock that is set
     wrong, or a task that arrives out of order, never refunds anything. Epsilons add (basic composition).
     """
-    recent = [charge for charge in charges if charge.asked_at > start]
+    recent = [charge for charge in charges if charge.asked_until > start]
     return Spent(
         answers=len(recent),
         epsilon=sum((charge.epsilon for charge in recent if charge.epsilon is not None), Decimal(0)),

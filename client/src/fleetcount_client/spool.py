@@ -23,7 +23,7 @@ from fleetcount_client.policy import PolicyRefusal
 
 __all__ = ["NotedRefusal", "Parcel", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
@@ -33,7 +33,7 @@ _SCHEMA: Final = """
 CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE task(task_id BLOB PRIMARY KEY, signed BLOB NOT NULL);
 CREATE TABLE ledger(device TEXT, task_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL, asked_at INTEGER NOT NULL,
-    epsilon TEXT, exposure TEXT NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
+    asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,
     PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
@@ -251,7 +251,8 @@ class Spool:
     def charges(self) -> tuple[Charge, ...]:
         """Return every answered task, oldest first."""
         query = (
-            "SELECT task_id,name,signal,asked_at,epsilon,exposure FROM ledger WHERE device=? ORDER BY asked_at,task_id"
+            "SELECT task_id,name,signal,asked_at,asked_until,epsilon,exposure FROM ledger WHERE device=?"
+            " ORDER BY asked_at,task_id"
         )
         return tuple(_charge(row) for row in self._file.rows(query, (self._device,)))
 
@@ -282,8 +283,9 @@ class Spool:
 
     def _insert(self, connection: sqlite3.Connection, charge: Charge, signed_task: bytes, report: Report) -> None:
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
-        row = (charge.task_id, charge.name, charge.signal, charge.asked_at, epsilon, str(charge.exposure))
-        connection.execute("INSERT INTO ledger VALUES(?,?,?,?,?,?,?)", (self._device, *row))
+        named = (charge.task_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
+        row = (self._device, *named, epsilon, str(charge.exposure))
+        connection.execute("INSERT INTO ledger VALUES(?,?,?,?,?,?,?,?)", row)
         connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (charge.task_id, signed_task))
         connection.execute(
             "INSERT INTO report VALUES(?,?,?,?,?)",
@@ -418,8 +420,9 @@ def _charge(row: tuple[Any, ...]) -> Charge:
         name=row[1],
         signal=row[2],
         asked_at=row[3],
-        epsilon=None if row[4] is None else Decimal(row[4]),
-        exposure=Fraction(row[5]),
+        asked_until=row[4],
+        epsilon=None if row[5] is None else Decimal(row[5]),
+        exposure=Fraction(row[6]),
     )
 
 
