@@ -131,6 +131,27 @@ def test_exposure_has_a_budget_of_its_own_which_exact_releases_spend_too() -> No
     assert spent_since(spent, 0).without_epsilon == 2
 
 
+def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None:
+    """Strong central noise costs the public next to nothing; all aggregators together see each answer behind its coin.
+
+    With weight 3/4 that answer is the truth, so a few of them give it away.
+    """
+    policy = open_policy()
+    task = WORLD.task(
+        mode=Mode.RESPONSE,
+        mechanism=KaryResponse(keep=Fraction(13, 16), values=3),
+        round_two_closes=START + 200,
+        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 10**4), level=Fraction(19, 20)),
+    )
+    assert judge_task(policy, task) is None
+    cost = charge_of(task)
+    assert cost.exposure == Fraction(3, 4)
+
+    fits = [judge_charge(policy, [cost] * number, cost) is None for number in range(5)]
+
+    assert fits == [True] * 4 + [False]
+
+
 def test_a_charge_leaves_the_period_exactly_when_it_is_over() -> None:
     policy = open_policy(total_epsilon=Fraction(1), budget_period_s=3600)
     spent = [charge(1, START)]

@@ -289,6 +289,28 @@ def test_circuit_follows_the_mechanism() -> None:
     assert prio3_for(tasks["mangat_vector"]).algorithm_id == 0xFFFFFFFF
 
 
+@pytest.mark.parametrize("name", ["mangat", "warner", "two_coin", "k_ary", "mangat_vector"])
+def test_exposure_of_a_response_is_the_weight_of_the_truth_in_its_answer(name: str) -> None:
+    """Every response is a mixture: with this weight the truth itself, with the rest a draw that ignores the truth."""
+    task = every_task()[name]
+    response = task.mechanism
+    assert response is not None
+    assert not isinstance(response, SamplingDie)
+    vector = isinstance(response, MangatVector)
+    outputs = 2 if vector else task.values + 1
+    law = response.bit_probability if isinstance(response, MangatVector) else response.probability
+
+    exposure = task_exposure(task)
+
+    rests = [
+        [law(output, truth) - (exposure if output == truth else 0) for output in range(outputs)]
+        for truth in range(outputs)
+    ]
+    assert all(rest == rests[0] for rest in rests)
+    assert min(rests[0]) >= 0
+    assert 0 < exposure < 1
+
+
 def test_statement_and_charge_follow_the_release() -> None:
     tasks = every_task()
 
@@ -296,7 +318,7 @@ def test_statement_and_charge_follow_the_release() -> None:
     assert task_epsilon(tasks["one_sided"]) == Decimal("0.5")
     # Two-cell neighbours: ln[(1 + p(e^e1 - 1)) / (1 - p(1 - e^-e1))] at p = 1/4, e1 = 1.7 (docs/privacy.md).
     assert task_epsilon(tasks["sampling_grid"]) == Decimal("0.97928")
-    assert [task_exposure(tasks[name]) for name in ("sampling_grid", "mangat", "direct")] == [Fraction(1, 4), 0, 1]
+    assert [task_exposure(tasks[name]) for name in ("sampling_grid", "direct")] == [Fraction(1, 4), 1]
     for task in tasks.values():
         adversaries = [view.adversary for view in task_views(task)]
         assert adversaries[:2] == ["public_and_broker", "one_aggregator"]

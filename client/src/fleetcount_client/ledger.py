@@ -23,7 +23,7 @@ class Charge:
 
     The truth was read at some moment from `asked_at`, the task's own `round_one_opens`, to before `asked_until`, its
     `round_one_closes`, both Unix seconds. `epsilon` is the loss against readers of the release,
-    None when it has no finite one; `exposure` the chance that all aggregators together see the truth.
+    None when it has no finite one; `exposure` the chance that what all aggregators see is the truth.
     """
 
     task_id: TaskId
@@ -62,8 +62,9 @@ def charge_of(task: Task) -> Charge:
 def spent_since(charges: Iterable[Charge], start: int) -> Spent:
     """Return the totals of the charges that may have been answered after `start`.
 
-    A window may be longer than a period, so a charge counts until its own has closed. Time is the tasks' own signed time, not the device's clock, and later charges count as well: a clock that is set
-    wrong, or a task that arrives out of order, never refunds anything. Epsilons add (basic composition).
+    A window may be longer than a period, so a charge counts until its own has closed. Time is the tasks' own signed
+    time, not the device's clock, and later charges count as well: a clock that is set wrong, or a task that arrives out
+    of order, never refunds anything. Epsilons add (basic composition).
     """
     recent = [charge for charge in charges if charge.asked_until > start]
     return Spent(

@@ -138,8 +138,9 @@ def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
 
 def _sampling_rate(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     exposure = cost_of(task).exposure
-    # Direct mode has exposure 1 by nature; whoever allows it allows that, and the total still counts it.
-    if task.mode is Mode.DIRECT or exposure <= policy.largest_sampling_rate:
+    # Direct mode has exposure 1 by nature; whoever allows it allows that. A response is judged by its local epsilon.
+    # The total counts all of them.
+    if task.mode is not Mode.SAMPLING or exposure <= policy.largest_sampling_rate:
         return None
     limit = _number(policy.largest_sampling_rate)
     message = f"the sampling rate is {_number(exposure)}; the largest allowed is {limit}"

@@ -189,10 +189,19 @@ def task_epsilon(task: Task) -> Decimal | None:
 
 
 def task_exposure(task: Task) -> Fraction:
-    """Return the chance that all aggregators together learn a device's truth: p, 0 for a response, 1 for direct."""
-    if isinstance(task.mechanism, SamplingDie):
-        return task.mechanism.sampling_rate
-    return Fraction(1) if task.mechanism is None else Fraction(0)
+    """Return the chance that what all aggregators together see of a device is its truth; 1 in direct mode.
+
+    Sampling: p. A response is a mixture of the truth, with this weight, and of a draw that ignores the truth, so the
+    weight is P[v | v] - P[v | another truth]: q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of
+    a vector), P - Q of the k-ary response.
+    """
+    mechanism = task.mechanism
+    if mechanism is None:
+        return Fraction(1)
+    if isinstance(mechanism, SamplingDie):
+        return mechanism.sampling_rate
+    law = mechanism.bit_probability if isinstance(mechanism, MangatVector) else mechanism.probability
+    return law(1, 1) - law(1, 0)
 
 
 def _require(holds: bool, message: str) -> None:
