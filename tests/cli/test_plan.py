@@ -1,0 +1,95 @@
+"""`fleetcount plan`: table, files and picture of a plan; one line for bad input."""
+
+import csv
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount.plan_command import plan_rows
+from fleetcount_mechanisms.planning import plan_sampling
+
+GOOD = ("plan", "--devices", "100000", "--values", "4", "--epsilon", "1")
+
+
+def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Callable) -> None:
+    ran = fleetcount(*GOOD)
+
+    planned = plan_sampling(100_000, 4, Fraction(1))
+    assert ran.code == 0
+    assert f"told apart from 0 (95 % both ways): {planned.smallest_count_seen}" in ran.out
+    assert all(f"{view.audience}: {view.sentence}" in ran.out for view in planned.views)
+    numbers = [line.split() for line in ran.out.splitlines() if line.strip().startswith("1,000 ")]
+    assert numbers == [["1,000", "54.9", "896", "1,114", "218", "21.8"]]
+
+
+def test_the_interval_of_a_plan_is_the_exact_one() -> None:
+    planned = plan_sampling(1000, 4, Fraction(1))
+
+    rows = plan_rows(planned, [0, 100, 1000])
+
+    assert [row[0] for row in rows] == [0, 100, 1000]
+    assert rows[2][1] == planned.sd(1000)
+    low, high = planned.interval(1000)
+    assert abs(rows[2][2] - low) < 6
+    assert abs(rows[2][3] - high) < 6
+
+
+def test_the_files_hold_the_plan(fleetcount: Callable, tmp_path: Path) -> None:
+    output = tmp_path / "plan"
+
+    ran = fleetcount(*GOOD, "--sampling-rate", "0.2", "--aggregators", "3", "--level", "0.9", "--output", output)
+
+    assert ran.code == 0
+    assert sorted(path.name for path in output.iterdir()) == ["plan.csv", "plan.json", "plan.png", "plan.svg"]
+    record = json.loads((output / "plan.json").read_text())
+    assert (record["sampling_rate"], record["aggregators"], record["level"]) == ("1/5", 3, "9/10")
+    assert record["adversaries"][0]["adversary"] == "public_and_broker"
+    rows = list(csv.DictReader((output / "plan.csv").read_text().splitlines()))
+    assert rows[0]["true_count"] == "0"
+    assert rows[-1]["true_count"] == "100000"
+
+
+def test_a_plan_that_sees_nothing_says_so(fleetcount: Callable) -> None:
+    ran = fleetcount("plan", "--devices", "10", "--values", "1", "--epsilon", "0.01")
+
+    assert ran.code == 0
+    assert "No count among 10 devices is told apart from 0" in ran.out
+    assert "Warning: no count" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (("--devices", "0"), "it must be 1 to 1000000000"),
+        (("--devices", "1e12"), "'1e12' is not a whole number"),
+        (("--values", "4096"), "it must be 1 to 4095"),
+        (("--epsilon", "0"), "at least 0.001 and at most 10"),
+        (("--epsilon", "nan"), "'nan' is not a number"),
+        (("--epsilon", "1,5"), "'1,5' is not a number"),
+        (("--sampling-rate", "0.5"), "above 0 and below 0.5"),
+        (("--aggregators", "1"), "it must be 2 to 255"),
+        (("--level", "1"), "at most 0.999999"),
+    ],
+)
+def test_bad_numbers_are_refused_with_value_and_range(
+    fleetcount: Callable, changed: tuple[str, str], named: str
+) -> None:
+    arguments = dict(zip(GOOD[1::2], GOOD[2::2], strict=True)) | dict([changed])
+
+    ran = fleetcount("plan", *(part for pair in arguments.items() for part in pair))
+
+    assert ran.code == 2
+    assert named in ran.error_line
+    assert ran.out == ""
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_work(fleetcount: Callable, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+
+    ran = fleetcount(*GOOD, "--output", tmp_path / "taken")
+
+    assert ran.code == 2
+    assert "is not a directory" in ran.error_line
+    assert (tmp_path / "taken").read_text() == "mine"

@@ -1,0 +1,189 @@
+"""`fleetcount remap`: every cell read with the user's prior and loss; one line for bad input."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fleetcount_analysis.remap import sampling_remap
+from fleetcount_protocol.record import Cell, ReleaseRecord, sign_record
+from fleetcount_protocol.release import record_to_json
+from fleetcount_protocol.task import Mode, Task
+
+from tests.support import protocol_samples
+
+RAWS = (0, -3, 2, 7, 20, 90)
+PRIOR = "count,weight\n0,50\n1,20\n2,10\n30,1\n"
+
+
+def released(task: Task, raws: tuple[int, ...] = RAWS) -> ReleaseRecord:
+    cells = tuple(
+        Cell(value=v, label=task.domain.label(v), raw=raw, estimate=Fraction(4 * raw), low=0, high=99)
+        for v, raw in enumerate(raws[: task.values], start=1)
+    )
+    return protocol_samples.record(task, cells=cells)
+
+
+def write_release(path: Path, task: Task) -> Path:
+    record = released(task)
+    keys = [protocol_samples.signing_key(position) for position in range(len(task.aggregators))]
+    path.write_text(record_to_json(record, [sign_record(record, key) for key in keys]))
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    prior = tmp_path / "prior.csv"
+    prior.write_text(PRIOR)
+    return write_release(tmp_path / "release.json", protocol_samples.sampling_task()), prior
+
+
+def answers(table: Path) -> list[int]:
+    return [int(row["answer"]) for row in csv.DictReader(table.read_text().splitlines())]
+
+
+def prior_of_thirty() -> list[float]:
+    weights = np.zeros(31)
+    weights[[0, 1, 2, 30]] = [50, 20, 10, 1]
+    return (weights / 81).tolist()
+
+
+@pytest.mark.parametrize("loss", ["absolute", "squared", "zero-one"])
+def test_cells_are_read_by_the_true_channel(fleetcount: Callable, files: tuple[Path, Path], loss: str) -> None:
+    release, prior = files
+    output = release.with_name("answers.csv")
+
+    ran = fleetcount("remap", "--release", release, "--prior", prior, "--loss", loss, "--output", output)
+
+    best = sampling_remap(prior_of_thirty(), loss, Fraction(1, 4), Fraction(17, 10), 2)
+    assert ran.code == 0
+    assert answers(output) == best.read(RAWS).tolist()
+    assert f"{best.expected_loss:.6g} a cell" in ran.out
+
+
+def test_a_loss_file_is_the_matrix_of_losses(fleetcount: Callable, files: tuple[Path, Path], tmp_path: Path) -> None:
+    release, prior = files
+    matrix = tmp_path / "loss.csv"
+    matrix.write_text("".join(",".join(str(abs(i - j)) for j in range(31)) + "\n" for i in range(31)))
+
+    tables = []
+    for loss in ("absolute", matrix):
+        output = tmp_path / f"{len(tables)}.csv"
+        assert fleetcount("remap", "--release", release, "--prior", prior, "--loss", loss, "--output", output).code == 0
+        tables.append(answers(output))
+
+    assert tables[0] == tables[1]
+
+
+def test_a_direct_release_has_no_sampling(fleetcount: Callable, tmp_path: Path) -> None:
+    task = protocol_samples.every_task()["direct"]
+    release = write_release(tmp_path / "release.json", task)
+    (tmp_path / "prior.csv").write_text("count,probability\n0,1/2\n3,0.5\n")
+
+    output = tmp_path / "answers.csv"
+    ran = fleetcount(
+        "remap", "--release", release, "--prior", tmp_path / "prior.csv", "--loss", "zero-one", "--output", output
+    )
+
+    assert ran.code == 0
+    assert answers(output) == [0, 0, 3]
+
+
+@pytest.mark.parametrize("kind", ["mangat", "k_ary", "mangat_vector", "one_sided"])
+def test_other_channels_are_refused_by_name(fleetcount: Callable, tmp_path: Path, kind: str) -> None:
+    task = protocol_samples.every_task()[kind]
+    prior = tmp_path / "prior.csv"
+    prior.write_text(PRIOR)
+
+    ran = fleetcount(
+        "remap", "--release", write_release(tmp_path / "r.json", task), "--prior", prior, "--loss", "absolute"
+    )
+
+    assert ran.code == 2
+    named = "response" if task.mode is Mode.RESPONSE else "one-sided"
+    assert f"is a {named} release; remap reads sampling and direct releases" in ran.error_line
+
+
+@pytest.mark.parametrize(
+    ("prior", "named"),
+    [
+        ("", "has 0 bytes"),
+        ("count,weight\n", "give weight to something"),
+        ("count,weight\n0,1\n", "list a count above 0"),
+        ("count,weight\n0,0\n1,0\n", "give weight to something"),
+        ("count;weight\n0;1\n", "the header is 'count;weight'"),
+        ("\ufeffcount,weight\n0,1\n1,1\n", "byte order mark"),
+        ("count,weight\n0,1\n0,2\n", "line 3: count 0 is there twice"),
+        ("count,weight\n-1,1\n", "line 2: count '-1' is out of range; it must be 0 to 100000"),
+        ("count,weight\n1.5,1\n", "line 2: count '1.5' is not a whole number"),
+        ("count,weight\n1,nan\n", "line 2: weight 'nan' is not a number"),
+        ("count,weight\n1,-1\n", "line 2: weight '-1' is out of range"),
+        ("count,probability\n0,0.5\n1,0.6\n", "add up to 1.1; they must add up to 1"),
+        ("count,probability\n0,1.5\n", "line 2: probability '1.5' is out of range"),
+        ("count,weight\n1,2,3\n", "line 2: 3 fields"),
+        ("count,weight\n1\n", "line 2: 1 fields"),
+        ("count,weight\n\n1,2\n", "empty line"),
+        ('count,weight\n1,"2\n', "no CSV file"),
+        ("count,weight\n1,2\0\n", "NUL"),
+        ("count,weight\n99999,1\n", "channel of 100000 counts"),
+    ],
+)
+def test_a_bad_prior_is_refused_in_one_line(
+    fleetcount: Callable, files: tuple[Path, Path], prior: str, named: str
+) -> None:
+    release, path = files
+    path.write_text(prior)
+
+    ran = fleetcount("remap", "--release", release, "--prior", path, "--loss", "absolute")
+
+    assert ran.code == 2
+    assert named in ran.error_line
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "it must be absolute, squared, zero-one or a file"),
+        ("0,1\n1,0\n", "there must be 31 lines of 31"),
+        ("\n".join([",".join(["x"] * 31)] * 31), "line 1: loss 'x' is not a number"),
+        ("\n".join([",".join(["-1"] * 31)] * 31), "line 1: loss '-1' is out of range"),
+    ],
+)
+def test_a_bad_loss_is_refused_in_one_line(
+    fleetcount: Callable, files: tuple[Path, Path], tmp_path: Path, content: str | None, named: str
+) -> None:
+    release, prior = files
+    if content is not None:
+        (tmp_path / "cubic").write_text(content)
+
+    ran = fleetcount("remap", "--release", release, "--prior", prior, "--loss", tmp_path / "cubic")
+
+    assert ran.code == 2
+    assert named in ran.error_line
+
+
+def test_a_record_that_was_changed_is_refused(fleetcount: Callable, files: tuple[Path, Path]) -> None:
+    release, prior = files
+    arguments = ("remap", "--release", release, "--prior", prior, "--loss", "absolute")
+
+    release.write_text(release.read_text().replace('"raw": 20', '"raw": 21'))
+    readable = fleetcount(*arguments)
+    record = released(protocol_samples.sampling_task())
+    other = replace(record, released_at=record.released_at + 60)
+    keys = [protocol_samples.signing_key(position) for position in range(2)]
+    release.write_text(record_to_json(other, [sign_record(record, key) for key in keys]))
+    signed = fleetcount(*arguments)
+
+    assert (readable.code, signed.code) == (3, 3)
+    assert "not what the signed record says" in readable.error_line
+    assert "signature of alpha" in signed.error_line
+
+
+def test_a_missing_release_is_named(fleetcount: Callable, files: tuple[Path, Path], tmp_path: Path) -> None:
+    ran = fleetcount("remap", "--release", tmp_path / "none.json", "--prior", files[1], "--loss", "absolute")
+
+    assert ran.code == 2
+    assert "none.json" in ran.error_line
