@@ -1,6 +1,7 @@
 """Which tasks an aggregator takes on, from whom, and what the budget allows."""
 
 import hashlib
+import itertools
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -151,6 +152,19 @@ async def test_an_aborted_task_gives_its_room_back_and_a_released_one_does_not()
     )[0]
     with pytest.raises(TaskError, match="sum to"):
         await install(network.core(0).party, overlapping, KEY)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_budget_of_a_long_task_holds_in_whatever_order_short_ones_come(order: tuple[int, ...]) -> None:
+    """Two short tasks that do not touch each other both overlap the long one: a device of it answers all three."""
+    windows = [(0, 100), (0, 10), (10, 20)]
+    charges = [Charge(signal="S", opens=opens, closes=closes, epsilon=Decimal(2)) for opens, closes in windows]
+    limits = Limits(largest_epsilon=Decimal(5))
+    first, second, third = (charges[place] for place in order)
+
+    check_budget(second, [first], limits)
+    with pytest.raises(TaskError, match="sum to 6"):
+        check_budget(third, [first, second], limits)
 
 
 @pytest.mark.parametrize(("opens", "fits"), [(19, False), (20, True), (21, True)])

@@ -55,7 +55,9 @@ def debit_row(task: Task, now: int) -> LedgerRow:
 def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
     """Refuse a task whose loss, added to that of every task on the same signal and an overlapping window, is too large.
 
-    Names play no part: a renamed repeat is a repeat. Signals are compared without case.
+    The sum must hold for the new task and, with it, for every task it overlaps: two short tasks that do not touch each
+    other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared without
+    case.
 
     Raises:
         TaskError: with the sum and the limit.
@@ -64,13 +66,16 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
         if not limits.allow_exact_release:
             raise TaskError("the release has no finite epsilon; allowed only with [limits] allow_exact_release = true")
         return
-    overlapping = [one.epsilon for one in others if _overlaps(new, one)]
-    total = new.epsilon + sum((epsilon for epsilon in overlapping if epsilon is not None), Decimal(0))
-    if total > limits.largest_epsilon:
-        raise TaskError(
-            f"epsilon {new.epsilon} and the tasks that overlap on {new.signal!r} sum to {total},"
-            f" allowed: at most {limits.largest_epsilon}"
-        )
+    everyone = [new, *others]
+    for one in everyone:
+        if one is not new and not _overlaps(new, one):
+            continue
+        total = sum((two.epsilon for two in everyone if two.epsilon is not None and _overlaps(one, two)), Decimal(0))
+        if total > limits.largest_epsilon:
+            raise TaskError(
+                f"epsilon {new.epsilon} and the tasks that overlap on {new.signal!r} sum to {total},"
+                f" allowed: at most {limits.largest_epsilon}"
+            )
 
 
 def _overlaps(one: Charge, other: Charge) -> bool:
