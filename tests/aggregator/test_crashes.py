@@ -8,7 +8,7 @@ from fleetcount_aggregator.states import State
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task import Task
 
-from tests.support.aggregators import Network, answer_all
+from tests.support.aggregators import Network, SimulatedCrashError, answer_all
 
 COINS = [(0, 1), (2, 2), (0, 3), (0, 0), (0, 4)]
 DIFFERENCE = [1, 0, 1, 1]
@@ -78,5 +78,28 @@ async def test_crashes_on_both_sides_resume_to_the_same_release(
     await answer_all(network, task, COINS)
     await network.run_to_the_end(task)
 
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
+async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_record(tmp_path: Path) -> None:
+    """A record bears a time: built anew after the restart it would be another one, which no helper may sign."""
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    deaths: list[str] = []
+
+    def die(caller: str, other: str, name: str) -> None:
+        del caller, other
+        if name == "sign_record" and not deaths:
+            deaths.append(name)
+            network.core(0).party.failpoints.tripped = True
+            raise SimulatedCrashError(name)
+
+    network.after = die
+    await network.run_to_the_end(task)
+
+    assert deaths
     assert await outcome(network, task) == DIFFERENCE
     await network.stop_all()

@@ -248,8 +248,9 @@ class Leader:
         self._party.failpoints.hit("leader.after_open")
         record = await self._record(task, shares)
         proposal = RecordProposal(task_id=task.task_id, shares=tuple(shares), record=record)
-        signed = await self._everyone(task, lambda peer: peer.sign_record(proposal))
+        # Signed here first: after a crash this very record is proposed again, not one that bears a later time.
         own_signature = await self._releasing.sign(task, proposal)
+        signed = await self._everyone(task, lambda peer: peer.sign_record(proposal))
         signatures = (own_signature.signature, *(one.signature for one in signed))
         self._party.failpoints.hit("leader.before_release")
         await self._releasing.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
