@@ -61,6 +61,18 @@ def test_a_question_of_one_round_has_one_window() -> None:
     assert windows.round_two_s == 0
 
 
+@pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(10)])
+@pytest.mark.parametrize("mode", ["sampling", "mangat"])
+@pytest.mark.parametrize("rate", [None, Fraction(1, 1000), Fraction(499, 1000)])
+def test_every_allowed_epsilon_and_rate_gives_noise_a_task_takes(
+    epsilon: Fraction, mode: str, rate: Fraction | None
+) -> None:
+    question = question_of(options(mode=mode, epsilon=epsilon, sampling_rate=rate if mode == "sampling" else None))
+
+    assert question.release.noise_epsilon is not None
+    assert Fraction(1, 10**6) <= question.release.noise_epsilon <= 10
+
+
 def test_contradictory_options_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("vehicle,value\n1,a\n2,b\n")
 

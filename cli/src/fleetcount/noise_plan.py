@@ -9,6 +9,7 @@ from typing import Final
 from fleetcount_mechanisms.losses import neighbours_of, noise_epsilon_for, response_release_epsilon
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.limits import MAX_EPSILON
 from fleetcount_protocol.task import ReleaseKind, Response
 
 __all__ = ["planned_noise"]
@@ -25,7 +26,8 @@ def planned_noise(
         UsageError: no noise of this kind reaches the target.
     """
     if isinstance(mechanism, SamplingDie):
-        return noise_epsilon_for(epsilon, mechanism.sampling_rate, neighbours_of(values))
+        # A task takes at most MAX_EPSILON: for a very large target the noise stays stronger than it asks for.
+        return min(Fraction(MAX_EPSILON), noise_epsilon_for(epsilon, mechanism.sampling_rate, neighbours_of(values)))
     if mechanism is not None:
         return _response_noise(mechanism, epsilon)
     # Without sampling, one device moves two of the outputs 0..V by one each; one-sided noise is charged as it is.
