@@ -1,9 +1,11 @@
 """An aggregator that does not keep to the protocol: refused by name, and never a second set, draw or record."""
 
 import asyncio
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
+from fleetcount_aggregator.memory_store import MemoryStore
 from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.publication import record_bytes
@@ -347,6 +349,39 @@ async def test_a_restored_helper_gets_no_help() -> None:
     answer = await network.core(0).service.release(task.task_id)
     assert (answer.state, answer.abort_reason) == (State.ABORTED, "restored_backup")
     assert not await network.core(0).party.store.ledger()
+
+
+async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() -> None:
+    """Its store is a copy from before its noise was drawn: a second draw is never opened, and nobody waits for ever."""
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    copies: list[MemoryStore] = []
+
+    def copy_then_die(caller: str, other: str, name: str) -> None:
+        del caller, other
+        if name == "commit":
+            copies.append(deepcopy(network.seats[1].memory))
+        if name == "sign_record" and network.crashed == [] and len(copies) == 1:
+            network.core(0).party.failpoints.tripped = True
+            raise SimulatedCrashError(name)
+
+    network.before = copy_then_die
+    await network.advance_to(task.round_two_closes)
+    await network.look_after_all()
+    assert (await network.core(1).party.store.step(task.task_id, "open")) is not None
+    await network.stop(1)
+    network.seats[1].memory = copies[0]
+    await network.start(1)
+    await network.start_crashed()
+    network.before = lambda *_: None
+
+    await network.run_to_the_end(task)
+
+    answers = [await network.core(p).service.release(task.task_id) for p in range(2)]
+    assert [answer.state for answer in answers] == [State.ABORTED] * 2
+    assert answers[0].abort_reason == "restored_backup"
 
 
 async def ask_later(network: Network) -> Task:

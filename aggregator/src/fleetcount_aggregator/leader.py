@@ -98,14 +98,20 @@ class Leader:
                 await self._agree(task)
                 await self._release(task)
         except _Ending as ending:
-            reason = await self._outcome_elsewhere(task) or ending.reason
-            log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
-            return await self._abort_everywhere(task, reason)
+            return await self._end(task, ending.reason)
+        except PeerRefusalError as refusal:
+            # A step of our own contradicts what is stored here, so repeating it cannot help: a helper has another past.
+            return await self._end(task, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
         except StateConflictError as conflict:
             if conflict.state is not State.RELEASED:
                 return conflict.state
         await self._deliver(task)
         return State.RELEASED
+
+    async def _end(self, task: InstalledTask, reason: AbortReason) -> State:
+        known = await self._outcome_elsewhere(task) or reason
+        log.warning("task_aborted", task=str(task.task_id), reason=known.value)
+        return await self._abort_everywhere(task, known)
 
     # Agreement.
 
@@ -240,6 +246,8 @@ class Leader:
             *await self._everyone(task, lambda peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=digest))),
         ]
         self._party.failpoints.hit("leader.after_commitments")
+        # With this release's debit: a helper that comes back from an older copy would draw its noise again.
+        await self._check_marks(task)
         query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=tuple(commitments))
         shares: list[NoisedShare] = [
             await self._releasing.open(task, query),
