@@ -177,7 +177,10 @@ def test_the_response_channel_is_the_sum_of_two_binomials(hit: Fraction, miss: F
         upper = channel.upper_tail(np.full(42, n), x)
 
         np.testing.assert_allclose(upper, [law[i:].sum() for i in x], atol=1e-13)
+        lower = channel.lower_tail(np.full(42, n), x)
+        np.testing.assert_allclose(lower, [law[: i + 1].sum() for i in x], atol=1e-13)
     assert channel.upper_tail(np.array([41]), np.array([40])).tolist() == [1]
+    assert channel.lower_tail(np.array([41]), np.array([40])).tolist() == [0]
 
 
 def test_parameters_outside_their_range_are_refused_with_value_and_range() -> None:

@@ -124,6 +124,8 @@ def test_the_sum_of_cells_is_narrower_than_the_sum_of_the_intervals() -> None:
 
     assert sum(one for one, _ in each) < low < 4 * sum(cells) < high < sum(one for _, one in each)
     assert sum_interval([40], RATE, NOISE, 2, LEVEL) == each[0]
+    # Four cells of two noises each carry as many noises as one cell of eight aggregators.
+    assert [(low, high)] == sampling_intervals([sum(cells)], RATE, NOISE, 8, LEVEL)
 
 
 def test_simultaneous_intervals_share_the_error() -> None:
@@ -157,15 +159,32 @@ def test_the_exact_and_the_score_interval_of_a_response_agree(response: Mangat, 
     assert np.max(np.abs(np.array(exact) - np.array(score))) <= 2
 
 
+# At z = sqrt(3) the correction for kurtosis vanishes.
+PLAIN_LEVEL = Fraction(2 * stats.norm.cdf(np.sqrt(3)) - 1)
+
+
 def test_noise_on_all_outputs_widens_a_response_by_its_formula() -> None:
-    response, outputs = KaryResponse(Fraction(1, 2), 4), [4000, 2000, 1500, 1500, 1000]
-    epsilon, spread = Fraction(1, 20), noise_sum(Fraction(1, 20), 2).variance
-    participants, count = 10_000, (2000 - 10_000 / 8) / (3 / 8)
-    variance = count / 4 + (participants - count) * 7 / 64 + spread * ((7 / 8) ** 2 + 4 / 64)
+    response, epsilon = KaryResponse(Fraction(3, 10), 4), Fraction(1, 100)
+    hit, miss, participants, count = 0.3, 0.175, 100_000, 10_000
+    others = (participants - participants * miss - count * (hit - miss)) / 4
+    outputs = [others, participants * miss + count * (hit - miss), others, others, others]
+    noise = noise_sum(epsilon, 2).variance * ((1 - miss) ** 2 + 4 * miss**2)
+    variance = count * hit * (1 - hit) + (participants - count) * miss * (1 - miss) + noise
 
-    low, high = response_intervals(outputs, response, epsilon, 2, LEVEL)[0]
+    low, high = response_intervals([round(output) for output in outputs], response, epsilon, 2, PLAIN_LEVEL)[0]
 
-    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(variance) / (3 / 8), rel=0.02)
+    assert noise > variance / 2
+    assert high - low == pytest.approx(2 * np.sqrt(3 * variance) / (hit - miss), rel=0.005)
+
+
+def test_noise_on_bits_and_on_the_number_of_devices_widens_them_by_its_formula() -> None:
+    miss, epsilon, participants, count = 0.5, Fraction(1, 100), 100_000, 10_000
+    noise = noise_sum(epsilon, 2).variance * (1 + miss**2)
+    variance = (participants - count) * miss * (1 - miss) + noise
+
+    [(low, high)] = unary_intervals([55_000], participants, Fraction(1), Fraction(1, 2), epsilon, 2, PLAIN_LEVEL)
+
+    assert high - low == pytest.approx(2 * np.sqrt(3 * variance) / (1 - miss), rel=0.005)
 
 
 def test_nobody_answering_is_no_error() -> None:

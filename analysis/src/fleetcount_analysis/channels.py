@@ -364,7 +364,7 @@ def _binomial_at_least(n: Integers, b: Integers, p: float) -> Floats:
 def _binomial_mass(n: Integers, low: Integers, high: Integers, width: int, p: float) -> Floats:
     """Return P[Bin(n, p) = b] for b = low .. low+width-1, 0 beyond high: one exact value a row, then ratios.
 
-    The exact value sits where the row is largest, so that nothing underflows that matters.
+    The rows start no further out than 1e-18 lies, so that the first value never underflows.
     """
     b = (low[:, None] + np.arange(width)).astype(np.float64)
     top = n[:, None].astype(np.float64)
@@ -372,7 +372,5 @@ def _binomial_mass(n: Integers, low: Integers, high: Integers, width: int, p: fl
     ratio = np.where(valid, (top - b + 1) * p, 1.0) / np.where(valid & (b > 0), b * (1 - p), 1.0)
     ratio[:, 0] = 1.0
     steps = np.cumsum(np.log(ratio), axis=1)
-    anchor = np.clip(np.floor((n + 1) * p).astype(np.int64), low, np.maximum(high, low))
-    at_anchor = np.take_along_axis(steps, (anchor - low)[:, None], axis=1)
-    exact = np.asarray(stats.binom.pmf(anchor, n, p), dtype=np.float64)
-    return np.asarray(np.where(valid, np.exp(steps - at_anchor), 0.0) * exact[:, None], dtype=np.float64)
+    exact = np.asarray(stats.binom.pmf(low, n, p), dtype=np.float64)
+    return np.asarray(np.where(valid, np.exp(steps), 0.0) * exact[:, None], dtype=np.float64)
