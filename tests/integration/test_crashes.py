@@ -26,7 +26,12 @@ KILLED = -9
 ENDED_ITSELF = 137
 
 POINTS = {
-    "leader": ("leader.after_combine", "leader.after_helpers_sealed", "release.after_draw_store", "leader.after_open"),
+    "leader": (
+        "leader.after_combine",
+        "leader.after_helpers_sealed",
+        "release.after_draw_store",
+        "leader.before_release",
+    ),
     "helper": (
         "helper.after_propose_store",
         "helper.after_seal_store",

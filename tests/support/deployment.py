@@ -10,6 +10,7 @@ import math
 import secrets
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -54,7 +55,7 @@ class LiveDeployment:
         broker: str = "",
         give_up_s: float = 120.0,
         call_timeout_s: float = 5.0,
-        peer_endpoint: Callable[[str, str], str] = lambda _, endpoint: endpoint,
+        peer_endpoint: Callable[[str], str] = str,
     ) -> None:
         (root / "keys").mkdir(parents=True)
         ports = free_ports("127.0.0.1", 2 * count)
@@ -80,15 +81,16 @@ class LiveDeployment:
         command = [sys.executable, "-m", "fleetcount", "aggregator", "serve"]
         return ChildProcess(NAMES[position], [*command, "--config", str(self.config(position))], self.root)
 
-    def _adapt(self, position: int, give_up_s: float, call_timeout_s: float, peer: Callable[[str, str], str]) -> None:
+    def _adapt(self, position: int, give_up_s: float, call_timeout_s: float, peer: Callable[[str], str]) -> None:
         """Allow exact releases, and let peers meet where the test says."""
         path = self.config(position)
         text = path.read_text()
         for plan in self.written.plans:
             endpoint = f"{plan.host}:{plan.peer_port}"
-            text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(plan.aggregator_id, endpoint)}"')
+            if plan is not self.written.plans[position]:
+                text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(endpoint)}"')
         text += f"allow_exact_release = true\ngive_up_s = {give_up_s}\ncall_timeout_s = {call_timeout_s}\n"
-        path.write_text(text + '\n[metrics]\nlisten = "127.0.0.1:0"\n')
+        path.write_text(text + '\n[metrics]\nlisten = "127.0.0.1:0"\n\n[log]\nlevel = "debug"\n')
 
     # Processes.
 
@@ -120,6 +122,13 @@ class LiveDeployment:
     def wait_ready(self) -> list[dict[str, Any]]:
         """Wait until all are ready; return what they say."""
         return [child.ready() for child in self.children]
+
+    def metric(self, position: int, name: str) -> float:
+        """Return one number, without labels, of an aggregator's metrics."""
+        port = self.children[position].ready()["metrics_port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next((line.split()[-1] for line in lines if line.startswith(f"{name} ")), 0.0))
 
     def stop_all(self) -> list[int]:
         """End everyone; return the exit codes."""

@@ -23,6 +23,7 @@ from fleetcount_client import (
 from fleetcount_client.backoff import Retry
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
 from fleetcount_client.mqtt_transport import MqttTransport
+from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
@@ -165,8 +166,10 @@ class Fleet:
         seed: int = 1,
         spread: Fraction = Fraction(1, 4),
         timeout_s: float = 5.0,
-        wrap: Callable[[Transport], Transport] = lambda inner: inner,
+        wrap: Callable[[Transport, int], Transport] = lambda inner, _: inner,
+        reading: Callable[[int], Reading] = lambda number: f"place {number}",
     ) -> None:
+        self._reading = reading
         self._deployment = deployment
         self._file = SpoolFile(directory / f"spool-{seed}.db")
         self._settings = DeliverySettings(
@@ -176,7 +179,7 @@ class Fleet:
         self.devices: list[LiveDevice] = []
         for number in range(1, (devices or die.values) + 1):
             identity = identity_of(deployment)
-            inner = wrap(transport_of(deployment, identity, kinds[number % len(kinds)], broker, timeout_s))
+            inner = wrap(transport_of(deployment, identity, kinds[number % len(kinds)], broker, timeout_s), number)
             watched = WatchedTransport(inner, misfortune or Misfortune(), seed * 1000 + number)
             coins = FixedCoins(die, sampled=(number // len(kinds)) % 2 == 0, seed=seed * 1000 + number)
             self.devices.append(self._device(number, identity, watched, coins))
@@ -196,7 +199,7 @@ class Fleet:
             ),
             spool=self._file.device(str(number)),
             transport=transport,
-            signals={SIGNAL: constant(f"place {number}")},
+            signals={SIGNAL: constant(self._reading(number))},
             source=coins,
             settings=self._settings,
             idle_close_s=600.0,

@@ -1,0 +1,150 @@
+"""What is published is the same for ever and checkable by strangers; what is secret is in nothing anybody can read."""
+
+import asyncio
+import base64
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from fractions import Fraction
+from pathlib import Path
+
+import aiomqtt
+import pytest
+from cryptography.exceptions import InvalidSignature
+from fleetcount_protocol.codec import INSTALMENT
+from fleetcount_protocol.domain import Bins
+from fleetcount_protocol.task import Release, ReleaseKind
+
+from tests.support.broker import EmbeddedBroker
+from tests.support.deployment import LiveDeployment
+from tests.support.fleet import Fleet, LiveDevice, signed_task_of
+from tests.support.oracle import accepted_reports
+from tests.support.wire_reader import verify_record
+
+pytestmark = pytest.mark.timeout(120)
+
+VALUES = 20
+FRACTION_OF_A_READING = 0.7351902
+"""Every truth is N - 1 + this: a number that has no other reason to appear anywhere."""
+
+
+@asynccontextmanager
+async def overheard(broker: EmbeddedBroker) -> AsyncIterator[list[tuple[str, bytes]]]:
+    """Everything a curious broker sees, as (topic, payload)."""
+    seen: list[tuple[str, bytes]] = []
+    async with aiomqtt.Client("127.0.0.1", broker.port, identifier="curious") as client:
+        await client.subscribe("fleetcount/#", qos=1)
+
+        async def listen() -> None:
+            async for message in client.messages:
+                seen.append((str(message.topic), bytes(message.payload)))
+
+        listener = asyncio.create_task(listen())
+        try:
+            yield seen
+        finally:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
+
+
+def canaries(pair: LiveDeployment, fleet: Fleet, verify_key: bytes) -> dict[str, bytes]:
+    """Return every secret of this run under a name: as bytes, in hexadecimal, in base64, and readings as text."""
+    secrets = {"verify key": verify_key}
+    for live in fleet.devices:
+        drawn = [one for one in live.coins.draws if len(one) not in (8, 16)]
+        assert len(drawn) == pair.count + 1
+        secrets |= {f"secret {live.truth}/{number}": one for number, one in enumerate(drawn)}
+        secrets[f"coin {live.truth}"] = live.coins.number.to_bytes(8, "big")
+    found = {f"{name} {form}": code(one) for name, one in secrets.items() for form, code in FORMS.items()}
+    found |= {f"coin {live.truth} in words": str(live.coins.number).encode() for live in fleet.devices}
+    found |= {f"reading {live.truth}": repr(reading_of(live.truth)).encode() for live in fleet.devices}
+    for key in sorted(pair.written.root.rglob("*.key")):
+        body = b"".join(key.read_bytes().splitlines()[1:-1])
+        found[f"key {key}"] = body[-44:]
+    return found
+
+
+FORMS = {
+    "raw": bytes,
+    "hex": lambda one: one.hex().encode(),
+    "base64": lambda one: base64.b64encode(one).rstrip(b"=")[:-1],
+}
+
+
+def reading_of(number: int) -> float:
+    return number - 1 + FRACTION_OF_A_READING
+
+
+def leaks(secrets: Mapping[str, bytes], artefacts: Mapping[str, bytes]) -> list[str]:
+    return [f"{name} in {place}" for place, data in artefacts.items() for name, one in secrets.items() if one in data]
+
+
+def files(paths: Iterable[Path]) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in paths if path.is_file()}
+
+
+async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret_is_anywhere(
+    pair: LiveDeployment, broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    noise = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
+    domain = Bins(edges=tuple(map(Fraction, range(VALUES + 1))), open_above=False, unit="")
+    task, verify_key = pair.task(VALUES, release=noise, domain=domain)
+    async with overheard(broker) as seen:
+        pair.submit(task, verify_key)
+        fleet = Fleet(pair, tmp_path, task.mechanism, ["mqtt", "mqtt", "mqtt", "grpc"], reading=reading_of)
+        await fleet.answer(await signed_task_of(pair, task))
+        statuses = await pair.ended(task)
+        answers = [await pair.release(task, position) for position in (0, 1, 0, 1)]
+    assert fleet.failures == []
+
+    assert answers == [answers[0]] * 4
+    record, signatures = answers[0].record, answers[0].signatures
+    read = verify_record(record, signatures)
+    assert read.task_id == task.task_id
+    assert read.public_keys == tuple(one.signing_public_key for one in task.aggregators)
+    assert len(read.cells) == VALUES
+    assert len(read.sentences) == 6
+    with pytest.raises(InvalidSignature):
+        verify_record(record[:-1] + bytes([record[-1] ^ 1]), signatures)
+    with pytest.raises(InvalidSignature):
+        verify_record(record, signatures[::-1])
+
+    secrets = canaries(pair, fleet, verify_key)
+    metrics = [pair.children[position].ready()["metrics_port"] for position in range(2)]
+    assert len(set(metrics)) == 2
+    artefacts = files(pair.root.glob("*.log")) | files(pair.root.glob("*.out"))
+    artefacts |= files(one for position in range(2) for one in pair.state_directory(position).iterdir())
+    artefacts |= files(broker.child.log.parent.iterdir())
+    artefacts |= {f"message {n} on {topic}": topic.encode() + b"\n" + data for n, (topic, data) in enumerate(seen)}
+    artefacts |= {"record": record, "statuses": repr(statuses).encode(), "devices": caplog.text.encode()}
+    artefacts |= {"reprs": repr([(live.device, live.outcome, live.device.spool) for live in fleet.devices]).encode()}
+    assert any("agg" in topic for topic, _ in seen)
+    assert len(caplog.text) > 0
+    assert leaks(secrets, artefacts) == []
+    # The scan finds what is there: a secret beside other text, in each of its forms.
+    assert all(leaks({name: one}, {"planted": b"x" + one + b"y"}) for name, one in secrets.items())
+    # Nobody learns the exact number of reports from a log either.
+    assert len(accepted_reports(pair.state_directory(0), task.task_id)) == VALUES
+
+    assert_sizes_say_nothing(seen, {bytes(live.report_id): live for live in fleet.devices}, task.task_id.hex())
+
+
+def assert_sizes_say_nothing(seen: list[tuple[str, bytes]], devices: dict[bytes, LiveDevice], task: str) -> None:
+    """A curious broker sees one size an aggregator and round, whatever the coins said, and nothing it saw twice."""
+    sizes: dict[tuple[str, int], dict[bool, set[int]]] = defaultdict(lambda: {True: set(), False: set()})
+    ciphertexts: dict[tuple[str, int, bytes], set[bytes]] = defaultdict(set)
+    for topic, payload in seen:
+        if f"/{task}/agg/" in topic:
+            instalment = INSTALMENT.decode(payload)
+            sampled = devices[bytes(instalment.report_id)].coins.sampled
+            sizes[topic, instalment.round][sampled].add(len(payload))
+            ciphertexts[topic, instalment.round, bytes(instalment.report_id)].add(instalment.ciphertext)
+    assert len(sizes) == 4
+    for place, by_coin in sizes.items():
+        assert by_coin[True] == by_coin[False], place
+        assert len(by_coin[True]) == 1, place
+    every = [one for versions in ciphertexts.values() for one in versions]
+    assert len(every) == len(set(every)) == len(ciphertexts)

@@ -1,0 +1,161 @@
+"""The operate quick start as a newcomer does it: two operators, a device, an analyst, and nothing but the command."""
+
+import asyncio
+import base64
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ChildProcess, pace
+from tests.support.wire_reader import verify_record
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SPEC = """
+[task]
+name = "how fast"
+deployment = "test"
+signal = "Vehicle.Speed"
+min_batch_size = 2
+
+[domain]
+kind = "bins"
+edges = ["0", "30", "60"]
+open_above = true
+unit = "km/h"
+
+[windows]
+round_one_opens = "in {opens} s"
+round_one_closes = "in {one} s"
+round_two_closes = "in {two} s"
+
+[mechanism]
+sampling_rate = "1/3"
+
+[release]
+epsilon = "0.9"
+
+[[aggregators]]
+descriptor = "d/alpha.descriptor.toml"
+
+[[aggregators]]
+descriptor = "d/beta.descriptor.toml"
+"""
+
+
+def run(directory: Path, *arguments: str, expect: int = 0) -> str:
+    """Run the command as a person does; return its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fleetcount", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == expect, (arguments, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stdout + (done.stderr if expect else "")
+
+
+@pytest.fixture
+def terminals(tmp_path: Path) -> Iterator[dict[str, ChildProcess]]:
+    """Keys as `keys init` makes them, and a terminal an operator."""
+    made = run(tmp_path, "keys", "init", "--output", "d", "--devices", "4", "--base-port", "0")
+    assert "fleetcount aggregator serve --config d/alpha/aggregator.toml" in made
+    serve = [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config"]
+    names = ("alpha", "beta")
+    children = {n: ChildProcess(n, [*serve, str(tmp_path / "d" / n / "aggregator.toml")], tmp_path) for n in names}
+    for child in children.values():
+        child.start()
+    for child in children.values():
+        child.ready()
+    yield children
+    for child in children.values():
+        child.reap()
+
+
+async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_from_the_command_alone(
+    tmp_path: Path, terminals: dict[str, ChildProcess]
+) -> None:
+    factor = pace()
+    opens, one, two = (int(seconds * factor) for seconds in (6, 10, 14))
+    (tmp_path / "speed.toml").write_text(SPEC.format(opens=opens, one=one, two=two))
+    for number, speed in enumerate((10, 45, 45, 90), start=1):
+        (tmp_path / "d" / "devices" / f"{number:04d}" / "speed.json").write_text(str(speed))
+
+    shown = run(tmp_path, "task", "create", "--spec", "speed.toml", "--output", "speed.task")
+    first = run(tmp_path, "task", "sign", "--config", "d/alpha/aggregator.toml", "speed.task")
+    early = run(tmp_path, "task", "submit", "--config", "d/alpha/aggregator.toml", "speed.task", expect=2)
+    second = run(tmp_path, "task", "sign", "--config", "d/beta/aggregator.toml", "speed.task")
+    elsewhere = run(tmp_path, "task", "submit", "--config", "d/beta/aggregator.toml", "speed.task", expect=2)
+    run(tmp_path, "task", "submit", "--config", "d/alpha/aggregator.toml", "speed.task")
+
+    assert "speed.verify-key" in shown
+    assert stat.S_IMODE((tmp_path / "speed.verify-key").stat().st_mode) == 0o600
+    assert "others have still to sign" in first
+    assert "complete" in second
+    assert "not signed by beta" in early
+    assert "led by 'alpha'" in elsewhere
+
+    devices = await asyncio.gather(*(device(tmp_path, number) for number in range(1, 5)))
+    not_yet = run(tmp_path, *release(tmp_path, "early"), expect=3)
+    result = run(tmp_path, *release(tmp_path, "out"), "--wait", str(int(60 * factor)))
+    again = run(tmp_path, *release(tmp_path, "out-again"))
+    status = run(tmp_path, "task", "status", "--config", "d/beta/aggregator.toml", "--task", "speed.task")
+    own = run(tmp_path, "aggregator", "status", "--config", "d/alpha/aggregator.toml")
+    ledger = run(tmp_path, "device", "ledger", "--config", "d/devices/0001/device.toml")
+
+    assert [code for code, _ in devices] == [0] * 4, devices
+    assert all("delivered" in out for _, out in devices)
+    assert not (tmp_path / "early").exists(), not_yet
+    assert "Privacy statement" in result
+    assert "95 % interval" in result
+    assert (tmp_path / "out" / "release.json").read_bytes() == (tmp_path / "out-again" / "release.json").read_bytes()
+    assert result.split("wrote")[0] == again.split("wrote")[0]
+    record = json.loads((tmp_path / "out" / "release.json").read_text())
+    assert len(record["cells"]) == 3
+    signed = verify_record(base64.b64decode(record["record"]), list(map(base64.b64decode, record["signatures"])))
+    assert [cell.raw for cell in signed.cells] == [cell["raw"] for cell in record["cells"]]
+    assert status.count("released") == 2
+    assert "set digests: equal" in status
+    assert "released" in own
+    assert "answered 1" in ledger
+
+
+def release(directory: Path, output: str) -> list[str]:
+    return [
+        "task",
+        "release",
+        "--task",
+        "speed.task",
+        "--config",
+        "d/analyst/analyst.toml",
+        "--output",
+        str(directory / output),
+    ]
+
+
+async def device(directory: Path, number: int) -> tuple[int, str]:
+    """Run one device until it has answered what is on offer."""
+    config = f"d/devices/{number:04d}/device.toml"
+    # The task is shown within a second of its submission: a device that comes too early asks again.
+    for _ in range(20):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "fleetcount", "device", "run", "--once", "--config", config),
+            cwd=directory,
+            env=dict(os.environ),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        if b"no task on offer" not in out:
+            break
+        await asyncio.sleep(0.2)
+    return process.returncode or 0, out.decode()

@@ -1,0 +1,168 @@
+"""A reader of release records written from docs/wire.md alone, with `cryptography` and nothing of the project.
+
+It stands for the stranger who wants to check a published number without trusting our code.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+__all__ = ["ReadCell", "ReadRecord", "verify_record"]
+
+
+class _Bytes:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.place = 0
+
+    def take(self, count: int) -> bytes:
+        piece = self.data[self.place : self.place + count]
+        if len(piece) != count:
+            raise ValueError("the bytes end too early")
+        self.place += count
+        return piece
+
+    def number(self, size: int, *, signed: bool = False) -> int:
+        return int.from_bytes(self.take(size), "big", signed=signed)
+
+    def sized(self, size: int) -> bytes:
+        return self.take(self.number(size))
+
+    def text(self) -> str:
+        return self.sized(2).decode("utf-8")
+
+    def fraction(self) -> Fraction:
+        return Fraction(self.number(8, signed=True), self.number(8))
+
+    def wide_fraction(self) -> Fraction:
+        sign = -1 if self.number(1) else 1
+        return sign * Fraction(int.from_bytes(self.sized(1), "big"), int.from_bytes(self.sized(1), "big"))
+
+    def end(self) -> None:
+        if self.place != len(self.data):
+            raise ValueError("bytes are left over")
+
+
+@dataclass(frozen=True)
+class ReadCell:
+    """One cell of a record."""
+
+    raw: int
+    estimate: Fraction
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class ReadRecord:
+    """What a record says."""
+
+    task_id: bytes
+    name: str
+    public_keys: tuple[bytes, ...]
+    cells: tuple[ReadCell, ...]
+    sentences: tuple[str, ...]
+
+
+def _skip_domain(task: _Bytes) -> None:
+    kind = task.number(1)
+    if kind == 1:
+        for _ in range(task.number(2)):
+            task.fraction()
+        task.number(1)
+        task.text()
+    elif kind == 2:
+        for _ in range(task.number(2)):
+            task.text()
+    elif kind == 3:
+        for _ in range(3):
+            task.fraction()
+        task.take(4)
+    else:
+        task.number(1)
+        task.take(8 * task.number(2))
+
+
+def _skip_mechanism(task: _Bytes) -> None:
+    kind = task.number(1)
+    if kind == 1:
+        task.fraction()
+        for _ in range(task.number(2)):
+            task.fraction()
+    elif kind == 2:
+        task.take(32)
+    elif kind:
+        task.fraction()
+
+
+def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
+    """Return the task's name and its aggregators' Ed25519 keys."""
+    task = _Bytes(data)
+    if task.take(8) != b"FCTASK01":
+        raise ValueError("not a task")
+    name = task.text()
+    task.text()
+    task.text()
+    _skip_domain(task)
+    task.number(1)
+    _skip_mechanism(task)
+    task.take(4 * 8 + 4 + 4)
+    task.number(1)
+    if task.number(1):
+        task.fraction()
+    task.fraction()
+    task.take(4 * task.number(2))
+    task.number(1)
+    task.take(32)
+    keys: list[bytes] = []
+    for _ in range(task.number(1)):
+        for _ in range(4):
+            task.text()
+        for _ in range(task.number(1)):
+            task.number(1)
+            task.take(1216 if task.number(2) == 0x647A else 32)
+        keys.append(task.take(32))
+    task.end()
+    return name, tuple(keys)
+
+
+def verify_record(data: bytes, signatures: Sequence[bytes]) -> ReadRecord:
+    """Return what a record says after checking every aggregator's signature over all of it.
+
+    Raises:
+        ValueError: not the layout of docs/wire.md.
+        InvalidSignature: a signature does not verify.
+    """
+    record = _Bytes(data)
+    if record.take(8) != b"FCRECD01":
+        raise ValueError("not a record")
+    task = record.sized(4)
+    name, keys = _read_task(task)
+    if len(keys) != len(signatures):
+        raise ValueError("not one signature an aggregator")
+    for key, signature in zip(keys, signatures, strict=True):
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
+    record.take(8)
+    if record.number(1):
+        record.take(8)
+    cells = tuple(
+        ReadCell(
+            raw=record.number(8, signed=True),
+            estimate=record.wide_fraction(),
+            low=record.number(8, signed=True),
+            high=record.number(8, signed=True),
+        )
+        for _ in range(record.number(2))
+    )
+    sentences: list[str] = []
+    for _ in range(record.number(1)):
+        if record.number(1):
+            record.text()
+        sentences.append([record.text() for _ in range(5)][-1])
+    record.end()
+    return ReadRecord(
+        task_id=hashlib.sha256(task).digest(), name=name, public_keys=keys, cells=cells, sentences=tuple(sentences)
+    )
