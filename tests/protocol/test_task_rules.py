@@ -6,7 +6,14 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
+from fleetcount_mechanisms.responses import (
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    TwoCoin,
+    Warner,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.domain import Bins, Categories, SquareGrid
 from fleetcount_protocol.errors import TaskError
@@ -287,6 +294,26 @@ def test_circuit_follows_the_mechanism() -> None:
     assert prio3_for(tasks["sampling_grid"]).algorithm_id == 0xFFFF1001
     assert prio3_for(tasks["mangat"]).algorithm_id == prio3_for(tasks["direct"]).algorithm_id == 0xFFFF1002
     assert prio3_for(tasks["mangat_vector"]).algorithm_id == 0xFFFFFFFF
+
+
+def test_an_answer_that_hardly_ever_is_the_truth_is_not_asked_for() -> None:
+    """Its estimates would leave every range: the record could not be computed, and the task would never end."""
+    least = Fraction(1, 10**6)
+    for weight, fits in ((least, True), (least - Fraction(1, 10**12), False)):
+        half = (1 + weight) / 2
+        responses = [Warner(half), TwoCoin(weight, Fraction(1, 2)), Mangat(1 - weight), KaryResponse(half, 1)]
+        for response in [*responses, MangatVector(1 - weight, 1)]:
+            if fits:
+                assert task_exposure(one_round_task(Mode.RESPONSE, mechanism=response)) == least
+            else:
+                with pytest.raises(TaskError, match="with weight"):
+                    one_round_task(Mode.RESPONSE, mechanism=response)
+    sampling_task(domain=Categories(names=("a", "b")), mechanism=SamplingDie.uniform(least, 2))
+    refuses(
+        "sampling rate",
+        domain=Categories(names=("a", "b")),
+        mechanism=SamplingDie.uniform(least - Fraction(1, 10**12), 2),
+    )
 
 
 @pytest.mark.parametrize("name", ["mangat", "warner", "two_coin", "k_ary", "mangat_vector"])

@@ -65,6 +65,9 @@ CONTEXT_LABEL: Final = b"FCT1"
 """Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
 
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
+_SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
+"""Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every number's range,
+and no aggregator could compute the record."""
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 _LARGEST_PRECISION_S: Final = 86_400
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
@@ -275,12 +278,15 @@ def _check_mechanism(task: Task) -> None:
         raise TaskError(f"mechanism answers {mechanism.values} values, the domain has {task.values}")
     if isinstance(mechanism, SamplingDie):
         rate = _check_fraction("sampling rate", mechanism.sampling_rate)
-        _require(0 < rate < Fraction(1, 2), f"sampling rate is {rate}, allowed: above 0 and below 1/2")
+        fits = _SMALLEST_WEIGHT <= rate < Fraction(1, 2)
+        _require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to below 1/2")
         for face in mechanism.face_probabilities or ():
             _check_fraction("face probability", face)
         return
     for parameter in _PARAMETERS[type(mechanism).__name__]:
         _check_fraction(parameter, getattr(mechanism, parameter))
+    weight = task_exposure(task)
+    _require(weight >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {weight}, allowed: at least 1/1000000")
 
 
 def _check_times(task: Task) -> None:
