@@ -94,6 +94,20 @@ async def test_a_peer_that_stays_silent_ends_in_a_public_abort(step: str) -> Non
     assert found[1][0] is State.ABORTED
 
 
+async def test_a_record_nobody_can_compute_ends_in_a_public_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails the same way at every attempt: trying again would keep the task, and its shares, for ever."""
+    network, task = await ready()
+
+    def fail(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("fleetcount_aggregator.release.record_bytes", fail)
+
+    await network.run_to_the_end(task)
+
+    assert await states(network, task) == [(State.ABORTED, "out_of_range")] * 2
+
+
 async def test_an_abandoned_batch_that_the_helper_accepted_still_ends_everywhere() -> None:
     """The scenario a well-known implementation keeps as a failing test: replies lost, the leader gives up."""
     network, task = await ready()

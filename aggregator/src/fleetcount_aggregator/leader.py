@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from fleetcount_protocol.errors import FleetcountError, RejectReason
+from fleetcount_protocol.errors import FleetcountError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
@@ -274,8 +274,9 @@ class Leader:
     async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
         try:
             return await self._releasing.build(task, tuple(shares))
-        except PeerRefusalError as refusal:
-            raise _Ending(AbortReason.OUT_OF_RANGE) from refusal
+        except (PeerRefusalError, UsageError, ValueError, ArithmeticError) as error:
+            # Arithmetic on numbers that will not change: what cannot be computed now never can be.
+            raise _Ending(AbortReason.OUT_OF_RANGE) from error
 
     async def _check_marks(self, task: InstalledTask) -> None:
         """Refuse to release with a helper whose ledger is shorter than it was."""
