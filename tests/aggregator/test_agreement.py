@@ -15,7 +15,6 @@ from fleetcount_aggregator.agreement import (
     survivors,
 )
 from fleetcount_aggregator.failpoints import FAILPOINTS
-from fleetcount_aggregator.publication import _noise_quantile
 from fleetcount_aggregator.store import ReportRow, ReportStatus
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
@@ -155,14 +154,6 @@ def test_a_stored_decision_reads_back_as_it_was(ids: list[ReportId]) -> None:
 @pytest.mark.parametrize(("size", "expected"), [(136, 256), (1024, 128), (3200, 40), (10**6, 1)])
 def test_batches_stay_near_128_kib(size: int, expected: int) -> None:
     assert batch_size(size) == expected
-
-
-@pytest.mark.parametrize("aggregators", [1, 2, 5])
-def test_the_noise_quantile_is_the_first_value_that_reaches_the_level(aggregators: int) -> None:
-    from scipy.stats import nbinom
-
-    for level in (0.5, 0.95, 0.999):
-        assert _noise_quantile(0.7, aggregators, level) == int(nbinom.ppf(level, aggregators, 0.3))
 
 
 def test_the_manual_lists_every_fail_point_in_order() -> None:

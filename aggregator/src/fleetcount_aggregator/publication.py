@@ -3,14 +3,18 @@
 Pure, and the same at every aggregator; sees noised numbers only. Decides nothing about sets, shares or noise.
 """
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
-from statistics import NormalDist
 from typing import Final
 
-from fleetcount_analysis.estimates import direct_estimates, response_estimates, sampling_estimates, unary_cells
-from fleetcount_analysis.intervals import direct_intervals, response_intervals, sampling_intervals
+from fleetcount_analysis.estimates import direct_estimates, response_estimates, sampling_estimates
+from fleetcount_analysis.intervals import (
+    direct_intervals,
+    one_sided_intervals,
+    response_intervals,
+    sampling_intervals,
+    unary_intervals,
+)
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -101,46 +105,22 @@ def _read(task: Task, outputs: Sequence[int]) -> tuple[Sequence[Fraction], Seque
 def _vector_mangat(
     task: Task, mechanism: MangatVector, outputs: Sequence[int]
 ) -> tuple[Sequence[Fraction], Sequence[Interval]]:
-    """Vector Mangat: output 0 counts the devices, so nhat_v = (Y_v - q Y_0)/(1 - q) (docs/privacy.md, section 2).
-
-    The interval is the normal one, with the standard error of `analysis.estimates.unary_cells`.
-    """
+    """Vector Mangat: output 0 counts the devices, so nhat_v = (Y_v - q Y_0)/(1 - q) (docs/privacy.md, section 2)."""
     flip, participants, bits = mechanism.flip, outputs[0], outputs[1:]
-    estimates = [(bit - flip * participants) / (1 - flip) for bit in bits]
-    cells = unary_cells(bits, participants, Fraction(1), flip, task.release.noise_epsilon, len(task.aggregators))
-    z = NormalDist().inv_cdf(float(1 - (1 - task.release.level) / 2))
-    errors = [float(error) for error in cells.standard_errors]
-    intervals = [
-        _whole(float(estimate) - z * error, float(estimate) + z * error)
-        for estimate, error in zip(estimates, errors, strict=True)
-    ]
-    return estimates, intervals
-
-
-def _whole(low: float, high: float) -> Interval:
-    return max(0, math.floor(low)), max(0, math.ceil(high))
+    release = task.release
+    intervals = unary_intervals(
+        bits, participants, Fraction(1), flip, release.noise_epsilon, len(task.aggregators), release.level
+    )
+    return [(bit - flip * participants) / (1 - flip) for bit in bits], intervals
 
 
 def _one_sided(
     outputs: Sequence[int], epsilon: Fraction, aggregators: int, level: Fraction
 ) -> tuple[Sequence[Fraction], Sequence[Interval]]:
-    """One-sided noise only adds: the truth is at most Y, for certain, and at least Y - m with probability `level`.
+    """One-sided noise only adds: its mean k q/(1-q), q = e^-eps, comes off for an unbiased estimate.
 
-    The sum of k one-sided geometric noises has the law P[z] = C(z+k-1, z) q^z (1-q)^k, q = e^-eps (docs/privacy.md,
-    section 3), mean k q/(1-q), taken off for an unbiased estimate; m is its quantile.
+    The mean is irrational; it is rounded to a grid, so that every aggregator signs the same fraction.
     """
     ratio = ratio_above(epsilon)
     mean = Fraction(round(aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
-    reach = _noise_quantile(float(ratio), aggregators, float(level))
-    return [output - mean for output in outputs], [(max(0, output - reach), max(0, output)) for output in outputs]
-
-
-def _noise_quantile(ratio: float, aggregators: int, level: float) -> int:
-    """Return the smallest m with P[noise <= m] >= level."""
-    mass = (1 - ratio) ** aggregators
-    total, value = mass, 0
-    while total < level and mass > 0:
-        value += 1
-        mass *= ratio * (value + aggregators - 1) / value
-        total += mass
-    return value
+    return [output - mean for output in outputs], one_sided_intervals(outputs, epsilon, aggregators, level)

@@ -51,7 +51,10 @@ def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int
         geometry = GridGeometry(
             x0=float(domain.x0), y0=float(domain.y0), size=float(domain.size), columns=domain.columns, rows=domain.rows
         )
-        figure = count_map(geometry, estimate=estimate, low=low, high=high, truth=truth, title=title)
+        level = float(100 * record.task.release.level)
+        figure = count_map(
+            geometry, estimate=estimate, low=low, high=high, truth=truth, title=title, level_percent=level
+        )
     else:
         labels = [_plain(cell.label) for cell in record.cells]
         figure = bars_with_intervals(
