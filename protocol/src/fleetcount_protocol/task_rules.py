@@ -66,8 +66,8 @@ CONTEXT_LABEL: Final = b"FCT1"
 
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
-"""Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every number's range,
-and no aggregator could compute the record."""
+"""Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every range, and no
+aggregator could compute the record."""
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 _LARGEST_PRECISION_S: Final = 86_400
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
