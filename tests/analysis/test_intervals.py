@@ -18,6 +18,7 @@ from fleetcount_analysis.intervals import (
     sum_interval,
     unary_intervals,
 )
+from fleetcount_mechanisms.asymmetric import noisy_sum_law, ratio_above
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, TwoCoin, Warner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -200,6 +201,19 @@ def test_bits_are_inverted_against_the_noised_number_of_devices() -> None:
     noised = unary_intervals([400], 1000, Fraction(1), Fraction(1, 3), Fraction(1, 20), 2, LEVEL)[0]
     assert noised[0] < exact[0][0]
     assert exact[0][1] < noised[1]
+
+
+@pytest.mark.parametrize("aggregators", [2, 5])
+@pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(1, 2), Fraction(10)])
+def test_a_one_sided_interval_reaches_exactly_as_far_as_its_level(epsilon: Fraction, aggregators: int) -> None:
+    """A level next to 1 has no digits left as a float; the tail has."""
+    for tail in (1 - Fraction(1, 2**62), Fraction(1, 20), Fraction(1, 10**12), Fraction(1, 2**62)):
+        [(low, high)] = one_sided_intervals([10**9], epsilon, aggregators, 1 - tail)
+
+        reach = high - low
+        assert high == 10**9
+        assert 1 - noisy_sum_law(ratio_above(epsilon), reach, aggregators) <= tail
+        assert reach == 0 or 1 - noisy_sum_law(ratio_above(epsilon), reach - 1, aggregators) > tail
 
 
 def test_a_one_sided_interval_ends_at_the_output() -> None:

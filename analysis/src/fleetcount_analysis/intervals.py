@@ -165,7 +165,7 @@ def one_sided_intervals(
 ) -> list[tuple[int, int]]:
     """Return [Y - m, Y] for every output of k one-sided geometric noises >= 0 (AGeo): the upper end is never wrong.
 
-    m is the smallest number with P[noise <= m] >= level, the noise negative binomial with k successes and ratio
+    m is the smallest number with P[noise > m] <= 1 - level, the noise negative binomial with k successes and ratio
     q = exp(-epsilon), clamped at 0. Source: privacy.md 3.
 
     Raises:
@@ -175,7 +175,7 @@ def one_sided_intervals(
     if epsilon <= 0:
         raise RangeError("epsilon", epsilon, "above 0")
     keep = -math.expm1(-float(epsilon))
-    reach = int(stats.nbinom.ppf(float(level), _checked_aggregators(aggregators), keep))
+    reach = max(0, int(stats.nbinom.isf(float(1 - level), _checked_aggregators(aggregators), keep)))
     values = _checked_outputs(outputs)
     return _whole(values - reach, values, None)
 
