@@ -4,8 +4,8 @@
 """
 
 import math
-from bisect import bisect_right
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
@@ -77,11 +77,14 @@ class Categories:
     """
 
     names: tuple[str, ...]
+    _places: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_count(self.values, "categories")
-        if len(set(self.names)) != len(self.names):
+        places = {name: value for value, name in enumerate(self.names, start=1)}
+        if len(places) != len(self.names):
             raise TaskError("category names must be distinct")
+        object.__setattr__(self, "_places", places)
 
     @property
     def values(self) -> int:
@@ -90,7 +93,8 @@ class Categories:
 
     def value_of(self, signal: Signal) -> int:
         """Return the position of the text, 1..V, or 0 for any other text or nothing."""
-        return self.names.index(signal) + 1 if isinstance(signal, str) and signal in self.names else 0
+        # By a table: a search would take the longer the later the name stands, and so tell it.
+        return self._places.get(signal, 0) if isinstance(signal, str) else 0
 
     def label(self, value: int) -> str:
         """Return the name itself."""
@@ -137,6 +141,7 @@ class SquareGrid:
         return f"{(value - 1) % self.columns},{(value - 1) // self.columns}"
 
 
+_CELL_DIGITS: Final = 16
 _PENTAGONS: Final = frozenset({4, 14, 24, 38, 49, 58, 63, 72, 83, 97, 107, 117})
 
 
@@ -183,10 +188,14 @@ class H3Cells:
 
     def value_of(self, signal: Signal) -> int:
         """Return the position of the cell (hexadecimal text), 1..V, or 0 for any other."""
-        if not isinstance(signal, str):
+        if not isinstance(signal, str) or len(signal) > _CELL_DIGITS:
             return 0
-        names = [f"{cell:x}" for cell in self.cells]
-        return names.index(signal) + 1 if signal in names else 0
+        try:
+            index = bisect_left(self.cells, int(signal, 16))
+        except ValueError:
+            return 0
+        # int() reads many spellings of a cell; only the one that is the cell's name counts.
+        return index + 1 if index < len(self.cells) and f"{self.cells[index]:x}" == signal else 0
 
     def label(self, value: int) -> str:
         """Return the cell's index in lower-case hexadecimal."""
