@@ -1,10 +1,12 @@
 """The two gRPC listeners: devices on one, aggregators on the other, each with its own authority.
 
-Thin shells: decode, call, encode. Who is calling comes from the peer certificate alone; what went wrong here is never
-told to the other side beyond a word of a closed list.
+Thin shells: decode, call, encode. Messages arrive as bytes: the strict codec reads them, not the RPC library. Who is
+calling comes from the peer certificate alone; what went wrong here is never told to the other side beyond a word of a
+closed list.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -43,11 +45,9 @@ from fleetcount_protocol.peer_codec import (
     STATUS_QUERY,
     join_seal_set,
 )
-from fleetcount_protocol.v1 import device_pb2 as device_pb
 from fleetcount_protocol.v1 import peer_pb2 as peer_pb
-from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceServicer, add_DeviceServiceServicer_to_server
-from fleetcount_protocol.v1.peer_pb2_grpc import PeerServiceServicer, add_PeerServiceServicer_to_server
 from fleetcount_protocol.wire import WireMessage
+from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.device_service import DeviceService, UnknownTaskError
 from fleetcount_aggregator.helper import Helper
@@ -62,6 +62,8 @@ _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+_DEVICE_SERVICE: Final = "fleetcount_protocol.v1.DeviceService"
+_PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
 _HEADROOM_BYTES: Final = 4096
 
 _CODES: Final = {
@@ -112,56 +114,60 @@ async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaita
     raise AssertionError("context.abort always raises")
 
 
-class DeviceShell(DeviceServiceServicer):
+class DeviceShell:
     """DeviceService over gRPC."""
 
     def __init__(self, service: DeviceService, metrics: Metrics) -> None:
         self._service = service
         self._metrics = metrics
 
-    async def ListTasks(self, request: device_pb.ListTasksRequest, context: _Context) -> device_pb.ListTasksResponse:  # noqa: N802 - gRPC's name.
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the service's methods, by the names of device.proto."""
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "ListTasks": grpc.unary_unary_rpc_method_handler(self._list_tasks),
+            "OpenSessions": grpc.unary_unary_rpc_method_handler(self._open_sessions),
+            "Upload": grpc.stream_stream_rpc_method_handler(self._upload),
+            "GetRelease": grpc.unary_unary_rpc_method_handler(self._get_release),
+        }
+        return grpc.method_handlers_generic_handler(_DEVICE_SERVICE, methods)
+
+    async def _list_tasks(self, request: bytes, context: _Context) -> bytes:
         """Every task that takes reports."""
 
-        async def work() -> device_pb.ListTasksResponse:
-            deployment = TASK_LIST_QUERY.from_pb(request)
-            return TASK_LIST.to_pb(await self._service.tasks(deployment))
+        async def work() -> bytes:
+            deployment = TASK_LIST_QUERY.decode(request)
+            return TASK_LIST.encode(await self._service.tasks(deployment))
 
         return await _answer(context, self._metrics, work)
 
-    async def OpenSessions(  # noqa: N802 - gRPC's name.
-        self, request: device_pb.OpenSessionsRequest, context: _Context
-    ) -> device_pb.OpenSessionsResponse:
+    async def _open_sessions(self, request: bytes, context: _Context) -> bytes:
         """Open sessions."""
 
-        async def work() -> device_pb.OpenSessionsResponse:
-            requests = SESSION_REQUESTS.from_pb(request)
-            return SESSION_REPLIES.to_pb(await self._service.open_sessions(requests))
+        async def work() -> bytes:
+            requests = SESSION_REQUESTS.decode(request)
+            return SESSION_REPLIES.encode(await self._service.open_sessions(requests))
 
         return await _answer(context, self._metrics, work)
 
-    async def Upload(  # noqa: N802 - gRPC's name.
-        self, request_iterator: AsyncIterator[device_pb.UploadRequest], context: _Context
-    ) -> AsyncIterator[device_pb.UploadResponse]:
+    async def _upload(self, requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         """Take batches and answer each after its commit, in order."""
-        async for request in request_iterator:
-            yield await _answer(context, self._metrics, lambda request=request: self._upload(request))  # type: ignore[misc]  # the default binds this round's request.
+        async for request in requests:
+            yield await _answer(context, self._metrics, partial(self._take, request))
 
-    async def _upload(self, request: device_pb.UploadRequest) -> device_pb.UploadResponse:
-        instalments = INSTALMENTS.from_pb(request)
-        return INSTALMENT_REPLIES.to_pb(await self._service.upload(instalments))
+    async def _take(self, request: bytes) -> bytes:
+        instalments = INSTALMENTS.decode(request)
+        return INSTALMENT_REPLIES.encode(await self._service.upload(instalments))
 
-    async def GetRelease(  # noqa: N802 - gRPC's name.
-        self, request: device_pb.GetReleaseRequest, context: _Context
-    ) -> device_pb.GetReleaseResponse:
+    async def _get_release(self, request: bytes, context: _Context) -> bytes:
         """A task's state or record."""
 
-        async def work() -> device_pb.GetReleaseResponse:
-            return RELEASE_ANSWER.to_pb(await self._service.release(RELEASE_QUERY.from_pb(request)))
+        async def work() -> bytes:
+            return RELEASE_ANSWER.encode(await self._service.release(RELEASE_QUERY.decode(request)))
 
         return await _answer(context, self._metrics, work)
 
 
-class PeerShell(PeerServiceServicer):
+class PeerShell:
     """PeerService over gRPC. `identify` turns a call's context into the aggregator that makes it."""
 
     def __init__(self, helper: Helper, metrics: Metrics, identify: Callable[[_Context], AggregatorId]) -> None:
@@ -169,68 +175,45 @@ class PeerShell(PeerServiceServicer):
         self._metrics = metrics
         self._identify = identify
 
-    async def _call(
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the service's methods, by the names of peer.proto."""
+        helper = self._helper
+        methods = {
+            "InstallTask": self._method(INSTALL_TASK, helper.install_task, INSTALL_ANSWER),
+            "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
+            "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
+            "SealSet": grpc.stream_unary_rpc_method_handler(self._seal_set),
+            "Commit": self._method(COMMIT_QUERY, helper.commit, COMMITMENT),
+            "Open": self._method(OPEN_QUERY, helper.open_share, NOISED_SHARE),
+            "SignRecord": self._method(RECORD_PROPOSAL, helper.sign_record, RECORD_SIGNATURE),
+            "DeliverRecord": self._method(FINISHED_RECORD, helper.deliver_record, DELIVER_ANSWER),
+            "Abort": self._method(ABORT_TASK, helper.abort, ABORT_ANSWER),
+            "GetStatus": self._method(STATUS_QUERY, lambda _, task_id: helper.status(task_id), STATUS),
+        }
+        return grpc.method_handlers_generic_handler(_PEER_SERVICE, methods)
+
+    def _method(
         self,
-        request: Any,
-        context: _Context,
         decoder: WireMessage[Any, Any],
         handler: Callable[[AggregatorId, Any], Awaitable[Any]],
         encoder: WireMessage[Any, Any],
-    ) -> Any:
-        async def work() -> Any:
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        async def call(request: bytes, context: _Context) -> bytes:
+            async def work() -> bytes:
+                caller = self._identify(context)
+                return encoder.encode(await handler(caller, decoder.decode(request)))
+
+            return await _answer(context, self._metrics, work)
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    async def _seal_set(self, requests: AsyncIterator[bytes], context: _Context) -> bytes:
+        """The one call with a stream of chunks: a set may be larger than a message."""
+
+        async def work() -> bytes:
             caller = self._identify(context)
-            return encoder.to_pb(await handler(caller, decoder.from_pb(request)))
-
-        return await _answer(context, self._metrics, work)
-
-    async def InstallTask(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, INSTALL_TASK, self._helper.install_task, INSTALL_ANSWER)
-
-    async def ProposeBatch(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, BATCH_PROPOSAL, self._helper.propose_batch, BATCH_REPLY)
-
-    async def FinishBatch(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, FINISH_BATCH, self._helper.finish_batch, BATCH_DECISION)
-
-    async def SealSet(self, request_iterator: Any, context: _Context) -> peer_pb.SealSetResponse:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-
-        async def work() -> peer_pb.SealSetResponse:
-            caller = self._identify(context)
-            chunks = await _gather_chunks(request_iterator)
-            return SET_AGREED.to_pb(await self._helper.seal_set(caller, join_seal_set(chunks)))
-
-        return await _answer(context, self._metrics, work)
-
-    async def Commit(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, COMMIT_QUERY, self._helper.commit, COMMITMENT)
-
-    async def Open(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, OPEN_QUERY, self._helper.open_share, NOISED_SHARE)
-
-    async def SignRecord(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, RECORD_PROPOSAL, self._helper.sign_record, RECORD_SIGNATURE)
-
-    async def DeliverRecord(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, FINISHED_RECORD, self._helper.deliver_record, DELIVER_ANSWER)
-
-    async def Abort(self, request: Any, context: _Context) -> Any:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-        return await self._call(request, context, ABORT_TASK, self._helper.abort, ABORT_ANSWER)
-
-    async def GetStatus(self, request: Any, context: _Context) -> peer_pb.GetStatusResponse:  # noqa: N802 - gRPC's name.
-        """See peer.proto."""
-
-        async def work() -> peer_pb.GetStatusResponse:
-            self._identify(context)
-            return STATUS.to_pb(await self._helper.status(STATUS_QUERY.from_pb(request)))
+            chunks = await _gather_chunks(requests)
+            return SET_AGREED.encode(await self._helper.seal_set(caller, join_seal_set(chunks)))
 
         return await _answer(context, self._metrics, work)
 
@@ -238,10 +221,13 @@ class PeerShell(PeerServiceServicer):
 _MOST_CHUNKS: Final = 2**24 // 16_384 + 1
 
 
-async def _gather_chunks(stream: AsyncIterator[peer_pb.SealSetRequest]) -> list[peer_pb.SealSetRequest]:
+async def _gather_chunks(stream: AsyncIterator[bytes]) -> list[peer_pb.SealSetRequest]:
     chunks: list[peer_pb.SealSetRequest] = []
-    async for chunk in stream:
-        chunks.append(chunk)
+    async for data in stream:
+        try:
+            chunks.append(peer_pb.SealSetRequest.FromString(data))
+        except ProtobufError as error:
+            raise DecodeError("a chunk of a set is no protobuf message") from error
         if len(chunks) > _MOST_CHUNKS:
             raise DecodeError("a set of too many chunks")
     return chunks
@@ -280,12 +266,12 @@ CLAIM_HEADER: Final = "fleetcount-insecure-aggregator"
 def device_server(shell: DeviceShell, concurrent_calls: int) -> grpc.aio.Server:
     """Return the server for devices, without a port yet."""
     server = grpc.aio.server(options=_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=concurrent_calls)
-    add_DeviceServiceServicer_to_server(shell, server)
+    server.add_generic_rpc_handlers((shell.handlers(),))
     return server
 
 
 def peer_server(shell: PeerShell) -> grpc.aio.Server:
     """Return the server for aggregators, without a port yet."""
     server = grpc.aio.server(options=_options(MAX_PEER_MESSAGE_BYTES), maximum_concurrent_rpcs=64)
-    add_PeerServiceServicer_to_server(shell, server)
+    server.add_generic_rpc_handlers((shell.handlers(),))
     return server

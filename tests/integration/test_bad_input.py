@@ -1,0 +1,279 @@
+"""Strangers and broken bytes at both ports of a live aggregator: refused by a status, and the server stays healthy."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_protocol.certificates import CertificateAuthority, Credential
+from fleetcount_protocol.codec import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS, TASK_LIST_QUERY
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES
+from fleetcount_protocol.messages import TaskState
+
+from tests.support.deployment import LiveDeployment
+from tests.support.protocol_samples import instalment
+from tests.support.wire_messages import session_request
+
+pytestmark = pytest.mark.timeout(120)
+
+DEVICE = "/fleetcount_protocol.v1.DeviceService/"
+PEER = "/fleetcount_protocol.v1.PeerService/"
+NO_ENTRY = {grpc.StatusCode.UNAVAILABLE}
+"""What a client sees when the handshake fails."""
+
+
+def credentials(authority: bytes, leaf: Credential | None) -> grpc.ChannelCredentials:
+    if leaf is None:
+        return grpc.ssl_channel_credentials(authority)
+    key = leaf.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return grpc.ssl_channel_credentials(authority, key, leaf.certificate.public_bytes(Encoding.PEM))
+
+
+def aggregator_ca(pair: LiveDeployment) -> bytes:
+    return (pair.written.root / "ca" / "aggregators.crt").read_bytes()
+
+
+async def status_of(
+    channel: grpc.aio.Channel, method: str, data: bytes, *, stream: bool = False, timeout_s: float = 5.0, **call: Any
+) -> grpc.StatusCode:
+    """Return how a call with these very bytes ends."""
+    try:
+        if stream:
+            async for _ in channel.stream_stream(method)(iter([data]), timeout=timeout_s, **call):
+                pass
+        else:
+            await channel.unary_unary(method)(data, timeout=timeout_s, **call)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+@asynccontextmanager
+async def healthy(pair: LiveDeployment) -> AsyncIterator[None]:
+    """Check that both aggregators are the same processes before and after, answer, and have not grown."""
+    before = [child.process.pid for child in pair.children if child.process is not None]
+    memory = [resident_kib(pid) for pid in before]
+    yield
+    after = [child.process.pid for child in pair.children if child.running and child.process is not None]
+    assert after == before
+    for position in range(pair.count):
+        async with pair.channel(position) as channel:
+            listed = await status_of(channel, DEVICE + "ListTasks", TASK_LIST_QUERY.encode(pair.written.name))
+            assert listed is grpc.StatusCode.OK
+    grown = [resident_kib(pid) - kib for pid, kib in zip(after, memory, strict=True)]
+    assert max(grown) < 64 * 1024, grown
+    assert pair.troubles() == []
+
+
+def resident_kib(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1])
+    return 0
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def repeated(golden: bytes) -> bytes:
+    """Return the one part of a list with its first field once more behind it."""
+    part = golden[3:]
+    length = part[1]
+    return part + part[: 2 + length]
+
+
+def nested(depth: int) -> bytes:
+    data = b""
+    for _ in range(depth):
+        data = field(1, data)
+    return data
+
+
+GOLDEN_UPLOAD = INSTALMENTS.encode((instalment(),))
+GOLDEN_SESSIONS = SESSION_REQUESTS.encode((session_request(),))
+
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "field number 0": lambda golden: golden + b"\x02\x00",
+    "wrong wire type": lambda _: b"\x08\x01",
+    "a varint of 11 bytes": lambda _: b"\x0a" + b"\x80" * 10 + b"\x01",
+    "a length beyond the end": lambda golden: b"\x0a\xff\xff\x03" + golden,
+    "an unknown field": lambda golden: golden + field(15, b"more"),
+    "an unknown field inside": lambda golden: field(1, golden[3:] + field(15, b"more")),
+    "a scalar twice": lambda golden: field(1, repeated(golden)),
+    "a padded length": lambda golden: golden[:1] + bytes([golden[1], golden[2] | 0x80, 0]) + golden[3:],
+    "a group": lambda golden: golden + b"\x0b\x0c",
+    "nesting of 101": lambda _: nested(101),
+    "a hundred thousand empty parts": lambda _: field(1, b"") * 100_000,
+    "zeros": lambda _: bytes(4096),
+    "ones": lambda _: b"\xff" * 4096,
+    "text": lambda _: b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize(("method", "golden", "stream"), [("Upload", 0, True), ("OpenSessions", 1, False)])
+async def test_bytes_that_are_no_message_are_refused_at_the_device_port(
+    pair: LiveDeployment, method: str, golden: int, stream: bool
+) -> None:
+    data = (GOLDEN_UPLOAD, GOLDEN_SESSIONS)[golden]
+    async with healthy(pair), pair.channel(0) as channel:
+        accepted = await status_of(channel, DEVICE + method, data, stream=stream)
+        broken = {name: spoil(data) for name, spoil in BROKEN.items()}
+        broken |= {f"cut at {size}": data[:size] for size in range(1, len(data))}
+        found = [await status_of(channel, DEVICE + method, bad, stream=stream) for bad in broken.values()]
+
+    assert accepted is grpc.StatusCode.OK
+    malformed = grpc.StatusCode.INVALID_ARGUMENT
+    assert {name: code for name, code in zip(broken, found, strict=True) if code is not malformed} == {}
+
+
+async def test_a_message_too_large_is_refused_before_it_is_read(pair: LiveDeployment) -> None:
+    big = field(1, bytes(MAX_BATCH_BYTES + 8192))
+    async with healthy(pair), pair.channel(0) as channel:
+        found = [await status_of(channel, DEVICE + "Upload", big, stream=True) for _ in range(3)]
+        compressed = await status_of(channel, DEVICE + "Upload", big, stream=True, compression=grpc.Compression.Gzip)
+        metadata = await status_of(
+            channel,
+            DEVICE + "ListTasks",
+            TASK_LIST_QUERY.encode(pair.written.name),
+            metadata=[("x-filler", "x" * 200_000)],
+        )
+
+    assert found == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+    # A bomb is measured after it is inflated.
+    assert compressed is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert metadata is not grpc.StatusCode.OK
+
+
+async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimplemented(pair: LiveDeployment) -> None:
+    own = pair.config(1).parent / "keys"
+    beta = grpc.ssl_channel_credentials(
+        aggregator_ca(pair), (own / "aggregator.key").read_bytes(), (own / "aggregator.crt").read_bytes()
+    )
+    async with healthy(pair), pair.channel(0) as devices, pair.channel(0, beta, peer=True) as peers:
+        found = [
+            await status_of(devices, DEVICE + "DropTables", b""),
+            await status_of(devices, PEER + "Commit", b""),
+            await status_of(devices, PEER + "GetStatus", b""),
+            await status_of(devices, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"", stream=True),
+            await status_of(devices, "/grpc.health.v1.Health/Check", b""),
+            await status_of(peers, DEVICE + "ListTasks", b""),
+        ]
+
+    assert found == [grpc.StatusCode.UNIMPLEMENTED] * len(found)
+
+
+async def test_only_certificates_of_the_right_authority_get_in(pair: LiveDeployment) -> None:
+    stranger = CertificateAuthority.create("strangers")
+    device = pair.written.authorities.devices.issue_device()
+    ca = aggregator_ca(pair)
+    strangers = {
+        "no certificate": credentials(ca, None),
+        "a stranger's device": credentials(ca, stranger.issue_device()),
+        "a stranger's aggregator": credentials(ca, stranger.issue_aggregator("beta", ["127.0.0.1"])),
+    }
+    query = TASK_LIST_QUERY.encode(pair.written.name)
+    found: dict[str, grpc.StatusCode] = {}
+    async with healthy(pair):
+        for name, one in strangers.items():
+            async with pair.channel(0, one) as channel:
+                found[name] = await status_of(channel, DEVICE + "ListTasks", query)
+            async with pair.channel(0, one, peer=True) as channel:
+                found[f"{name}, peer port"] = await status_of(channel, PEER + "GetStatus", b"")
+        async with pair.channel(0, credentials(ca, device), peer=True) as channel:
+            found["a device at the peer port"] = await status_of(channel, PEER + "GetStatus", b"")
+        fooled = credentials(stranger.certificate.public_bytes(Encoding.PEM), device)
+        async with pair.channel(0, fooled) as channel:
+            found["a client that trusts others"] = await status_of(channel, DEVICE + "ListTasks", query)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{pair.written.plans[0].device_port}") as channel:
+            found["plaintext"] = await status_of(channel, DEVICE + "ListTasks", query)
+
+    assert {name: code for name, code in found.items() if code not in NO_ENTRY} == {}
+
+
+async def test_an_aggregator_may_not_lead_what_another_one_leads(pair: LiveDeployment) -> None:
+    from fleetcount_aggregator.grpc_peers import GrpcPeer
+    from fleetcount_aggregator.peers import PeerRefusalError
+    from fleetcount_protocol.ids import AggregatorId, Digest
+    from fleetcount_protocol.messages import AbortTask, CommitQuery
+
+    task = pair.ask(4)
+    keys = pair.config(1).parent / "keys"
+    beta = grpc.ssl_channel_credentials(
+        aggregator_ca(pair), (keys / "aggregator.key").read_bytes(), (keys / "aggregator.crt").read_bytes()
+    )
+    forged = credentials(
+        aggregator_ca(pair), pair.written.authorities.aggregators.issue_aggregator("zeta", ["127.0.0.1"])
+    )
+    endpoint = f"127.0.0.1:{pair.written.plans[0].peer_port}"
+    refusals: list[str] = []
+    async with healthy(pair):
+        for position in (0, 1):
+            await asyncio.to_thread(pair.wait_state, position, task, TaskState.ANNOUNCED)
+        for own in (beta, forged):
+            peer = GrpcPeer(AggregatorId("alpha"), endpoint, caller=AggregatorId("beta"), timeout_s=5, credentials=own)
+            for ask in (
+                lambda peer=peer: peer.abort(AbortTask(task_id=task.task_id, reason="peer_aborted")),
+                lambda peer=peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=Digest(bytes(32)))),
+            ):
+                with pytest.raises(PeerRefusalError) as refusal:
+                    await ask()
+                refusals.append(refusal.value.problem.value)
+            await peer.close()
+        states = [status.state for status in await pair.statuses(task)]  # type: ignore[union-attr]
+
+    assert refusals == ["not_leader"] * 4
+    assert TaskState.ABORTED not in states
+
+
+async def test_connections_that_say_nothing_or_nonsense_do_not_keep_others_out(pair: LiveDeployment) -> None:
+    port = pair.written.plans[0].device_port
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    try:
+        async with healthy(pair):
+            for number, one in enumerate(idle):
+                with contextlib.suppress(OSError):
+                    one.sendall(
+                        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x40\x00", os.urandom(64))[number % 3]
+                    )
+            await asyncio.gather(*(abandoned(pair) for _ in range(20)))
+    finally:
+        for one in idle:
+            one.close()
+
+
+async def abandoned(pair: LiveDeployment) -> None:
+    """Begin an upload, then leave: by cancelling, and by a deadline nobody can keep."""
+    async with pair.channel(0) as channel:
+        call = channel.stream_stream(DEVICE + "Upload")(timeout=5)
+        await call.write(GOLDEN_UPLOAD)
+        call.cancel()
+        code = await status_of(channel, DEVICE + "OpenSessions", GOLDEN_SESSIONS, timeout_s=0.000001)
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_question_about_a_task_that_is_not_there_is_not_found(pair: LiveDeployment) -> None:
+    async with healthy(pair), pair.channel(0) as channel:
+        unknown = await status_of(channel, DEVICE + "GetRelease", RELEASE_QUERY.encode(TaskId(bytes(32))))
+        short = await status_of(channel, DEVICE + "GetRelease", field(1, bytes(31)))
+
+    assert unknown is grpc.StatusCode.NOT_FOUND
+    assert short is grpc.StatusCode.INVALID_ARGUMENT
