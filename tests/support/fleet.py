@@ -59,6 +59,7 @@ class WatchedTransport:
     seed: int
     sent: Sent = field(default_factory=dict)
     receipts: set[tuple[ReportId, int, int]] = field(default_factory=set)
+    attempts: int = 0
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -74,6 +75,7 @@ class WatchedTransport:
     async def upload(
         self, task: Task, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
+        self.attempts += 1
         for one in instalments:
             self.sent.setdefault((one.report_id, one.round, position), set()).add(one.digest)
         bad = self.misfortune
