@@ -169,6 +169,49 @@ def test_the_far_tail_is_one_event_and_exact() -> None:
     assert drawn(epsilon, {1: TOP, last: 0}, 0) == 0, "a value of zero has no magnitude to add to"
 
 
+def by_definition(epsilon: Fraction, source: fm.RandomSource, count: int) -> list[int]:
+    """Return the draws as geometric.py defines them: word by word, coin by coin, without a lane or a mask.
+
+    Sign, "not 0", binary digits, "beyond", each from a column of words; a tied word goes on with its own coin's digits,
+    and what lies beyond is tossed last.
+    """
+    plan = fm.digit_thresholds(epsilon, 127)
+    columns = [
+        [int.from_bytes(source.random_bytes(16), "little") % 2**127 for _ in range(count)]
+        for _ in range(plan.digits + 3)
+    ]
+    coins = [
+        [plan.settle(index, source) if word == threshold else word < threshold for word in column]
+        for index, (threshold, column) in enumerate(zip(plan.thresholds, columns[1:], strict=True))
+    ]
+    draws: list[int] = []
+    for lane in range(count):
+        magnitude = 1 + sum(coins[1 + place][lane] << place for place in range(plan.digits))
+        if coins[0][lane] and coins[-1][lane]:
+            magnitude += plan.beyond(source)
+        sign = 1 if columns[0][lane] < 2**126 else -1
+        draws.append(sign * magnitude if coins[0][lane] else 0)
+    return draws
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_draws_are_those_of_the_definition_when_ties_and_the_far_tail_are_everywhere(seed: int) -> None:
+    """The two branches that no sampling test can reach, in every lane, column and combination, against the definition."""
+    epsilon = (Fraction(1, 7), Fraction(1), Fraction(9), Fraction(90))[seed % 4]
+    plan, chance, count = fm.digit_thresholds(epsilon, 127), fm.SeededRandom(seed), 1 + seed % 9
+    edges = [0, TOP, 2**126, 2**126 - 1, 2**127, 2**128 - 1]
+    words = [edges[fm.uniform_below(chance, len(edges))] for _ in range(count)]
+    for threshold in plan.thresholds:
+        near = [threshold, threshold, 2**127 + threshold, max(0, threshold - 1), threshold + 1]
+        words += [near[fm.uniform_below(chance, len(near))] for _ in range(count)]
+    further = [fm.uniform_below(chance, 3) * (2**127) for _ in range(500)]
+    further = [min(word, 2**128 - 1) for word in further]
+
+    drawn_at_once = fm.TwoSidedGeometric(epsilon).sample_many(Words(*words, *further), count)
+
+    assert drawn_at_once == by_definition(epsilon, Words(*words, *further), count)
+
+
 def test_draws_do_not_depend_on_how_many_are_asked_for_at_once() -> None:
     noise = fm.TwoSidedGeometric(Fraction(1, 2))
 
