@@ -196,7 +196,7 @@ def by_definition(epsilon: Fraction, source: fm.RandomSource, count: int) -> lis
 
 @pytest.mark.parametrize("seed", range(40))
 def test_draws_are_those_of_the_definition_when_ties_and_the_far_tail_are_everywhere(seed: int) -> None:
-    """The two branches that no sampling test can reach, in every lane, column and combination, against the definition."""
+    """The two branches no sampling test can reach, in every lane, column and combination."""
     epsilon = (Fraction(1, 7), Fraction(1), Fraction(9), Fraction(90))[seed % 4]
     plan, chance, count = fm.digit_thresholds(epsilon, 127), fm.SeededRandom(seed), 1 + seed % 9
     edges = [0, TOP, 2**126, 2**126 - 1, 2**127, 2**128 - 1]
