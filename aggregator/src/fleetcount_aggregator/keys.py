@@ -82,7 +82,10 @@ def _pem_key(path: Path, data: bytes) -> object:
 
 
 class KeyRing:
-    """The sealing keys in use. A key is retired by taking its file away: what was sealed to it no longer opens."""
+    """The sealing keys in use, as they were when the directory was last read: at the start, or for an unknown key id.
+
+    A key is retired by taking its file away and starting again: what was sealed to it no longer opens.
+    """
 
     def __init__(self, pairs: Mapping[int, HpkeKeyPair], directory: Path | None = None) -> None:
         self._pairs = dict(pairs)

@@ -143,7 +143,10 @@ class Device:
     def would_refuse(
         self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None
     ) -> PolicyRefusal | None:
-        """Return why this device would not answer a task now; None when it would. Sends, stores and charges nothing."""
+        """Return why this device would not answer a task now; None when it would.
+
+        Sends and charges nothing; all it may store is that a new ledger begins now.
+        """
         try:
             self._trust.check(signed)
         except (TaskError, SignatureError) as error:
