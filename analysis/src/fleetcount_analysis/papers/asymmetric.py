@@ -207,12 +207,13 @@ def _yields(extracts: Extracts, settings: Settings, results: Results) -> None:
         Line(x=shown.tolist(), y=law[:61].tolist(), label=f"{aborts} abort{'s' * (aborts > 1)}, total ε = {aborts}")
         for aborts, law in laws.items()
     ]
-    simulated = "1 abort, runs of the integer mechanism"
+    simulated = "1 abort, simulated runs"
     lines.append(Line(x=shown.tolist(), y=[float(np.mean(runs >= m)) for m in shown], label=simulated, dashed=True))
     cumulative = LinePanel(
         title="At least m right answers (t = 5, ε = 1)",
         lines=lines,
         colours=colours(*(line.label for line in lines)),
+        legend_below=True,
         x_label="m, locations answered safe",
         y_label="probability",
     )
@@ -221,7 +222,7 @@ def _yields(extracts: Extracts, settings: Settings, results: Results) -> None:
     results.table("asymmetric_yield_law", header, table)
     panels = [cumulative, *_yield_panels(counts, settings, results)]
     title = "Right answers of the asymmetric sparse vector over the city in a random order"
-    results.figure("asymmetric_yields", line_panels(panels, columns=3, title=title, width=4.6, height=3.7))
+    results.figure("asymmetric_yields", line_panels(panels, columns=3, title=title, width=4.6, height=4.1))
 
 
 def _simulated_answers(counts: Integers, runs: int, generator: np.random.Generator, seed: int) -> Integers:

@@ -253,7 +253,7 @@ def _figure_four(catalogue: Catalogue, city: City) -> None:
         return fm.simulation_only_safe_detection(1.0, steps)
 
     thousandth, hundredth = Fraction(1, 1000), Fraction(1, 100)
-    unsafe = sum(places for count, places in city.items() if count > 2)
+    unsafe = sum(places for count, places in city.items() if count > 5)
     at_one = _mean(city, 1, _approximate(DELTA, thousandth))
     by_alpha = [_mean(city, 5, _approximate(DELTA, hundredth)), _mean(city, 5, integer)]
     by_delta = [_mean(city, 5, _approximate(Fraction(1, 10), thousandth)), _mean(city, 5, integer)]

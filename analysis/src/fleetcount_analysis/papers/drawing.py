@@ -64,6 +64,7 @@ class LinePanel:
     points: Sequence[str] = ()
     """The labels of the lines that are drawn as points."""
     x_ticks: Sequence[float] = ()
+    legend_below: bool = False
     rings: Sequence[tuple[float, float, str]] = ()
 
 
@@ -130,7 +131,9 @@ def line_panels(
     shared = len(panels) > 1 and all(labels == names[0] for labels in names)
     for axis, panel, labels in zip(axes, panels, names, strict=False):
         _draw_lines(axis, panel)
-        if not shared and labels != {""}:
+        if panel.legend_below:
+            axis.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
+        elif not shared and labels != {""}:
             axis.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.85, fontsize=8.5)
     _hide(axes[len(panels) :])
     if shared:

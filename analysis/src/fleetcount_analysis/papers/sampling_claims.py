@@ -119,10 +119,9 @@ def _accuracy(catalogue: Catalogue, extracts: Extracts) -> None:
     growth = [_difference_sd(fm.SamplingDie.uniform(P45, 1), 100, total) for total in (10**3, 10**9)]
     shares = [fm.crossover_share(rate, COINS) or Fraction(0) for rate in (P45, P25)]
     catalogue.unavailable("SP-5.1-checkins", checkins)
-    catalogue.fact(
+    catalogue.unavailable(
         "SP-5.1-ratio",
         worst,
-        holds=worst[0] >= 1.55 and worst[1] <= 3.55,
         counts=", ".join(f"{count:,}" for count in counts),
         at25=f"{_count_for(3.5, P25):,} to {_count_for(1.6, P25):,}",
         at45=f"{_count_for(3.5, P45):,} to {_count_for(1.6, P45):,}",
@@ -158,7 +157,7 @@ def _leakage(catalogue: Catalogue) -> None:
     face = float(P45) / math.expm1(COINS.epsilon / 4)
     catalogue.unavailable("SP-5.2-figure", [COINS.epsilon, uniform])
     catalogue.fact("SP-5.2-direction", [small, large], holds=large > small)
-    catalogue.number("SP-6-four-times", COINS.epsilon / uniform, face=face)
+    catalogue.unavailable("SP-6-four-times", COINS.epsilon / uniform, face=face)
     catalogue.number("SP-A-equation-30", COINS.epsilon_yes, paper=math.log((q + (1 - q) * r) / ((1 - q) * r)))
     sides = [COINS.epsilon_yes, COINS.epsilon_no]
     catalogue.fact("SP-A-no-side", sides, holds=COINS.epsilon == COINS.epsilon_yes)

@@ -1,0 +1,179 @@
+"""`fleetcount reproduce`: figures, tables and claims of a quick run; same seed, same bytes; nothing half-written."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fleetcount.reproduce_command import PAPERS, reproduce
+from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue
+from fleetcount_analysis.papers.experiments import EXPERIMENTS
+from fleetcount_protocol.errors import UsageError
+
+COMMAND = [sys.executable, "-m", "fleetcount", "reproduce"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the results of one quick run of all four papers, with a small census beside Adult."""
+    data = tmp_path_factory.mktemp("data")
+    rows = [f"{20 + i % 40},{'mf'[i % 2]},job{i % 7},degree{i % 11}" for i in range(2_000)]
+    (data / "census.csv").write_text("\n".join(["Age,Sex,Job,Degree", *rows]) + "\n")
+    output = tmp_path_factory.mktemp("quick") / "results"
+    done = run("all", "--quick", "--output", str(output), "--data", str(data), "--sensitive", "Job")
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="module")
+def claims(quick: Path) -> dict[str, dict[str, Any]]:
+    content = json.loads((quick / "claims.json").read_text())
+    return {claim["claim"]: claim for claim in content["claims"]}
+
+
+@pytest.mark.slow
+def test_every_claim_of_every_catalogue_has_a_verdict(claims: dict[str, dict[str, Any]]) -> None:
+    expected = [identifier for paper in CATALOGUES for identifier in Catalogue.load(paper).entries]
+
+    assert list(claims) == expected
+    assert {claim["experiment"] for claim in claims.values()} == set(PAPERS) == set(EXPERIMENTS)
+    for claim in claims.values():
+        assert claim["verdict"] in {"reproduced", "corrected", "not reproducible"}
+        assert claim["ours"] is not None, claim
+        assert claim["verdict"] == "reproduced" or claim["why"], claim
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("identifier", "verdict", "ours"),
+    [
+        ("SP-1-sd-million", "corrected", 243.9016762584073),
+        ("SP-4.4-equation-21", "reproduced", 0.9694005571881036),
+        ("SP-A-equation-30", "reproduced", 3.044522437723423),
+        ("SP-3.1-half", "corrected", 0.725),
+        ("ADP-III-A-epsilon", "corrected", 8.517193191416238),
+        ("ADP-III-B-delta", "corrected", 0.04501528658519023),
+        ("ADP-IV.7-bound", "reproduced", 0.950212931632136),
+        ("ADP-Fig2-answers", "not reproducible", 5031.141199866262),
+        ("ADP-Fig4-fifty", "corrected", 2.41),
+        ("ADP-V.7-salap", "reproduced", 3.0),
+        ("GEO-2.2-remapped", "reproduced", 1 / 12),
+        ("GEO-6.1-laplace", "reproduced", 0.25),
+        ("INF-T2-mean-100", "reproduced", 1.02),
+        ("INF-6-corruption", "reproduced", 1 / 3),
+    ],
+)
+def test_claims_have_the_known_numbers(
+    claims: dict[str, dict[str, Any]], identifier: str, verdict: str, ours: float
+) -> None:
+    assert claims[identifier]["verdict"] == verdict
+    assert claims[identifier]["ours"] == pytest.approx(ours, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_the_theorems_of_the_geometric_mechanism_hold(claims: dict[str, dict[str, Any]]) -> None:
+    assert abs(claims["GEO-3.1-gap"]["ours"]) < 1e-7
+    assert {c["verdict"] for name, c in claims.items() if name.startswith("GEO")} == {"reproduced"}
+
+
+@pytest.mark.slow
+def test_every_figure_is_there_as_svg_and_png_and_every_table_has_rows(quick: Path) -> None:
+    figures = {path.stem for path in quick.glob("*.png")}
+
+    assert figures == {path.stem for path in quick.glob("*.svg")}
+    assert all(any(name.startswith(paper) for name in figures) for paper in PAPERS)
+    for path in quick.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    tables = list(quick.glob("*.csv"))
+    assert len(tables) >= 15
+    for path in tables:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        assert len(rows) > 1, path.name
+        assert {len(row) for row in rows} == {len(rows[0])}, path.name
+
+
+@pytest.mark.slow
+def test_a_census_of_the_user_stands_beside_adult(quick: Path) -> None:
+    rows = list(csv.DictReader((quick / "inferential_mse.csv").read_text(encoding="utf-8").splitlines()))
+
+    assert {row["table"] for row in rows} == {"Adult, occupation", "Adult, education", "census, job"}
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    for output, seed in ((first, "5"), (second, "5"), (third, "6")):
+        arguments = ["sampling", "--quick", "--output", str(output), "--seed", seed]
+        assert CliRunner().invoke(reproduce, arguments).exit_code == 0
+
+    names = sorted(path.name for path in first.iterdir())
+    same = [name for name in names if (first / name).read_bytes() == (second / name).read_bytes()]
+    assert same == names
+    assert (first / "sampling_gowalla.csv").read_bytes() != (third / "sampling_gowalla.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["mystery", "--output", "x"], "mystery"),
+        (["all"], "--output"),
+        (["sampling", "--output", "x", "--seed", "-1"], "-1"),
+        (["sampling", "--output", "x", "--sensitive", "Job"], "--data"),
+        (["sampling", "--output", "x", "--data", "missing"], "'missing'"),
+        (["sampling", "--output", "/dev/null"], "/dev/null"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(arguments: list[str], named: str) -> None:
+    done = run(*arguments)
+
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not Path("x").exists()
+
+
+def test_a_broken_data_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "data" / "gowalla_nyc").mkdir(parents=True)
+    (tmp_path / "data" / "gowalla_nyc" / "locations.csv").write_text("location\n1\n")
+    output = tmp_path / "results"
+
+    with pytest.raises(Exception, match="the header is"):
+        CliRunner().invoke(
+            reproduce,
+            ["sampling", "--quick", "--output", str(output), "--data", str(tmp_path / "data")],
+            catch_exceptions=False,
+        )
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_census_columns_without_a_census_are_a_usage_error() -> None:
+    result = CliRunner().invoke(reproduce, ["sampling", "--output", "x", "--quasi-identifiers", "A,B"])
+
+    assert isinstance(result.exception, UsageError)
+
+
+def test_an_interrupted_run_is_code_130_and_writes_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    arguments = [*COMMAND, "inferential", "--output", str(output)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()  # The experiment has begun.
+        os.kill(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        code = process.wait(timeout=60)
+
+    assert first.startswith("inferential")
+    assert code == 130
+    assert rest.splitlines()[-1].endswith("interrupted")
+    assert list(tmp_path.iterdir()) == []
