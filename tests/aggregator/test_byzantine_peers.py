@@ -3,6 +3,7 @@
 import asyncio
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fleetcount_aggregator.memory_store import MemoryStore
@@ -10,6 +11,8 @@ from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.publication import record_bytes
 from fleetcount_aggregator.states import State
+from fleetcount_aggregator.store import ReportStatus, TaskChange, Verdict
+from fleetcount_aggregator.verification import open_verification
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.field import FIELD64
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
@@ -27,9 +30,11 @@ from fleetcount_protocol.messages import (
     SealSet,
     VerifierMessage,
 )
+from fleetcount_protocol.prio3 import VerifyState
 from fleetcount_protocol.release import commit_to, decode_record
 from fleetcount_protocol.set_digest import set_digest
 from fleetcount_protocol.task import Task
+from fleetcount_protocol.task_rules import prio3_for
 
 from tests.support.aggregators import Network, SimulatedCrashError, answer_all
 
@@ -111,6 +116,56 @@ async def test_a_set_with_an_unknown_report_or_another_digest_is_refused() -> No
 
     assert problems == [PeerProblem.DISAGREES] * 2
     assert (await network.core(1).helper.status(task.task_id)).set_digest is None
+
+
+async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader finishes a batch while it seals a set without it: accepted behind the check, it would be in the sum."""
+    network, task = await stopped_at("leader.after_combine")
+    leader, helper = network.core(0).party, network.core(1)
+    rows = await leader.store.reports(task.task_id, status=ReportStatus.VERIFIED)
+    states = [open_verification(leader, task.task_id, row.report_id, row.verification).state for row in rows]
+    seeds = [VerifyState.decode(prio3_for(task), state).joint_rand_seed for state in states]
+    every = [VerifierMessage(report_id=row.report_id, message=seed) for row, seed in zip(rows, seeds, strict=True)]
+    first = rows[:-1]
+    await helper.party.store.apply(
+        TaskChange(
+            task_id=task.task_id,
+            required=frozenset({State.AGREEING}),
+            verdicts=tuple(Verdict(report_id=row.report_id, status=ReportStatus.ACCEPTED, batch=7) for row in first),
+        )
+    )
+    items = [(row.report_id, row.public_share_digest) for row in first if row.public_share_digest is not None]
+    finish = FinishBatch(task_id=task.task_id, batch=0, messages=(every[-1],))
+    read, racing = helper.party.store.reports, []
+
+    async def reports(*arguments: Any, **options: Any) -> Any:
+        found = await read(*arguments, **options)
+        if not racing:
+            racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, finish)))
+            for _ in range(50):
+                await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(helper.party.store, "reports", reports)
+    seal = SealSet(task_id=task.task_id, accepted=tuple(one for one, _ in items), set_digest=set_digest(items))
+
+    await helper.helper.seal_set(ALPHA, seal)
+
+    await asyncio.gather(*racing)
+    assert racing
+    accepted_now = await read(task.task_id, status=ReportStatus.ACCEPTED)
+    assert {row.report_id for row in accepted_now} == set(seal.accepted)
+
+
+async def test_only_the_aggregators_of_a_task_see_its_status() -> None:
+    """Its set's digest, tried against the reports that passed a broker, would tell which and how many were accepted."""
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    helper = network.core(1).helper
+
+    assert (await helper.status(task.task_id, ALPHA)).set_digest == await sealed(network, task)
+    assert await refusal(helper.status(task.task_id, GAMMA)) is PeerProblem.UNKNOWN_TASK
 
 
 async def test_a_proposal_before_the_windows_close_is_refused_and_closes_nothing() -> None:

@@ -188,7 +188,7 @@ class PeerShell:
             "SignRecord": self._method(RECORD_PROPOSAL, helper.sign_record, RECORD_SIGNATURE),
             "DeliverRecord": self._method(FINISHED_RECORD, helper.deliver_record, DELIVER_ANSWER),
             "Abort": self._method(ABORT_TASK, helper.abort, ABORT_ANSWER),
-            "GetStatus": self._method(STATUS_QUERY, lambda _, task_id: helper.status(task_id), STATUS),
+            "GetStatus": self._method(STATUS_QUERY, lambda caller, task_id: helper.status(task_id, caller), STATUS),
         }
         return grpc.method_handlers_generic_handler(_PEER_SERVICE, methods)
 

@@ -224,10 +224,14 @@ class Helper:
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
         return await abort_here(self._party, request.task_id, request.reason)
 
-    async def status(self, task_id: TaskId) -> TaskStatus:
-        """Return where a task stands here; never a number of reports."""
+    async def status(self, task_id: TaskId, caller: AggregatorId | None = None) -> TaskStatus:
+        """Return where a task stands here; never a number of reports.
+
+        To an aggregator that is not one of the task's, it is unknown: whoever saw the sealed reports pass could tell
+        from the set's digest which of them count. Without a caller it is this aggregator's own operator that asks.
+        """
         row = await self._party.store.task(task_id)
-        if row is None:
+        if row is None or not self._listed(task_id, caller):
             raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
         counts = await self._party.store.rejections(task_id)
         return TaskStatus(
@@ -237,6 +241,12 @@ class Helper:
             rejections=tuple(sorted(counts.items(), key=lambda item: item[0].value)),
             ledger_rows=len(await self._party.store.ledger()),
         )
+
+    def _listed(self, task_id: TaskId, caller: AggregatorId | None) -> bool:
+        if caller is None:
+            return True
+        task = self._party.tasks.get(task_id)
+        return task is not None and caller in {one.aggregator_id for one in task.task.aggregators}
 
     async def _apply(self, change: TaskChange) -> Step | None:
         return await guarded(self._party.apply(change))

@@ -103,4 +103,4 @@ class MemoryPeer:
 
     async def status(self, task_id: TaskId) -> TaskStatus:
         """See `Peer.status`."""
-        return await self._send("status", lambda helper: helper.status(task_id))
+        return await self._send("status", lambda helper: helper.status(task_id, self._caller))
