@@ -13,7 +13,14 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.grpc_peers import GrpcPeer
-from fleetcount_aggregator.grpc_server import DeviceShell, PeerShell, certified_peer, device_server, peer_server
+from fleetcount_aggregator.grpc_server import (
+    DeviceShell,
+    PeerShell,
+    _gather_chunks,
+    certified_peer,
+    device_server,
+    peer_server,
+)
 from fleetcount_aggregator.metrics import Metrics
 from fleetcount_aggregator.mqtt_intake import MqttIntake
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
@@ -33,9 +40,11 @@ from fleetcount_protocol.codec import (
     TASK_LIST,
     TASK_LIST_QUERY,
 )
-from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import AbortTask, Receipt, SessionAccepted
+from fleetcount_protocol.errors import DecodeError, MachineError
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
+from fleetcount_protocol.messages import AbortTask, Receipt, SealSet, SessionAccepted
+from fleetcount_protocol.peer_codec import split_seal_set
 from fleetcount_protocol.session import new_session
 from fleetcount_protocol.topics import receipt_topic, report_topic, session_reply_topic, session_topic
 from fleetcount_protocol.v1 import device_pb2 as pb
@@ -129,6 +138,25 @@ async def test_another_authority_and_another_name_do_not_connect(listening: List
         with pytest.raises(PeerUnreachableError):
             await peer.status(TaskId(bytes(32)))
         await peer.close()
+
+
+async def test_chunks_of_a_set_are_capped_as_they_come() -> None:
+    """A thousand chunks, each as long as a message may be, would fill 3 GiB before anybody looked at them."""
+    ids = tuple(ReportId(number.to_bytes(16)) for number in range(MAX_IDS_PER_CHUNK + 1))
+    chunks = list(split_seal_set(SealSet(task_id=TaskId(bytes(32)), accepted=ids, set_digest=Digest(bytes(32)))))
+    taken: list[int] = []
+
+    async def stream(*messages: bytes) -> AsyncIterator[bytes]:
+        for number, message in enumerate(messages):
+            taken.append(number)
+            yield message
+
+    assert await _gather_chunks(stream(*(chunk.SerializeToString() for chunk in chunks))) == chunks
+    assert len(chunks) == 2
+    taken.clear()
+    with pytest.raises(DecodeError, match="a chunk of a set has"):
+        await _gather_chunks(stream(bytes(2 * 16 * MAX_IDS_PER_CHUNK), b""))
+    assert taken == [0]
 
 
 async def test_an_error_inside_shows_a_peer_no_text(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,13 @@ from fleetcount_protocol.codec import (
     TASK_LIST_QUERY,
 )
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_PEER_MESSAGE_BYTES
+from fleetcount_protocol.ids import AggregatorId, ReportId
+from fleetcount_protocol.limits import (
+    MAX_BATCH_BYTES,
+    MAX_IDS_PER_CHUNK,
+    MAX_PEER_MESSAGE_BYTES,
+    MAX_REPORTS_PER_TASK,
+)
 from fleetcount_protocol.peer_codec import (
     ABORT_ANSWER,
     ABORT_TASK,
@@ -218,12 +223,16 @@ class PeerShell:
         return await _answer(context, self._metrics, work)
 
 
-_MOST_CHUNKS: Final = 2**24 // 16_384 + 1
+_MOST_CHUNKS: Final = MAX_REPORTS_PER_TASK // MAX_IDS_PER_CHUNK + 1
+_CHUNK_BYTES: Final = MAX_IDS_PER_CHUNK * (ReportId.SIZE + 2) + 1_024
+"""A full chunk; were each as long as a message may be, a stream of them would fill 3 GiB before it is looked at."""
 
 
 async def _gather_chunks(stream: AsyncIterator[bytes]) -> list[peer_pb.SealSetRequest]:
     chunks: list[peer_pb.SealSetRequest] = []
     async for data in stream:
+        if len(data) > _CHUNK_BYTES:
+            raise DecodeError(f"a chunk of a set has {len(data)} bytes, more than {_CHUNK_BYTES}")
         try:
             chunks.append(peer_pb.SealSetRequest.FromString(data))
         except ProtobufError as error:
