@@ -34,7 +34,7 @@ async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_r
     deployment = LiveDeployment(tmp_path / "d", 2, name="mosquitto", broker=broker.address)
     try:
         await asyncio.to_thread(deployment.start_all)
-        task = deployment.ask(40, windows_s=(8.0, 8.0))
+        task = deployment.ask(40, windows_s=(6.0, 6.0))
         fleet = Fleet(deployment, tmp_path, task.mechanism, ["mqtt"], timeout_s=1.5)
         signed = await signed_task_of(deployment, task, "mqtt")
 
@@ -58,6 +58,6 @@ async def kill_under_load(broker: Mosquitto, openings: tuple[float, float]) -> N
     """Kill the broker three times in the first part of each round, while reports are on their way."""
     for opens in openings:
         for number in range(KILLS // 2):
-            await asyncio.sleep(max(0.0, opens + (0.4 + 1.1 * number) * pace() - time.time()))
+            await asyncio.sleep(max(0.0, opens + (0.3 + 0.9 * number) * pace() - time.time()))
             broker.kill()
             await asyncio.to_thread(broker.start)

@@ -85,7 +85,7 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     tmp_path: Path, terminals: dict[str, ChildProcess]
 ) -> None:
     factor = pace()
-    opens, one, two = (int(seconds * factor) for seconds in (6, 10, 14))
+    opens, one, two = (int(seconds * factor) for seconds in (5, 8, 11))
     (tmp_path / "speed.toml").write_text(SPEC.format(opens=opens, one=one, two=two))
     for number, speed in enumerate((10, 45, 45, 90), start=1):
         (tmp_path / "d" / "devices" / f"{number:04d}" / "speed.json").write_text(str(speed))
@@ -121,7 +121,8 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     assert result.split("wrote")[0] == again.split("wrote")[0]
     record = json.loads((tmp_path / "out" / "release.json").read_text())
     assert len(record["cells"]) == 3
-    signed = verify_record(base64.b64decode(record["record"]), list(map(base64.b64decode, record["signatures"])))
+    signatures = [base64.b64decode(one["signature"]) for one in record["signatures"]]
+    signed = verify_record(base64.b64decode(record["record"]), signatures)
     assert [cell.raw for cell in signed.cells] == [cell["raw"] for cell in record["cells"]]
     assert status.count("released") == 2
     assert "set digests: equal" in status

@@ -18,13 +18,13 @@ _END_S = 15.0
 
 @lru_cache(maxsize=1)
 def pace() -> float:
-    """Return how much longer than on an idle machine of two cores things take here: 1 to 4.
+    """Return how much longer than on an idle machine of two cores things take here: 1 to 3.
 
     Looked at once: later the load is the tests' own.
     """
     cores = len(os.sched_getaffinity(0))
     alone = 1.5 if cores == 1 else 1.0
-    return min(4.0, alone * max(1.0, os.getloadavg()[0] / cores))
+    return min(3.0, alone * max(1.0, os.getloadavg()[0] / cores))
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
