@@ -147,7 +147,7 @@ def _draw_lines(axis: Axes, panel: LinePanel) -> None:
     for line in panel.lines:
         style: dict[str, Any] = {"color": panel.colours[line.label], "label": line.label}
         style["linestyle"] = (0, (4, 2)) if line.dashed else "-"
-        if 2 < len(line.x) <= 12:
+        if len(line.x) <= 12 and len(line.x) != 2:  # Two points are a reference line; one is a mark or nothing is seen.
             style["marker"] = "o"
         if line.label in panel.points:
             style |= {"linestyle": "none", "marker": "o", "markersize": 3, "markeredgewidth": 0}
