@@ -24,6 +24,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".fleetcount-setup.json"
 PIP_LOG = VENV / "setup.log"
 OLDEST = (3, 11)
+PINNED = ROOT / "constraints.txt"
 EXTRAS = ("all", "test", "check")  # each contains the ones before it
 GET_PIP = "https://bootstrap.pypa.io/get-pip.py"
 
@@ -47,8 +48,8 @@ def check_python():
 
 
 def wanted(extra):
-    """Return what the stamp must say for this interpreter and this pyproject.toml."""
-    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    """Return what the stamp must say for this interpreter, this pyproject.toml and these pinned versions."""
+    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + PINNED.read_bytes()).hexdigest()
     return {"project": digest, "python": platform.python_version(), "root": str(ROOT), "extra": extra}
 
 
@@ -174,7 +175,12 @@ def install(extra):
     say(f"installing fleetcount[{extra}] (the first time this takes a minute or two)")
     started = time.time()
     pip = [VENV_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    run([*pip, "--editable", f".[{extra}]"], "pip install")
+    target = ["--editable", f".[{extra}]"]
+    try:
+        run([*pip, "--constraint", PINNED, *target], "pip install")
+    except SetupError:
+        say(f"the versions of {PINNED.name} cannot be had here; taking the newest that pyproject.toml allows")
+        run([*pip, *target], "pip install")
     unfinished = STAMP.with_suffix(".new")
     unfinished.write_text(json.dumps(wanted(extra)))
     unfinished.replace(STAMP)
