@@ -263,7 +263,7 @@ async def test_connections_that_say_nothing_or_nonsense_do_not_keep_others_out(p
 async def abandoned(pair: LiveDeployment) -> None:
     """Begin an upload, then leave: by cancelling, and by a deadline nobody can keep."""
     async with pair.channel(0) as channel:
-        call = channel.stream_stream(DEVICE + "Upload")(timeout=5)
+        call = channel.stream_stream(DEVICE + "Upload")(timeout=60)
         await call.write(GOLDEN_UPLOAD)
         call.cancel()
         code = await status_of(channel, DEVICE + "OpenSessions", GOLDEN_SESSIONS, timeout_s=0.000001)
