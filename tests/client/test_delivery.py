@@ -220,6 +220,30 @@ async def test_a_device_that_first_hears_of_a_task_too_late_sends_nothing(tmp_pa
     assert (outcome.kind, transport.sent, device.spool.charges()) == (OutcomeKind.MISSED, [], ())
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_report_without_a_receipt_for_round_one_still_sends_round_two_and_is_not_told_as_delivered(
+    tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, task, transport, device = make(tmp_path)
+
+    def lose(position: int, instalment: Instalment) -> None:
+        if (position, instalment.round) == (1, 1):
+            raise Unreachable("the request was lost")
+
+    transport.before = lose
+    if restarted:
+        await killed_at("after_round_one_receipts", device, monkeypatch)
+        device = world.device(tmp_path / "device.db", transport)
+
+    outcome = await only(device)
+    again = await only(device)
+
+    assert outcome.kind is again.kind is OutcomeKind.GIVEN_UP
+    assert "round one" in outcome.reason
+    assert {(position, number) for position, number, _ in transport.sent} == {(0, 1), (1, 1), (0, 2), (1, 2)}
+    assert world.report_ids(task, 1) == set()
+
+
 class Killed(BaseException):
     """The process ended here."""
 

@@ -45,6 +45,8 @@ _KINDS: Final = {
     Phase.REJECTED: OutcomeKind.REJECTED,
 }
 
+_ROUND_ONE_MISSED: Final = "round one closed before every receipt was there"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
@@ -167,7 +169,9 @@ class Rounds:
         if two_messages:
             # Also without the last receipt: the aggregator may have stored the bytes and its answer be lost. A report
             # that is incomplete anywhere is counted nowhere, and whether round two is sent never depends on a coin.
-            moved = self.spool.advance(report, Phase.BETWEEN)
+            # The reason stays with the report: receipts of round two alone do not make it a delivered one.
+            missed = "" if answer is Delivery.RECEIPTED else _ROUND_ONE_MISSED
+            moved = self.spool.advance(report, Phase.BETWEEN, reason=missed)
             failpoints.reach("after_round_one_receipts")
             return moved
         return self._end(report, answer)
@@ -179,7 +183,7 @@ class Rounds:
         secret = TwoRoundSecret.decode(report.secret)
         opened = self.sessions.of_report(secret.sessions)
         parcels = self._parcels(task, opened, round_two_parts(task, secret))
-        moved = self.spool.advance(report, Phase.ROUND_TWO, parcels=parcels)
+        moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, parcels=parcels)
         failpoints.reach("after_round_two_formed")
         return moved
 
@@ -193,6 +197,8 @@ class Rounds:
     def _end(self, report: Report, delivery: Delivery) -> Report:
         if delivery is Delivery.WINDOW_CLOSED:
             return self.spool.advance(report, Phase.GIVEN_UP, reason="the window closed before every receipt was there")
+        if report.reason:
+            return self.spool.advance(report, Phase.GIVEN_UP, reason=report.reason)
         moved = self.spool.advance(report, Phase.DELIVERED)
         failpoints.reach("after_round_two_receipts")
         return moved

@@ -57,7 +57,7 @@ class Phase(enum.Enum):
     DELIVERED = 4
     """Every aggregator has receipted everything."""
     GIVEN_UP = 5
-    """A window closed first; the report does not count anywhere, the charge stands."""
+    """A window closed before every receipt was there; it counts only if all hold it even so, the charge stands."""
     REJECTED = 6
     """An aggregator refused for good; the report does not count anywhere, the charge stands."""
 
