@@ -25,7 +25,7 @@ COST_S: Final = {"grpc": (0.017, 0.014), "mqtt": (0.018, 0.013)}
 MORE_AGGREGATORS: Final = 0.5
 """What each aggregator after the second adds to these costs, as a share of them."""
 
-MARGIN: Final = 1.5
+MARGIN: Final = 1.8
 SLACK_S: Final = 2.0
 """For what does not grow with the fleet: connecting at first, a hiccup of the machine."""
 LEAD_S: Final = 4
@@ -66,7 +66,7 @@ def free_cores() -> float:
 
 
 def windows_for(question: Question, transports: Sequence[str], aggregators: int, speed: Speed, cores: float) -> Windows:
-    """Return the windows in which `cores` cores get every vehicle in, with a margin of one half and two seconds."""
+    """Return the windows in which `cores` cores get every vehicle in, with a margin of four fifths and two seconds."""
     one, two = 0.0, 0.0
     for transport in transports:
         vehicles = question.vehicles / len(transports)
