@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -343,3 +344,31 @@ async def test_a_login_whose_files_cannot_be_read_is_refused_by_name(login: Mqtt
 
     with pytest.raises(ConfigError, match=said):
         await transport.list_tasks()
+
+
+async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_sockets_alone() -> None:
+    class Library:
+        def loop_write(self) -> None:
+            raise BrokenPipeError
+
+    transport = MqttTransport(deployment="test", broker="127.0.0.1:1")
+    client = transport._new_client()
+    troubles: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
+    mine, peer = socket.socketpair()
+    number = mine.fileno()
+    client._on_socket_register_write(Library(), None, mine)  # type: ignore[arg-type]
+    mine.close()
+    other, other_peer = socket.socketpair()
+    await asyncio.sleep(0)
+
+    assert number in (other.fileno(), other_peer.fileno())
+    assert not asyncio.get_running_loop().remove_writer(number)
+    assert not client._disconnected.done()
+    assert troubles == []
+    client._on_socket_register_write(Library(), None, peer)  # type: ignore[arg-type]
+    await asyncio.sleep(0.05)
+    assert isinstance(client._disconnected.exception(), BrokenPipeError)
+    asyncio.get_running_loop().remove_writer(peer.fileno())
+    for one in (peer, other, other_peer):
+        one.close()

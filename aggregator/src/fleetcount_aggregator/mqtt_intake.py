@@ -56,11 +56,29 @@ _OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
 
 
 class _Client(aiomqtt.Client):
-    """The library acknowledges on receipt and so loses what a crash finds in its queue; here the caller does."""
+    """The library acknowledges on receipt and so loses what a crash finds in its queue; here the caller does.
+
+    It also asks the event loop by number to watch a socket that may be closed when the loop gets to it: then the number
+    means nothing, or another connection of this process. Here the loop looks at the socket itself.
+    """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._client.manual_ack_set(True)
+
+    def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
+        def write() -> None:
+            try:
+                client.loop_write()
+            except OSError as error:
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def watch() -> None:
+            if sock.fileno() >= 0:
+                self._loop.add_writer(sock.fileno(), write)
+
+        self._loop.call_soon_threadsafe(watch)
 
     def forget_disconnection(self) -> None:
         """Say that the reason of a lost connection has been seen, or the event loop complains about it later."""

@@ -81,6 +81,27 @@ class MqttLogin:
         return context
 
 
+class _Client(aiomqtt.Client):
+    """The library asks the event loop by number to watch a socket that may be closed when the loop gets to it.
+
+    Then the number means nothing, or another connection of this process. Here the loop looks at the socket itself.
+    """
+
+    def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
+        def write() -> None:
+            try:
+                client.loop_write()
+            except OSError as error:
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def watch() -> None:
+            if sock.fileno() >= 0:
+                self._loop.add_writer(sock.fileno(), write)
+
+        self._loop.call_soon_threadsafe(watch)
+
+
 class MqttTransport:
     """One device's connection to the broker of its deployment, opened at the first use.
 
@@ -187,7 +208,7 @@ class MqttTransport:
             return client
 
     def _new_client(self) -> aiomqtt.Client:
-        return aiomqtt.Client(
+        return _Client(
             self._host,
             self._port,
             # Random and new at each connection: the broker learns no lasting name from it.
