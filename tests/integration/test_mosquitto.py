@@ -27,7 +27,7 @@ def program() -> str:
 
 
 @pytest.mark.xfail(
-    reason="known: an aggregator whose broker dies before it acknowledges a subscription waits up to 10 s to connect again",
+    reason="an aggregator whose broker dies before it acknowledges waits up to 10 s before it connects again",
     strict=False,
 )
 async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_report(
