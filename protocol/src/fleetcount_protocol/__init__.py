@@ -74,7 +74,6 @@ __all__ = [
     "ValueDomain",
     "VerificationFailed",
     "Verified",
-    "Verifier",
     "VerifyState",
     "accept_session",
     "check_receipt",
@@ -192,7 +191,7 @@ if TYPE_CHECKING:
     from fleetcount_protocol.task_signing import TrustedAggregator, sign_task, verify_signed_task
     from fleetcount_protocol.two_round import first_instalments, join_instalments, second_instalments
     from fleetcount_protocol.vectors import ReplayResult, replay
-    from fleetcount_protocol.verifier import RejectedProof, ReportToVerify, ScalarVerifier, Verified, Verifier
+    from fleetcount_protocol.verifier import RejectedProof, ReportToVerify, ScalarVerifier, Verified
 
 _MODULES = {
     "certificates": "CertificateAuthority Purpose verify_chain",
@@ -224,7 +223,7 @@ _MODULES = {
     "task_signing": "TrustedAggregator sign_task verify_signed_task",
     "two_round": "first_instalments join_instalments second_instalments",
     "vectors": "ReplayResult replay",
-    "verifier": "RejectedProof ReportToVerify ScalarVerifier Verified Verifier",
+    "verifier": "RejectedProof ReportToVerify ScalarVerifier Verified",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -26,16 +26,12 @@ __all__ = [
     "InstallTask",
     "Instalment",
     "InstalmentReply",
-    "MissingReport",
     "NoisedShare",
     "OpenQuery",
-    "PeerVerifierShare",
-    "ProposedReport",
     "Receipt",
     "RecordProposal",
     "RecordSignature",
     "Refusal",
-    "RejectedReport",
     "ReleaseAnswer",
     "SealSet",
     "SessionAccepted",
@@ -45,7 +41,6 @@ __all__ = [
     "SetAgreed",
     "TaskState",
     "TaskStatus",
-    "VerifierMessage",
 ]
 
 
@@ -218,88 +213,69 @@ class InstallTask:
     verify_key: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposedReport:
-    """A report complete at the leader: its public share's digest and the leader's verifier share."""
-
-    report_id: ReportId
-    public_share_digest: Digest
-    verifier_share: bytes = field(repr=False)
+# Batches are columns of n reports: joined fields of one size, in one order.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProposal:
-    """Leader to helper: reports to verify together, numbered from 0 within the task."""
+    """Leader to helper: reports to verify together, numbered from 0 within the task, each complete at the leader.
+
+    `report_ids` n x 16 bytes, `share_digests` n x 32 (of the public shares), `verifier_shares` n of one size.
+    """
 
     task_id: TaskId
     batch: int
-    reports: tuple[ProposedReport, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerVerifierShare:
-    """The helper's verifier share of a proposed report."""
-
-    report_id: ReportId
-    verifier_share: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingReport:
-    """The helper does not hold this report complete, or holds other bytes: it is out everywhere."""
-
-    report_id: ReportId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedReport:
-    """The helper cannot verify this report, and why: it is out everywhere."""
-
-    report_id: ReportId
-    reason: RejectReason
+    report_ids: bytes
+    share_digests: bytes
+    verifier_shares: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReply:
-    """Helper to leader: one answer a proposed report, in the proposal's order."""
+    """Helper to leader: one answer a proposed report, in the proposal's order.
+
+    `reasons` n bytes: 0 with a verifier share; MISSING_AT_PEER, the helper does not hold the report complete or holds
+    other bytes; or why it cannot verify it: then it is out everywhere. `verifier_shares` are those of the zeros.
+    """
 
     task_id: TaskId
     batch: int
-    answers: tuple[PeerVerifierShare | MissingReport | RejectedReport, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierMessage:
-    """The combined verifier message of a report whose proof holds for the leader."""
-
-    report_id: ReportId
-    message: bytes
+    report_ids: bytes
+    reasons: bytes
+    verifier_shares: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishBatch:
-    """Leader to helper: the messages of the batch's surviving reports; every other report of the batch is out."""
+    """Leader to helper: the verifier messages of the batch's surviving reports; every other one of it is out.
+
+    `report_ids` n x 16 bytes, `messages` n of one size.
+    """
 
     task_id: TaskId
     batch: int
-    messages: tuple[VerifierMessage, ...]
+    report_ids: bytes
+    messages: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDecision:
-    """Helper to leader: which of the finished reports the helper accepts."""
+    """Helper to leader: which of the finished reports the helper accepts (n x 16 bytes)."""
 
     task_id: TaskId
     batch: int
-    accepted: tuple[ReportId, ...]
+    accepted: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealSet:
-    """Leader to helper: the whole accepted set and its digest (docs/wire.md, "Set digest"); one set a task for ever."""
+    """Leader to helper: the whole accepted set and its digest (docs/wire.md, "Set digest"); one set a task for ever.
+
+    `accepted` n x 16 bytes, ascending.
+    """
 
     task_id: TaskId
-    accepted: tuple[ReportId, ...]
+    accepted: bytes
     set_digest: Digest
 
 

@@ -1,6 +1,6 @@
 """Receipts: an aggregator's promise that a part of a report is durable there; only the session's device can check it.
 
-A receipt is made after the commit, never before; that order is the aggregator's (intake).
+A receipt leaves after the commit, never before; that order is the aggregator's (intake).
 """
 
 import hmac

@@ -4,7 +4,8 @@ A session carries one secret from the device to the aggregator; the report keys 
 both sides do that, durably, before they act on it.
 """
 
-from collections.abc import Mapping, Sequence
+import hmac
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,6 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from fleetcount_mechanisms.randomness import RandomSource
 
 from fleetcount_protocol import certificates
@@ -43,8 +43,10 @@ __all__ = [
     "SessionSecret",
     "accept_session",
     "check_session_request",
+    "judge_request",
     "new_session",
     "open_instalment",
+    "open_request",
     "report_key",
     "seal_instalment",
 ]
@@ -53,8 +55,8 @@ SESSION_INFO_LABEL: Final = b"fleetcount v1 session"
 REPORT_KEY_LABEL: Final = b"fleetcount v1 report key"
 REPORT_LABEL: Final = b"fleetcount v1 report"
 RECEIPT_KEY_LABEL: Final = b"fleetcount v1 receipt key"
-_REPORT_KEY_BYTES: Final = 16
-_NONCE: Final = bytes(12)
+REPORT_KEY_BYTES: Final = 16
+NONCE: Final = bytes(12)
 """AES-GCM's nonce is zero because every key seals one message: it is derived from the report's random id and round."""
 
 
@@ -181,36 +183,62 @@ def accept_session(
     Raises:
         Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE, BAD_SIGNATURE or BAD_SEAL.
     """
-    pair = _check_form(request, key_pairs, aggregator_id, now)
+    digest = judge_request(request, key_pairs, aggregator_id, ca, now)
+    return request.session_id, open_request(request, key_pairs[request.key_id], digest), digest
+
+
+def judge_request(
+    request: SessionRequest,
+    key_ids: Container[int],
+    aggregator_id: AggregatorId,
+    ca: Sequence[x509.Certificate],
+    now: float,
+    *,
+    known: bool = False,
+) -> Digest:
+    """Return the digest of the device's key if everything but the seal is right: what needs no private key.
+
+    The signature of a `known` request, which this aggregator accepted and stored before, is not checked a second time.
+
+    Raises:
+        Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE or BAD_SIGNATURE.
+    """
+    _check_form(request, key_ids, aggregator_id, now)
     certificate = _accepted_certificate(request, ca, now)
-    _check_signature(request, certificate)
-    digest = certificates.key_digest(certificate)
+    if not known:
+        _check_signature(request, certificate)
+    return certificates.key_digest(certificate)
+
+
+def open_request(request: SessionRequest, pair: HpkeKeyPair, digest: Digest) -> SessionSecret:
+    """Return the secret of a request that `judge_request` has accepted with this digest.
+
+    Raises:
+        Refused: BAD_SEAL or MALFORMED.
+    """
     try:
-        secret = pair.open(request.sealed_secret, _session_info(aggregator_id, request.key_id, digest, request.expiry))
+        info = _session_info(request.aggregator_id, request.key_id, digest, request.expiry)
+        secret = pair.open(request.sealed_secret, info)
     except SealError:
         raise Refused(RejectReason.BAD_SEAL) from None
     if len(secret) != SESSION_SECRET_BYTES:
         raise Refused(RejectReason.MALFORMED)
-    return request.session_id, _secret_of(request, secret), digest
+    return _secret_of(request, secret)
 
 
-def _check_form(
-    request: SessionRequest, key_pairs: Mapping[int, HpkeKeyPair], aggregator_id: AggregatorId, now: float
-) -> HpkeKeyPair:
+def _check_form(request: SessionRequest, key_ids: Container[int], aggregator_id: AggregatorId, now: float) -> None:
     try:
         check_session_request(request)
     except DecodeError:
         raise Refused(RejectReason.MALFORMED) from None
     if request.aggregator_id != aggregator_id:
         raise Refused(RejectReason.MALFORMED)
-    pair = key_pairs.get(request.key_id)
-    if pair is None:
+    if request.key_id not in key_ids:
         raise Refused(RejectReason.UNKNOWN_KEY)
     if request.expiry <= now:
         raise Refused(RejectReason.EXPIRED)
     if request.expiry > now + MAX_SESSION_LIFETIME_S:
         raise Refused(RejectReason.MALFORMED)
-    return pair
 
 
 def _accepted_certificate(request: SessionRequest, ca: Sequence[x509.Certificate], now: float) -> x509.Certificate:
@@ -252,7 +280,7 @@ def _secret_of(request: SessionRequest, secret: bytes) -> SessionSecret:
 def report_key(secret: SessionSecret, task_id: TaskId, report_id: ReportId, round_number: int) -> bytes:
     """Return the 16-byte AES key of one part of one report (HKDF-Expand, RFC 5869, section 2.3)."""
     info = REPORT_KEY_LABEL + task_id + report_id + uint(round_number, 1)
-    return _expand(secret.secret, info, _REPORT_KEY_BYTES)
+    return _expand(secret.secret, info, REPORT_KEY_BYTES)
 
 
 def seal_instalment(
@@ -282,7 +310,7 @@ def seal_instalment(
         session_id=secret.session_id,
         round=round_number,
         public_share=public_share,
-        ciphertext=key.encrypt(_NONCE, plaintext, bound),
+        ciphertext=key.encrypt(NONCE, plaintext, bound),
     )
 
 
@@ -298,7 +326,7 @@ def open_instalment(secret: SessionSecret, position: int, instalment: Instalment
     key = AESGCM(report_key(secret, task_id, report_id, instalment.round))
     bound = _report_aad(task_id, report_id, instalment.round, position, instalment.public_share)
     try:
-        return key.decrypt(_NONCE, instalment.ciphertext, bound)
+        return key.decrypt(NONCE, instalment.ciphertext, bound)
     except (InvalidTag, ValueError):
         raise SealError(f"instalment of report {report_id} does not open") from None
 
@@ -311,5 +339,8 @@ def _report_aad(task_id: TaskId, report_id: ReportId, round_number: int, positio
 
 
 def _expand(secret: bytes, info: bytes, size: int) -> bytes:
-    # The secret is 32 uniform bytes, so the extract step of HKDF has nothing to add (RFC 5869, section 3.3).
-    return HKDFExpand(algorithm=hashes.SHA256(), length=size, info=info).derive(secret)
+    """Return up to 32 bytes of HKDF-Expand with SHA-256: its first block, T(1) = HMAC(secret, info, 0x01).
+
+    The secret is 32 uniform bytes, so the extract step of HKDF has nothing to add (RFC 5869, sections 2.3 and 3.3).
+    """
+    return hmac.digest(secret, info + b"\x01", "sha256")[:size]

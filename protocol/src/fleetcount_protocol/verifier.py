@@ -1,16 +1,15 @@
-"""Verification of reports in batches at one aggregator: the scalar verifier, and the seat of faster kernels.
+"""Verification of reports in batches at one aggregator: the scalar verifier, the oracle of every faster one.
 
 A bad report is a value with a reason from the closed list, never an exception; nothing here stores, sends or logs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError, VerificationFailed
 from fleetcount_protocol.prio3 import Prio3
 
-__all__ = ["RejectedProof", "ReportToVerify", "ScalarVerifier", "Verified", "Verifier"]
+__all__ = ["RejectedProof", "ReportToVerify", "ScalarVerifier", "Verified"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +34,6 @@ class RejectedProof:
     """The report is out: MALFORMED when its bytes are not canonical, INVALID_PROOF when the draft aborts."""
 
     reason: RejectReason
-
-
-class Verifier(Protocol):
-    """Runs `Prio3.verify_init` for one task at one aggregator. Implementations agree byte for byte."""
-
-    def verify_batch(self, reports: Sequence[ReportToVerify]) -> Sequence[Verified | RejectedProof]:
-        """Return one answer a report, in their order; never raises on account of a report."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
