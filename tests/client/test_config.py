@@ -79,6 +79,19 @@ def test_the_sample_says_what_it_says(write: Callable[[str], Path], tmp_path: Pa
     assert settings.signals["Vehicle.Speed"]() == 61
 
 
+def test_a_relay_is_an_endpoint_and_the_aggregators_themselves_without_one(write: Callable[[str], Path]) -> None:
+    ca_file = 'ca_file = "aggregators.crt"'
+    relayed = load_settings(write(GOOD.replace(ca_file, f'{ca_file}\nrelay = "relay.example.org:7431"')))
+    direct = load_settings(write(GOOD))
+
+    assert relayed.grpc is not None
+    assert relayed.grpc.relay == "relay.example.org:7431"
+    assert direct.grpc is not None
+    assert direct.grpc.relay == ""
+    with pytest.raises(ConfigError, match=r"grpc\.relay is 'relay'"):
+        load_settings(write(GOOD.replace(ca_file, f'{ca_file}\nrelay = "relay"')))
+
+
 def test_the_shipped_sample_has_only_known_keys(write: Callable[[str], Path]) -> None:
     shipped = (Path(__file__).parents[2] / "deploy/sample/device.toml").read_text()
     key = '"base64 of 32 bytes"'

@@ -23,6 +23,7 @@ from fleetcount_protocol.task import SignedTask
 
 from tests.client.deployment import START, Deployment
 from tests.client.shells import free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
+from tests.support.leftovers import nothing_left_behind
 
 SERVER_AUTHORITY = CertificateAuthority.create("test aggregators")
 
@@ -253,7 +254,7 @@ async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once(
     part = seal_instalment(secret, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
     transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         async with mqtt_broker(port):
             waiting = asyncio.create_task(transport.upload(task, 0, [part]))
             await asyncio.sleep(0.3)
@@ -265,48 +266,72 @@ async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once(
 
 async def test_a_server_that_accepts_and_says_nothing_is_given_up_at_the_deadline() -> None:
     world = Deployment()
-    accepted: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda reader, writer: accepted.append(writer), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    world.described = tuple(
-        dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{port + n}") for n, one in enumerate(world.described)
-    )
-    servers = [TaskServer(aggregator_id=AggregatorId("alpha"), endpoint=f"127.0.0.1:{port}")]
-    tls = tls_files(SERVER_AUTHORITY, world.identity())
-    rpc = GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=0.5)
-    mqtt = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=0.5)
+    async with answering(b"") as port:
+        servers = [TaskServer(aggregator_id=AggregatorId("alpha"), endpoint=f"127.0.0.1:{port}")]
+        tls = tls_files(SERVER_AUTHORITY, world.identity())
+        rpc = GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=0.5)
+        mqtt = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=0.5)
 
-    for transport in (rpc, mqtt):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(Unreachable):
-                await transport.list_tasks()
-            await transport.close()
+                await rpc.list_tasks()
+            await rpc.close()
+            async with nothing_left_behind():
+                with pytest.raises(Unreachable, match="did not answer within"):
+                    await mqtt.list_tasks()
+                await mqtt.close()
 
-    for writer in accepted:
-        writer.close()
-    server.close()
-    await server.wait_closed()
 
+@asynccontextmanager
+async def answering(answer: bytes, *, hang_up: bool = False) -> AsyncIterator[int]:
+    """A server that answers the first bytes of each connection, then hangs up at the next or says nothing more."""
+    connections: list[asyncio.StreamWriter] = []
 
-async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once() -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
         await reader.read(1000)
-        writer.write(bytes.fromhex("20020000"))  # CONNACK: accepted.
-        await reader.read(1000)
-        writer.close()
-        await writer.wait_closed()
+        writer.write(answer)
+        if hang_up:
+            if answer:
+                await reader.read(1000)
+            writer.transport.abort()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for writer in connections:
+            writer.transport.abort()
+        await server.wait_closed()
 
-    async with asyncio.timeout(10):
+
+CONNECTION_ACCEPTED = bytes.fromhex("20020000")
+
+
+@pytest.mark.parametrize("answer", [b"", CONNECTION_ACCEPTED], ids=["connection", "subscription"])
+async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once(answer: bytes) -> None:
+    async with asyncio.timeout(40), answering(answer, hang_up=True) as port, nothing_left_behind():
+        transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
         with pytest.raises(Unreachable, match=str(port)):
             await transport.list_tasks()
         await transport.close()
 
-    server.close()
-    await server.wait_closed()
+
+@pytest.mark.parametrize("answer", [b"", CONNECTION_ACCEPTED], ids=["connection", "subscription"])
+async def test_a_device_that_gives_up_at_any_moment_leaves_no_connection_behind(answer: bytes) -> None:
+    async with answering(answer) as port, nothing_left_behind():
+        for turns in range(30):
+            transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+            async with asyncio.timeout(40), nothing_left_behind():
+                waiting = asyncio.create_task(transport.list_tasks())
+                for _ in range(turns):
+                    await asyncio.sleep(0.0002)
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+                await transport.close()
+        # The library connects in threads, which go on by themselves.
+        await asyncio.get_running_loop().shutdown_default_executor()
 
 
 # The MQTT library leaves the socket of a failed handshake to the garbage collector.
@@ -372,3 +397,17 @@ async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_
     asyncio.get_running_loop().remove_writer(peer.fileno())
     for one in (peer, other, other_peer):
         one.close()
+
+
+async def test_a_cancellation_that_comes_together_with_an_acknowledgement_is_not_lost() -> None:
+    client = MqttTransport(deployment="test", broker="127.0.0.1:1")._new_client()
+    acknowledged = asyncio.Event()
+    waiting = asyncio.create_task(client._wait_for(acknowledged.wait(), None))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    acknowledged.set()
+    waiting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

@@ -72,6 +72,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
         tls=tls,
         call_timeout_s=settings.delivery.call_timeout_s,
         insecure=grpc.insecure,
+        relay=grpc.relay,
     )
 
 

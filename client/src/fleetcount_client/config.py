@@ -45,9 +45,13 @@ class AggregatorSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """Mutual TLS: `ca_file` says who may speak as an aggregator; None only with `insecure`, and only on loopback."""
+    """Mutual TLS: `ca_file` says who may speak as an aggregator; None only with `insecure`, and only on loopback.
+
+    `relay` is "host:port" of a relay that carries every call; "" calls the aggregators themselves.
+    """
 
     ca_file: Path | None
+    relay: str = ""
     insecure: bool = False
 
 
@@ -124,7 +128,7 @@ def load_settings(path: Path) -> DeviceSettings:
 
 _SECTIONS: Final = ("device", "grpc", "mqtt", "policy", "aggregators", "delivery", "signals")
 _DEVICE_KEYS: Final = ("deployment", "state_file", "certificate_file", "key_file", "transport")
-_GRPC_KEYS: Final = ("ca_file", "insecure")
+_GRPC_KEYS: Final = ("ca_file", "relay", "insecure")
 _MQTT_KEYS: Final = ("broker", "ca_file", "client_certificate", "username", "password_file", "insecure")
 _POLICY_KEYS: Final = (
     "signals",
@@ -171,7 +175,8 @@ def _grpc(root: Table) -> GrpcSettings:
     table = root.section("grpc", _GRPC_KEYS)
     insecure = table.boolean("insecure", default=False)
     ca_file = table.existing_file("ca_file") if table.has("ca_file") or not insecure else None
-    return GrpcSettings(ca_file=ca_file, insecure=insecure)
+    relay = table.endpoint("relay") if table.has("relay") else ""
+    return GrpcSettings(ca_file=ca_file, relay=relay, insecure=insecure)
 
 
 def _mqtt(root: Table) -> MqttSettings:

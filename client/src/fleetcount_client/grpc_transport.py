@@ -4,6 +4,7 @@ Bytes are decoded by the protocol's strict codec, never by the RPC library alone
 plaintext.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.relaying import AGGREGATOR_HEADER
 from fleetcount_protocol.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
 from google.protobuf.message import DecodeError as ProtobufError
@@ -37,6 +39,8 @@ __all__ = ["GrpcTransport", "TaskServer", "TlsFiles"]
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 _OVERHEAD_BYTES: Final = 65_536
+_UNANSWERED: Final = 4
+"""Batches on their way without an answer; an aggregator reads as many of a stream at once."""
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_TASK_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
@@ -76,6 +80,14 @@ class TlsFiles:
             raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """How calls for one aggregator travel: the channel, and the metadata that a relay needs."""
+
+    channel: grpc.aio.Channel
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskServer:
     """An aggregator that is asked for tasks: its id, which its certificate must carry, and "host:port"."""
@@ -91,6 +103,9 @@ class GrpcTransport:
     host: a certificate of the same authority for another aggregator is not enough. With `tls` None, which `insecure`
     must confirm, only endpoints on this machine are called.
 
+    With a `relay`, "host:port", every call goes there and names its aggregator in its metadata. The relay's certificate
+    must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
+
     Raises:
         ConfigError: neither `tls` nor `insecure`.
     """
@@ -103,6 +118,7 @@ class GrpcTransport:
         tls: TlsFiles | None,
         call_timeout_s: float = 20.0,
         insecure: bool = False,
+        relay: str = "",
     ) -> None:
         if tls is None and not insecure:
             raise ConfigError("grpc.ca_file is missing; allowed without TLS is only insecure = true on loopback")
@@ -110,6 +126,7 @@ class GrpcTransport:
         self._servers = tuple(servers)
         self._tls = tls
         self._call_timeout_s = call_timeout_s
+        self._relay = relay
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
@@ -136,9 +153,9 @@ class GrpcTransport:
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         """Ask one aggregator to open sessions; one answer a request, in order."""
-        channel = self._channel(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        route = self._route(aggregator.aggregator_id, aggregator.grpc_endpoint)
         query = SESSION_REQUESTS.encode(tuple(requests))
-        data = await _answered(aggregator.grpc_endpoint, self._ask(channel, "OpenSessions", query))
+        data = await _answered(aggregator.grpc_endpoint, self._ask(route, "OpenSessions", query))
         replies = SESSION_REPLIES.decode(data)
         if [reply.session_id for reply in replies] != [request.session_id for request in requests]:
             raise DecodeError(f"{len(replies)} session replies do not answer {len(requests)} requests")
@@ -149,9 +166,9 @@ class GrpcTransport:
     ) -> tuple[Receipt | Refusal, ...]:
         """Send instalments in as few batches as fit, on one stream; one answer an instalment, in order."""
         aggregator = task.aggregators[position]
-        channel = self._channel(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        route = self._route(aggregator.aggregator_id, aggregator.grpc_endpoint)
         groups = list(batches(instalments))
-        answers = await _answered(aggregator.grpc_endpoint, self._stream(channel, groups))
+        answers = await _answered(aggregator.grpc_endpoint, self._stream(route, groups))
         replies = tuple(reply for data in answers for reply in INSTALMENT_REPLIES.decode(data))
         if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
@@ -164,45 +181,67 @@ class GrpcTransport:
             await channel.close()
 
     async def _list_from(self, server: TaskServer) -> list[SignedTask]:
-        channel = self._channel(server.aggregator_id, server.endpoint)
+        route = self._route(server.aggregator_id, server.endpoint)
         query = TASK_LIST_QUERY.encode(self._deployment)
-        return _read_tasks(await _answered(server.endpoint, self._ask(channel, "ListTasks", query)))
+        return _read_tasks(await _answered(server.endpoint, self._ask(route, "ListTasks", query)))
 
-    async def _stream(self, channel: grpc.aio.Channel, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
-        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_SERVICE + "Upload")
-        call = method(timeout=self._call_timeout_s)
+    async def _stream(self, route: _Route, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
+        """Send every group on one stream, the next while earlier answers are awaited; return the answers, in order."""
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = route.channel.stream_stream(_SERVICE + "Upload")
+        call = method(timeout=self._call_timeout_s, metadata=route.metadata)
+        free = asyncio.Semaphore(_UNANSWERED)
+
+        async def write() -> None:
+            for group in groups:
+                await free.acquire()
+                await call.write(INSTALMENTS.encode(group))
+            await call.done_writing()
+
+        writer = asyncio.create_task(write())
         answers: list[bytes] = []
-        for group in groups:
-            await call.write(INSTALMENTS.encode(group))
-            answer = await call.read()
-            if not isinstance(answer, bytes):
-                break  # The end of the stream: the status below says why.
-            answers.append(answer)
-        await call.done_writing()
-        if await call.code() is not grpc.StatusCode.OK:
-            raise Unreachable(f"the stream ended with {(await call.code()).name}")
-        return answers
+        try:
+            while isinstance(answer := await call.read(), bytes):
+                answers.append(answer)
+                free.release()
+            # The end of the stream: the status says why.
+            if await call.code() is not grpc.StatusCode.OK:
+                raise Unreachable(f"the stream ended with {(await call.code()).name}")
+            return answers
+        finally:
+            call.cancel()
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
 
-    async def _ask(self, channel: grpc.aio.Channel, name: str, query: bytes) -> bytes:
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_SERVICE + name)
-        return await method(query, timeout=self._call_timeout_s)
+    async def _ask(self, route: _Route, name: str, query: bytes) -> bytes:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = route.channel.unary_unary(_SERVICE + name)
+        return await method(query, timeout=self._call_timeout_s, metadata=route.metadata)
 
-    def _channel(self, aggregator_id: AggregatorId, endpoint: str) -> grpc.aio.Channel:
+    def _route(self, aggregator_id: AggregatorId, endpoint: str) -> _Route:
         if not endpoint:
             raise Unreachable(f"aggregator {aggregator_id} has no gRPC endpoint")
-        name = (aggregator_id, endpoint)
+        if self._relay:
+            return _Route(self._channel("", self._relay), ((AGGREGATOR_HEADER, str(aggregator_id)),))
+        return _Route(self._channel(aggregator_id, endpoint))
+
+    def _channel(self, expected: str, endpoint: str) -> grpc.aio.Channel:
+        """Return the channel to an endpoint whose certificate carries the `expected` name, or its host's if "".
+
+        Raises:
+            Unreachable: without TLS, an endpoint beyond this machine.
+        """
+        name = (expected, endpoint)
         if name not in self._channels:
-            self._channels[name] = self._open(aggregator_id, endpoint)
+            self._channels[name] = self._open(expected, endpoint)
         return self._channels[name]
 
-    def _open(self, aggregator_id: AggregatorId, endpoint: str) -> grpc.aio.Channel:
+    def _open(self, expected: str, endpoint: str) -> grpc.aio.Channel:
         if self._tls is None:
             if not is_loopback(split_endpoint(endpoint)[0]):
                 raise Unreachable(f"{endpoint} is not on this machine; allowed without TLS is loopback only")
             return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         credentials = grpc.ssl_channel_credentials(self._tls.authorities, self._tls.private_key, self._tls.certificate)
-        named = ("grpc.ssl_target_name_override", str(aggregator_id))
-        return grpc.aio.secure_channel(endpoint, credentials, options=(*_OPTIONS, named))
+        named = (("grpc.ssl_target_name_override", expected),) if expected else ()
+        return grpc.aio.secure_channel(endpoint, credentials, options=(*_OPTIONS, *named))
 
 
 async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:

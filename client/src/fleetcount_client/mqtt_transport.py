@@ -6,11 +6,12 @@ A PUBACK is no receipt: only what the aggregator itself answers counts. Never re
 import asyncio
 import logging
 import secrets
+import socket
 import ssl
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
 from fleetcount_protocol.codec import (
@@ -40,10 +41,13 @@ __all__ = ["MqttLogin", "MqttTransport"]
 
 _LOG: Final = logging.getLogger(__name__)
 _QUIET: Final = logging.getLogger("fleetcount_client.mqtt")
+_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
 _TASK_SETTLE_S: Final = 0.5
 _TASK_WAIT_S: Final = 5.0
 _MAX_QUEUED: Final = 1_000
 _KEEPALIVE_S: Final = 60
+_NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+"""Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
 _ResultT = TypeVar("_ResultT")
 _ReportName = tuple[TaskId, ReportId, int, SessionId]
 
@@ -82,10 +86,96 @@ class MqttLogin:
 
 
 class _Client(aiomqtt.Client):
-    """The library asks the event loop by number to watch a socket that may be closed when the loop gets to it.
+    """aiomqtt with an end (docs/decisions/0011).
 
-    Then the number means nothing, or another connection of this process. Here the loop looks at the socket itself.
+    When a connection is lost the library lets everybody wait for an acknowledgement that cannot come; a connection that
+    is given up half-way leaves its socket and a task behind; and it watches sockets by a number that may be another's
+    when the event loop gets to it.
     """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._connect_ended = self._left = False
+        self.subscribed: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            MqttError: there is no broker, or it refuses, hangs up or is silent; nothing of the attempt is left.
+        """
+        try:
+            return await super().__aenter__()
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def __aexit__(self, *reason: object) -> None:
+        """Say good-bye if the socket takes it now, and close; never waits for the broker and never raises."""
+        self._client.disconnect()
+        self._client.loop_write()
+        await self._leave()
+
+    def send(self, topic: str, payload: bytes) -> None:
+        """Publish with QoS 1 and do not wait: whoever waits for an answer needs no acknowledgement.
+
+        Raises:
+            MqttError: the connection was lost.
+        """
+        if not self._client.is_connected():
+            raise aiomqtt.MqttError("the connection was lost")
+        self._client.publish(topic, payload, qos=1)
+
+    async def _wait_for(self, fut: Awaitable[_ResultT], timeout: float | None) -> _ResultT:  # noqa: ASYNC109 - its name.
+        # Also, asyncio.wait_for of Python 3.11 loses a cancellation that comes together with the answer.
+        limit_s = self.timeout if timeout is None else timeout
+        waiting = asyncio.ensure_future(fut)
+        ends: set[asyncio.Future[Any]] = {waiting, self._disconnected}
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise aiomqtt.MqttError(f"the broker did not answer within {limit_s:g} s") from None
+        finally:
+            waiting.cancel()
+        if self._disconnected.done():
+            raise aiomqtt.MqttError("the connection was lost")
+        return waiting.result()
+
+    def _on_disconnect(self, client: Any, userdata: Any, flags: Any, reason_code: Any, properties: Any = None) -> None:
+        if self._connected.done():
+            super()._on_disconnect(client, userdata, flags, reason_code, properties)
+        else:
+            self._connected.set_exception(aiomqtt.MqttError("the broker hung up"))
+
+    def _client_connect(self) -> None:
+        # Runs in a thread, which does not end when nobody waits for it any more.
+        try:
+            super()._client_connect()
+        finally:
+            self._loop.call_soon_threadsafe(self._note_end_of_connect)
+
+    def _note_end_of_connect(self) -> None:
+        self._connect_ended = True
+        if self._left:
+            self._close()
+
+    async def _leave(self) -> None:
+        """Close, or let the thread that still connects close; look at what nobody else will look at."""
+        self._left = True
+        if self._connect_ended:
+            self._close()
+            if self._misc_task is not None:
+                await asyncio.wait({self._misc_task})
+        for future in (self._connected, self._disconnected):
+            if future.done() and not future.cancelled():
+                future.exception()
+
+    def _close(self) -> None:
+        """Close the socket; the event loop watches it no more, and the task that sends pings ends."""
+        self._client._sock_close()  # pyright: ignore[reportPrivateUsage]  # The library has no other immediate end.
+        if self._misc_task is not None:
+            self._misc_task.cancel()
 
     def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
         def write() -> None:
@@ -117,9 +207,8 @@ class MqttTransport:
         self._login = login or MqttLogin()
         self._call_timeout_s = call_timeout_s
         self._opening = asyncio.Lock()
-        self._client: aiomqtt.Client | None = None
+        self._client: _Client | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._subscribed: set[str] = set()
         self._sessions: dict[SessionId, asyncio.Future[SessionAccepted | SessionRefused]] = {}
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
         self._tasks: dict[TaskId, SignedTask] = {}
@@ -135,8 +224,8 @@ class MqttTransport:
         self._tasks.clear()
         self._task_arrived.clear()
         # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
-        self._subscribed.discard(task_filter(self._deployment))
-        await self._subscribe(client, task_filter(self._deployment))
+        client.subscribed.discard(task_filter(self._deployment))
+        await self._subscribe(client, [task_filter(self._deployment)])
         wait_s = _TASK_WAIT_S
         while await self._new_task(wait_s):
             wait_s = _TASK_SETTLE_S
@@ -148,18 +237,18 @@ class MqttTransport:
         """Publish session requests for one aggregator and wait for its answers, one a request, in order."""
         client = await self._connected()
         topic = session_topic(self._deployment, aggregator.aggregator_id)
+        replies = [session_reply_topic(self._deployment, request.session_id) for request in requests]
         waiting = [asyncio.get_running_loop().create_future() for _ in requests]
         self._sessions.update(zip((request.session_id for request in requests), waiting, strict=True))
         try:
-            for request in requests:
-                await self._subscribe(client, session_reply_topic(self._deployment, request.session_id))
-                await self._publish(client, topic, SESSION_REQUEST.encode(request))
+            await self._subscribe(client, replies)
+            self._send(client, topic, map(SESSION_REQUEST.encode, requests))
             return await self._all(waiting, f"aggregator {aggregator.aggregator_id} by MQTT")
         finally:
             _drop(waiting)
             for request in requests:
                 self._sessions.pop(request.session_id, None)
-                await self._unsubscribe(session_reply_topic(self._deployment, request.session_id))
+            await self._unsubscribe(client, replies)
 
     async def upload(
         self, task: Task, position: int, instalments: Sequence[Instalment]
@@ -167,12 +256,12 @@ class MqttTransport:
         """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
         client = await self._connected()
         topic = report_topic(self._deployment, task.task_id, position)
+        sessions = dict.fromkeys(instalment.session_id for instalment in instalments)
         waiting = [asyncio.get_running_loop().create_future() for _ in instalments]
         self._receipts.update(zip(map(_name, instalments), waiting, strict=True))
         try:
-            for instalment in instalments:
-                await self._subscribe(client, receipt_topic(self._deployment, instalment.session_id))
-                await self._publish(client, topic, INSTALMENT.encode(instalment))
+            await self._subscribe(client, [receipt_topic(self._deployment, one) for one in sessions])
+            self._send(client, topic, map(INSTALMENT.encode, instalments))
             return await self._all(waiting, f"aggregator {task.aggregators[position].aggregator_id} by MQTT")
         finally:
             _drop(waiting)
@@ -183,17 +272,13 @@ class MqttTransport:
         """Leave the broker; the next use connects again."""
         client, reader = self._client, self._reader
         self._client = self._reader = None
-        self._subscribed.clear()
         if reader is not None:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
         if client is not None:
-            try:
-                await client.__aexit__(None, None, None)
-            except aiomqtt.MqttError as error:
-                _LOG.debug("leaving the broker: %s", error)
+            await client.__aexit__(None, None, None)
 
-    async def _connected(self) -> aiomqtt.Client:
+    async def _connected(self) -> _Client:
         async with self._opening:
             if self._client is not None and self._reader is not None and not self._reader.done():
                 return self._client
@@ -202,12 +287,12 @@ class MqttTransport:
             try:
                 await client.__aenter__()
             except aiomqtt.MqttError as error:
-                raise Unreachable(f"broker {self._host}:{self._port}: {error}") from None
+                raise self._unreachable(error) from None
             self._client = client
             self._reader = asyncio.create_task(self._read(client), name="MQTT answers")
             return client
 
-    def _new_client(self) -> aiomqtt.Client:
+    def _new_client(self) -> _Client:
         return _Client(
             self._host,
             self._port,
@@ -220,16 +305,17 @@ class MqttTransport:
             timeout=self._call_timeout_s,
             keepalive=_KEEPALIVE_S,
             max_queued_incoming_messages=_MAX_QUEUED,
+            socket_options=[_NO_DELAY],
             logger=_QUIET,
         )
 
-    async def _read(self, client: aiomqtt.Client) -> None:
+    async def _read(self, client: _Client) -> None:
         """Hand every arriving message to whoever waits for it, until the connection ends."""
         try:
             async for message in client.messages:
                 self._take(str(message.topic), message.payload)
         except aiomqtt.MqttError as error:
-            lost = Unreachable(f"broker {self._host}:{self._port}: {error}")
+            lost = self._unreachable(error)
             _fail(self._sessions.values(), lost)
             _fail(self._receipts.values(), lost)
 
@@ -249,37 +335,36 @@ class MqttTransport:
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
 
-    async def _subscribe(self, client: aiomqtt.Client, topic: str) -> None:
-        if topic not in self._subscribed:
-            await self._guarded(client.subscribe(topic, qos=1))
-            self._subscribed.add(topic)
-
-    async def _unsubscribe(self, topic: str) -> None:
-        client = self._client
-        if client is None or topic not in self._subscribed:
+    async def _subscribe(self, client: _Client, topics: Iterable[str]) -> None:
+        """Subscribe to what is not subscribed yet; returns when the broker has acknowledged it."""
+        wanted = [topic for topic in topics if topic not in client.subscribed]
+        if not wanted:
             return
-        self._subscribed.discard(topic)
         try:
-            await client.unsubscribe(topic)
+            await client.subscribe([(topic, 1) for topic in wanted])
+        except aiomqtt.MqttError as error:
+            raise self._unreachable(error) from None
+        client.subscribed.update(wanted)
+
+    async def _unsubscribe(self, client: _Client, topics: Iterable[str]) -> None:
+        known = [topic for topic in topics if topic in client.subscribed]
+        if not known:
+            return
+        client.subscribed.difference_update(known)
+        try:
+            await client.unsubscribe(known)
         except aiomqtt.MqttError as error:
             _LOG.debug("leaving a topic: %s", error)
 
-    async def _publish(self, client: aiomqtt.Client, topic: str, payload: bytes) -> None:
-        await self._guarded(client.publish(topic, payload, qos=1))
-
-    async def _guarded(self, call: Coroutine[Any, Any, object]) -> None:
-        """Wait for the broker's acknowledgement, but no longer than the connection lasts."""
-        acknowledged = asyncio.ensure_future(call)
-        ended = {acknowledged} if self._reader is None else {acknowledged, self._reader}
+    def _send(self, client: _Client, topic: str, payloads: Iterable[bytes]) -> None:
         try:
-            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-            if not acknowledged.done():
-                raise Unreachable(f"broker {self._host}:{self._port}: the connection was lost")
-            acknowledged.result()
+            for payload in payloads:
+                client.send(topic, payload)
         except aiomqtt.MqttError as error:
-            raise Unreachable(f"broker {self._host}:{self._port}: {error}") from None
-        finally:
-            acknowledged.cancel()
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
+        return Unreachable(f"broker {self._host}:{self._port}: {error}")
 
     async def _new_task(self, wait_s: float) -> bool:
         try:

@@ -1,0 +1,125 @@
+"""Uploads of several batches over gRPC: the next leaves while earlier answers are awaited, but only so many."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_client.transport import Unreachable
+from fleetcount_protocol.bulk import ReplyColumns, read_instalments, write_replies
+from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import Instalment, Refusal
+
+from tests.client.deployment import Deployment
+
+Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
+
+
+def refusals(batch: bytes) -> bytes:
+    columns = read_instalments(batch)
+    return write_replies(
+        ReplyColumns(
+            instalments=one,
+            reasons=[RejectReason.BUSY] * len(one),
+            digests=[b""] * len(one),
+            macs=[b""] * len(one),
+        )
+        for one in columns
+    )
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[tuple[GrpcTransport, Any]]:
+    server = grpc.aio.server()
+    methods: dict[str, Any] = {"Upload": grpc.stream_stream_rpc_method_handler(handler)}
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("fleetcount_protocol.v1.DeviceService", methods),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    world = Deployment()
+    first, second = world.described
+    world.described = (dataclasses.replace(first, grpc_endpoint=f"127.0.0.1:{port}"), second)
+    server_of = TaskServer(aggregator_id=world.described[0].aggregator_id, endpoint=f"127.0.0.1:{port}")
+    transport = GrpcTransport(deployment="test", servers=[server_of], tls=None, insecure=True, call_timeout_s=10)
+    try:
+        yield transport, world.task()
+    finally:
+        await transport.close()
+        await server.stop(0)
+
+
+def instalments(count: int) -> list[Instalment]:
+    return [
+        Instalment(
+            task_id=TaskId(bytes(32)),
+            report_id=ReportId(number.to_bytes(16)),
+            session_id=SessionId(bytes(16)),
+            round=0,
+            public_share=b"",
+            ciphertext=bytes(100_000),
+        )
+        for number in range(count)
+    ]
+
+
+async def test_the_next_batch_leaves_before_the_first_is_answered_and_a_fifth_does_not() -> None:
+    seen: list[int] = []
+    arrived = asyncio.Event()
+
+    async def handler(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        waiting: list[bytes] = []
+
+        async def read() -> None:
+            async for batch in stream:
+                waiting.append(batch)
+                arrived.set()
+
+        reading = asyncio.create_task(read())
+        while len(waiting) < 4:
+            arrived.clear()
+            await arrived.wait()
+        await asyncio.sleep(0.2)
+        seen.append(len(waiting))
+        answered = 0
+        while answered < len(waiting) or not reading.done():
+            if answered == len(waiting):
+                await asyncio.sleep(0.01)
+                continue
+            yield refusals(waiting[answered])
+            answered += 1
+
+    sent = instalments(60)
+    async with serving(handler) as (transport, task):
+        answers = await transport.upload(task, 0, sent)
+
+    assert seen == [4]
+    assert [answer.report_id for answer in answers] == [one.report_id for one in sent]
+    assert all(isinstance(answer, Refusal) for answer in answers)
+
+
+async def test_a_stream_that_ends_early_is_unreachable() -> None:
+    async def handler(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        first, *_ = [await anext(stream) for _ in range(4)]
+        yield refusals(first)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+
+    async with serving(handler) as (transport, task):
+        with pytest.raises(Unreachable):
+            await transport.upload(task, 0, instalments(60))
+
+
+async def test_an_end_without_all_answers_is_no_answer() -> None:
+    async def handler(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        first, *_ = [await anext(stream) for _ in range(4)]
+        yield refusals(first)
+
+    async with serving(handler) as (transport, task):
+        # The end may meet the fifth batch on its way, which is a broken stream.
+        with pytest.raises((DecodeError, Unreachable)):
+            await transport.upload(task, 0, instalments(60))
