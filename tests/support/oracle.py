@@ -4,16 +4,15 @@ A 2 would be a report counted twice, a huge number two aggregators that added di
 that was thrown anew.
 """
 
+import asyncio
 import random
-import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetcount_aggregator.store import ReportStatus
+from fleetcount_aggregator.digest_file import DigestFile
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.ids import ReportId, TaskId
@@ -79,15 +78,13 @@ def raw_cells(record: bytes) -> list[int]:
     return [cell.raw for cell in decode_record(record).cells]
 
 
-def accepted_reports(state_directory: Path, task_id: TaskId) -> set[bytes]:
-    """Return the ids an aggregator's store keeps as accepted: what no message, log or status may tell."""
-    path = state_directory / "aggregator.db"
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as database:
-        rows: Sequence[tuple[bytes]] = database.execute(
-            "SELECT report_id FROM reports WHERE task_id = ? AND status = ?",
-            (bytes(task_id), ReportStatus.ACCEPTED.value),
-        ).fetchall()
-    return {bytes(row[0]) for row in rows}
+async def accepted_reports(state_directory: Path, task_id: TaskId) -> set[bytes]:
+    """Return the ids an aggregator has counted, as its store keeps them once the task is purged."""
+    held = DigestFile(state_directory / f"aggregator.{task_id.hex()}.digests", task_id)
+    async with asyncio.timeout(30):
+        while not held.exists():
+            await asyncio.sleep(0.05)
+    return {bytes(one) for one in held.chosen()}
 
 
 async def check_release(deployment: "LiveDeployment", task: Task, fleet: "Fleet") -> "list[LiveDevice]":
@@ -99,13 +96,13 @@ async def check_release(deployment: "LiveDeployment", task: Task, fleet: "Fleet"
     statuses = await deployment.ended(task)
     assert [status.state for status in statuses] == [TaskState.RELEASED] * deployment.count, statuses
     assert len({status.set_digest for status in statuses} - {None}) == 1, statuses
-    sets = [accepted_reports(deployment.state_directory(one), task.task_id) for one in range(deployment.count)]
+    sets = [await accepted_reports(deployment.state_directory(one), task.task_id) for one in range(deployment.count)]
     assert all(one == sets[0] for one in sets)
     answers = [await deployment.release(task, position) for position in range(deployment.count)]
     assert all(answer == answers[0] for answer in answers)
     counted = [live for live in fleet.devices if live.coins.report_ids and live.report_id in sets[0]]
     lost = [live.truth for live in fleet.delivered if live not in counted]
-    assert lost == [], f"receipted and not counted: {lost}"
+    assert lost == [], f"receipted and not counted: {lost}; {statuses}"
     assert len(counted) == len(sets[0]), "a report that no device sent"
     cells = raw_cells(answers[0].record)
     assert set(cells) <= {0, 1}, cells

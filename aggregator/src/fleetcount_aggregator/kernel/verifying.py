@@ -1,0 +1,166 @@
+"""The compiled entry points of an aggregator: groups of eight reports in, verifier shares and sums of outputs out.
+
+Reports never meet: each has its lane, and what is written for a lane depends on that lane alone. Compiled code only;
+`verifier` calls it.
+"""
+
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.field import FIELD64
+
+from fleetcount_aggregator.kernel.compiling import compiled, entry_point
+from fleetcount_aggregator.kernel.derivations import SEED_ROWS, joint_seed, keep_digest
+from fleetcount_aggregator.kernel.field64 import add, multiply, subtract, sum_limbs
+from fleetcount_aggregator.kernel.lanes import (
+    WIDTH,
+    Lanes,
+    Words,
+    gather,
+    larger,
+    load,
+    scatter,
+    select_less,
+    shift_right,
+    splat,
+    store,
+)
+from fleetcount_aggregator.kernel.plan import Plan
+from fleetcount_aggregator.kernel.queries import query_bits, query_one_hot, query_two_round
+from fleetcount_aggregator.kernel.shares import measurement_share, prepare, valid_lanes
+
+__all__ = ["add_outputs", "combine_groups", "verify_groups"]
+
+_ZERO: Final = np.uint64(0)
+_LOW_HALF: Final = np.uint64((1 << 32) - 1)
+_ONE: Final = np.uint64(1)
+_MODULUS: Final = np.uint64(FIELD64.modulus)
+
+
+@entry_point
+def verify_groups(
+    plan: Plan, rows: Words, nonces: Words, publics: Words, inputs: Words, count: int, answers: Words
+) -> None:
+    """Verify a number of reports that is a multiple of eight, the first `count` of them real, the rest to fill up.
+
+    Columns have one row of words a report. A row of `answers` takes the reason (`shares.prepare`), the seed (4 words)
+    and the verifier share (verifiers, then the joint-randomness part), the last two zeros where there is a reason.
+    The outputs of real reports without a reason are added to the rows of sums.
+    """
+    for first in range(0, nonces.shape[0], WIDTH):
+        reasons = prepare(plan, nonces, publics, inputs, first, rows)
+        valid = valid_lanes(plan, reasons, count - first, rows)
+        scatter(answers, first, 0, reasons)
+        for index in range(SEED_ROWS):
+            scatter(answers, first, 1 + index, load(rows, plan.seeds_at + SEED_ROWS + index) & valid)
+        column = 1 + SEED_ROWS
+        excess = _entry_sum(plan, 0, rows), _entry_sum(plan, plan.vectors - 1, rows)
+        for proof in range(plan.proofs):
+            if plan.chunk_length > 0:
+                query_bits(plan, proof, rows)
+            elif plan.vectors == 1:
+                query_one_hot(plan, proof, excess[0], rows)
+            else:
+                query_two_round(plan, proof, excess, rows)
+            for index in range(plan.verifier):
+                scatter(answers, first, column + index, load(rows, plan.verifiers_at + index) & valid)
+            column += plan.verifier
+        for index in range(SEED_ROWS):
+            scatter(answers, first, column + index, load(rows, plan.seeds_at + index) & valid)
+        _add_outputs(plan, valid, rows)
+
+
+@entry_point
+def add_outputs(plan: Plan, rows: Words, inputs: Words, count: int) -> bool:
+    """Add the outputs of the first `count` reports, unverified, to the rows of sums.
+
+    Return False when a word of any share is not below p, or at a helper not below the plan's limit: the sum is then of
+    no use.
+    """
+    largest_explicit = largest_squeezed = splat(_ZERO)
+    for first in range(0, inputs.shape[0], WIDTH):
+        explicit, squeezed = measurement_share(plan, inputs, first, rows)
+        largest_explicit = larger(largest_explicit, explicit)
+        largest_squeezed = larger(largest_squeezed, squeezed)
+        _add_outputs(plan, valid_lanes(plan, splat(_ZERO), count - first, rows), rows)
+    good = select_less(largest_explicit, splat(_MODULUS), splat(_ONE), splat(_ZERO))
+    good = select_less(largest_squeezed, load(rows, plan.rejected_from_at), good, splat(_ZERO))
+    store(rows, plan.seeds_at, good)
+    return bool(rows[plan.seeds_at].min())
+
+
+@entry_point
+def combine_groups(plan: Plan, rows: Words, shares: Words, answers: Words) -> None:
+    """Decide about a number of reports that is a multiple of eight from all aggregators' verifier shares.
+
+    `shares` holds all of aggregator 0's rows, one a report, then all of aggregator 1's, and so on. A row of `answers`
+    takes 1 or 0, whether all proofs hold, and the joint-randomness seed (4 words), zeros where they do not.
+    """
+    count = answers.shape[0]
+    for first in range(0, count, WIDTH):
+        largest, holds = splat(_ZERO), splat(_ONE)
+        for proof in range(plan.proofs):
+            largest = larger(largest, _sum_verifiers(plan, proof, shares, first, count, rows))
+            holds = holds & _decide(plan, rows)
+        holds = select_less(largest, splat(_MODULUS), holds, splat(_ZERO))
+        joint_seed(plan, shares, first, count, plan.verifier * plan.proofs, rows)
+        keep_digest(rows, plan.seeds_at)
+        scatter(answers, first, 0, holds)
+        keep = splat(_ZERO) - holds
+        for index in range(SEED_ROWS):
+            scatter(answers, first, 1 + index, load(rows, plan.seeds_at + index) & keep)
+
+
+@compiled
+def _sum_verifiers(plan: Plan, proof: int, shares: Words, first: int, count: int, rows: Words) -> Lanes:
+    """Write the sum of all aggregators' verifiers of one proof to the verifier rows; return the largest word seen."""
+    largest = splat(_ZERO)
+    for index in range(plan.verifier):
+        total = splat(_ZERO)
+        for aggregator in range(plan.shares):
+            word = gather(shares, aggregator * count + first, plan.verifier * proof + index)
+            largest = larger(largest, word)
+            total = add(total, word)
+        store(rows, plan.verifiers_at + index, total)
+    return largest
+
+
+@compiled
+def _decide(plan: Plan, rows: Words) -> Lanes:
+    """Return 1 where the verifier rows prove a report valid: the first is 0, the last what the gadget gives."""
+    first, last = plan.verifiers_at, plan.verifiers_at + plan.verifier - 1
+    # Every circuit's gadget is a sum of products of neighbouring wires; of one product for the one-hot circuits.
+    gadget = splat(_ZERO)
+    for left in range(first + 1, last, 2):
+        gadget = add(gadget, multiply(load(rows, left), load(rows, left + 1)))
+    wrong = load(rows, first) | (load(rows, last) ^ gadget)
+    return select_less(wrong, splat(_ONE), splat(_ONE), splat(_ZERO))
+
+
+@compiled
+def _entry_sum(plan: Plan, vector: int, rows: Words) -> Lanes:
+    """Return the sum of one vector's entries less 1/k."""
+    low = high = splat(_ZERO)
+    first = plan.measurement_at + plan.length * vector
+    for row in range(first, first + plan.length):
+        entry = load(rows, row)
+        low += entry & splat(_LOW_HALF)
+        high += shift_right(entry, 32)
+    return subtract(
+        sum_limbs(low, splat(_ZERO), splat(_ZERO), high, splat(_ZERO), splat(_ZERO)), load(rows, plan.shares_inverse_at)
+    )
+
+
+@compiled
+def _add_outputs(plan: Plan, valid: Lanes, rows: Words) -> None:
+    """Add the truncated measurement shares: r2 - r1 on 1..V for two vectors, the vector itself for one."""
+    first, sums = plan.measurement_at, plan.sums_at
+    if plan.vectors == 1:
+        for index in range(plan.outputs):
+            entry = load(rows, first + index) & valid
+            store(rows, sums + index, add(load(rows, sums + index), entry))
+        return
+    second = first + plan.length
+    for index in range(plan.outputs):
+        difference = subtract(load(rows, second + 1 + index), load(rows, first + 1 + index)) & valid
+        store(rows, sums + index, add(load(rows, sums + index), difference))
