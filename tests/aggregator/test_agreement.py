@@ -2,157 +2,144 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fleetcount_aggregator.agreement import (
-    answer_proposed,
+    answers,
     batch_size,
-    decision_bytes,
-    decision_from_bytes,
     finish_digest,
+    picked,
+    positions_of_batch,
     proposal_digest,
     reply_bytes,
     reply_from_bytes,
     survivors,
 )
 from fleetcount_aggregator.failpoints import FAILPOINTS
-from fleetcount_aggregator.store import ReportRow, ReportStatus
+from fleetcount_aggregator.report_ids import ReportIds
+from fleetcount_aggregator.store import Verdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
-from fleetcount_protocol.messages import (
-    BatchDecision,
-    BatchProposal,
-    BatchReply,
-    FinishBatch,
-    MissingReport,
-    PeerVerifierShare,
-    ProposedReport,
-    RejectedReport,
-    VerifierMessage,
-)
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch
 from hypothesis import given
 from hypothesis import strategies as st
 
 TASK = TaskId(bytes(32))
-DIGEST = Digest(b"d" * 32)
-IDS = [ReportId(number.to_bytes(16)) for number in range(4)]
-PROPOSAL = BatchProposal(
-    task_id=TASK,
-    batch=0,
-    reports=tuple(ProposedReport(report_id=one, public_share_digest=DIGEST, verifier_share=b"leader") for one in IDS),
-)
+IDS = [number.to_bytes(16) for number in range(4)]
+MISSING, MALFORMED = RejectReason.MISSING_AT_PEER.value, RejectReason.MALFORMED.value
+DIGESTS = b"".join(bytes((number,)) * 32 for number in range(4))
 
 
-def share(report_id: ReportId, content: bytes = b"helper") -> PeerVerifierShare:
-    return PeerVerifierShare(report_id=report_id, verifier_share=content)
-
-
-def reply(*answers: PeerVerifierShare | MissingReport | RejectedReport) -> BatchReply:
-    return BatchReply(task_id=TASK, batch=0, answers=answers)
-
-
-def row(status: ReportStatus, reason: RejectReason | None = None, digest: Digest | None = DIGEST) -> ReportRow:
-    return ReportRow(
-        report_id=IDS[0], status=status, batch=None, reason=reason, public_share_digest=digest, verification=b""
+def proposal(*numbers: int, share: bytes = b"lead") -> BatchProposal:
+    return BatchProposal(
+        task_id=TASK,
+        batch=0,
+        report_ids=b"".join(IDS[number] for number in numbers),
+        share_digests=b"d" * 32 * len(numbers),
+        verifier_shares=share * len(numbers),
     )
 
 
-@pytest.mark.parametrize(
-    ("held", "expected"),
-    [
-        (None, MissingReport(report_id=IDS[0])),
-        (row(ReportStatus.INCOMPLETE), MissingReport(report_id=IDS[0])),
-        (row(ReportStatus.REFUSED, RejectReason.HALF_PAIR), MissingReport(report_id=IDS[0])),
-        (
-            row(ReportStatus.REFUSED, RejectReason.MALFORMED),
-            RejectedReport(report_id=IDS[0], reason=RejectReason.MALFORMED),
-        ),
-        (row(ReportStatus.VERIFIED, digest=Digest(bytes(32))), MissingReport(report_id=IDS[0])),
-        (row(ReportStatus.VERIFIED), share(IDS[0])),
-    ],
-)
-def test_a_helper_answers_what_it_holds(held: ReportRow | None, expected: object) -> None:
-    assert answer_proposed(PROPOSAL.reports[0], held, b"helper") == expected
+def reply(*reasons: int, shares: bytes = b"", ids: list[int] | None = None) -> BatchReply:
+    order = list(range(len(reasons))) if ids is None else ids
+    return BatchReply(
+        task_id=TASK,
+        batch=0,
+        report_ids=b"".join(IDS[number] for number in order),
+        reasons=bytes(reasons),
+        verifier_shares=shares or b"help" * reasons.count(0),
+    )
+
+
+def test_a_helper_answers_what_it_holds() -> None:
+    """Four are proposed: not complete here, malformed here, under another public share, and held alike."""
+    present = np.array([False, True, True, True])
+    own = DIGESTS[32:96] + DIGESTS[96:]
+
+    said, verdicts = answers(present, bytes((MALFORMED, 0, 0)), own, DIGESTS[:64] + bytes(32) + DIGESTS[96:])
+
+    assert list(said) == [MISSING, MALFORMED, MISSING, 0]
+    assert list(verdicts) == [Verdict.REFUSED, Verdict.DROPPED, Verdict.VERIFIED]
 
 
 def test_a_report_goes_on_iff_every_helper_has_a_share_of_it() -> None:
     found = survivors(
-        PROPOSAL,
+        proposal(0, 1, 2, 3),
         [
-            reply(share(IDS[0]), MissingReport(report_id=IDS[1]), share(IDS[2]), share(IDS[3])),
-            reply(
-                share(IDS[0], b"third"),
-                RejectedReport(report_id=IDS[1], reason=RejectReason.MALFORMED),
-                MissingReport(report_id=IDS[2]),
-                share(IDS[3]),
-            ),
+            reply(0, MISSING, 0, 0, shares=b"b0__b2__b3__"),
+            reply(0, MALFORMED, MISSING, 0, shares=b"c0__c3__"),
         ],
+        4,
     )
 
     assert found is not None
-    assert found.shares == {IDS[0]: (b"leader", b"helper", b"third"), IDS[3]: (b"leader", b"helper", b"helper")}
-    assert found.refused == {IDS[1]: RejectReason.MALFORMED, IDS[2]: RejectReason.MISSING_AT_PEER}
+    assert list(found.reasons) == [0, MALFORMED, MISSING, 0]
+    assert found.shares == (b"b0__b3__", b"c0__c3__")
+
+
+def test_a_verdict_of_the_first_helper_stays_and_says_more_than_missing() -> None:
+    invalid = RejectReason.INVALID_PROOF.value
+
+    found = survivors(proposal(0, 1), [reply(MISSING, MALFORMED), reply(invalid, invalid)], 4)
+
+    assert found is not None
+    assert list(found.reasons) == [invalid, MALFORMED]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [0, 1, 3, 2], [0, 1, 2, 2]])
 def test_a_reply_that_does_not_answer_line_by_line_is_none(order: list[int]) -> None:
-    assert survivors(PROPOSAL, [reply(*(share(IDS[index]) for index in order))]) is None
+    assert survivors(proposal(0, 1, 2, 3), [reply(*[0] * len(order), ids=order)], 4) is None
+
+
+def test_a_reply_with_shares_of_another_size_is_none() -> None:
+    assert survivors(proposal(0, 1), [reply(0, 0, shares=b"12345678")], 4) is not None
+    assert survivors(proposal(0, 1), [reply(0, 0, shares=b"123456")], 4) is None
 
 
 def test_any_other_content_is_another_request() -> None:
-    first, *rest = PROPOSAL.reports
-    others = [
-        BatchProposal(task_id=TASK, batch=0, reports=(*rest, first)),
-        BatchProposal(task_id=TASK, batch=0, reports=tuple(rest)),
-        BatchProposal(
-            task_id=TASK,
-            batch=0,
-            reports=(ProposedReport(report_id=IDS[0], public_share_digest=DIGEST, verifier_share=b"x"), *rest),
-        ),
-    ]
+    others = [proposal(1, 2, 3, 0), proposal(1, 2, 3), proposal(0, 1, 2, 3, share=b"x")]
     finishes = [
-        FinishBatch(task_id=TASK, batch=0, messages=messages)
-        for messages in (
-            (),
-            (VerifierMessage(report_id=IDS[0], message=b"ab"),),
-            (VerifierMessage(report_id=IDS[0], message=b"a"), VerifierMessage(report_id=IDS[1], message=b"b")),
-        )
+        FinishBatch(task_id=TASK, batch=0, report_ids=ids, messages=messages)
+        for ids, messages in ((b"", b""), (IDS[0], b"ab"), (IDS[0] + IDS[1], b"ab"))
     ]
 
-    assert len({proposal_digest(one) for one in [PROPOSAL, *others]}) == 4
+    assert len({proposal_digest(one) for one in [proposal(0, 1, 2, 3), *others]}) == 4
     assert len({finish_digest(one) for one in finishes}) == 3
 
 
-ANSWERS = st.one_of(
-    st.builds(PeerVerifierShare, report_id=st.sampled_from(IDS), verifier_share=st.binary(max_size=50)),
-    st.builds(MissingReport, report_id=st.sampled_from(IDS)),
-    st.builds(RejectedReport, report_id=st.sampled_from(IDS), reason=st.sampled_from(RejectReason)),
-)
-
-
-@given(st.lists(ANSWERS, max_size=20))
-def test_a_stored_reply_reads_back_as_it_was(answers: list[PeerVerifierShare | MissingReport | RejectedReport]) -> None:
-    original = reply(*answers)
+@given(st.binary(max_size=64), st.binary(max_size=20), st.binary(max_size=200))
+def test_a_stored_reply_reads_back_as_it_was(ids: bytes, reasons: bytes, shares: bytes) -> None:
+    original = BatchReply(task_id=TASK, batch=0, report_ids=ids, reasons=reasons, verifier_shares=shares)
 
     assert reply_from_bytes(TASK, 0, reply_bytes(original)) == original
 
 
 def test_a_damaged_stored_reply_is_noticed() -> None:
-    stored = reply_bytes(reply(share(IDS[0])))
+    stored = reply_bytes(reply(0))
 
     for damaged in (stored[:-1], stored + b"x"):
         with pytest.raises(DecodeError):
             reply_from_bytes(TASK, 0, damaged)
 
 
-@given(st.lists(st.sampled_from(IDS), unique=True))
-def test_a_stored_decision_reads_back_as_it_was(ids: list[ReportId]) -> None:
-    original = BatchDecision(task_id=TASK, batch=3, accepted=tuple(ids))
+def test_batches_hold_every_report_once_and_tell_no_order() -> None:
+    ids = ReportIds(b"".join((number * 7 % 10).to_bytes(16) for number in range(10)))
 
-    assert decision_from_bytes(TASK, 3, decision_bytes(original)) == original
+    batches = [positions_of_batch(ids, number, 4) for number in range(3)]
+
+    assert sorted(one for batch in batches for one in batch.tolist()) == list(range(10))
+    for batch in batches:
+        chosen = [ids.at(batch)[16 * at : 16 * at + 16] for at in range(len(batch))]
+        assert chosen == sorted(chosen)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(136, 256), (1024, 128), (3200, 40), (10**6, 1)])
-def test_batches_stay_near_128_kib(size: int, expected: int) -> None:
+def test_fields_of_a_column_are_picked_by_a_mask() -> None:
+    assert picked(b"aabbcc", np.array([True, False, True])) == b"aacc"
+    assert picked(b"", np.array([], dtype=np.bool_)) == b""
+
+
+@pytest.mark.parametrize(("size", "expected"), [(136, 512), (1024, 512), (3248, 322), (10**7, 1)])
+def test_batches_stay_below_a_mebibyte(size: int, expected: int) -> None:
     assert batch_size(size) == expected
 
 

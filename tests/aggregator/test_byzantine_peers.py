@@ -1,6 +1,7 @@
 """An aggregator that does not keep to the protocol: refused by name, and never a second set, draw or record."""
 
 import asyncio
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -10,31 +11,30 @@ from fleetcount_aggregator.memory_store import MemoryStore
 from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.publication import record_bytes
+from fleetcount_aggregator.set_sum import set_sum
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import ReportStatus, TaskChange, Verdict
-from fleetcount_aggregator.verification import open_verification
+from fleetcount_aggregator.store import BatchRow, Verdict
+from fleetcount_aggregator.verification import kept_seeds
+from fleetcount_aggregator.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.field import FIELD64
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
     BatchProposal,
+    BatchReply,
     CommitQuery,
     FinishBatch,
     FinishedRecord,
     InstallTask,
     NoisedShare,
     OpenQuery,
-    ProposedReport,
     RecordProposal,
     SealSet,
-    VerifierMessage,
 )
-from fleetcount_protocol.prio3 import VerifyState
 from fleetcount_protocol.release import commit_to, decode_record
 from fleetcount_protocol.set_digest import set_digest
 from fleetcount_protocol.task import Task
-from fleetcount_protocol.task_rules import prio3_for
 
 from tests.support.aggregators import Network, SimulatedCrashError, answer_all
 
@@ -63,9 +63,37 @@ async def refusal(call: object) -> PeerProblem:
     return caught.value.problem
 
 
-async def accepted(network: Network, task: Task) -> list[tuple[ReportId, Digest]]:
-    rows = await network.core(1).party.store.reports(task.task_id)
-    return [(row.report_id, row.public_share_digest) for row in rows if row.public_share_digest is not None]
+async def accepted(network: Network, task: Task) -> list[tuple[bytes, Digest]]:
+    """The reports accepted at the helper, ascending, with the digests of their public shares."""
+    store = network.core(1).party.store
+    ids = (await store.complete_reports(task.task_id)).ids
+    rows = await store.batches(task.task_id)
+    found = [
+        (ids.at(row.positions[place : place + 1]), Digest(row.share_digests[32 * place : 32 * place + 32]))
+        for row in rows
+        for place in range(len(row.positions))
+        if row.verdicts[place] in (Verdict.VERIFIED, Verdict.ACCEPTED)
+    ]
+    return sorted(found)
+
+
+def digest_of(items: Sequence[tuple[bytes, Digest]]) -> Digest:
+    return set_digest((ReportId(one), digest) for one, digest in items)
+
+
+def joined(items: Sequence[tuple[bytes, Digest]]) -> bytes:
+    return b"".join(one for one, _ in items)
+
+
+def proposed(task: Task, number: int, *items: tuple[bytes, Digest]) -> BatchProposal:
+    digests = b"".join(digest for _, digest in items)
+    return BatchProposal(
+        task_id=task.task_id,
+        batch=number,
+        report_ids=joined(items),
+        share_digests=digests,
+        verifier_shares=b"x" * len(items),
+    )
 
 
 async def sealed(network: Network, task: Task) -> Digest:
@@ -77,9 +105,7 @@ async def sealed(network: Network, task: Task) -> Digest:
 async def test_a_smaller_set_the_second_time_is_refused() -> None:
     network, task = await stopped_at("leader.after_helpers_sealed")
     items = await accepted(network, task)
-    smaller = SealSet(
-        task_id=task.task_id, accepted=tuple(one for one, _ in items[1:]), set_digest=set_digest(items[1:])
-    )
+    smaller = SealSet(task_id=task.task_id, accepted=joined(items[1:]), set_digest=digest_of(items[1:]))
 
     assert await refusal(network.core(1).helper.seal_set(ALPHA, smaller)) is PeerProblem.CONFLICT
 
@@ -87,15 +113,15 @@ async def test_a_smaller_set_the_second_time_is_refused() -> None:
 async def test_the_same_set_again_is_answered_again() -> None:
     network, task = await stopped_at("leader.after_helpers_sealed")
     items = await accepted(network, task)
-    same = SealSet(task_id=task.task_id, accepted=tuple(one for one, _ in items), set_digest=set_digest(items))
+    same = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
 
-    assert (await network.core(1).helper.seal_set(ALPHA, same)).set_digest == set_digest(items)
+    assert (await network.core(1).helper.seal_set(ALPHA, same)).set_digest == digest_of(items)
 
 
 async def test_a_set_below_the_minimum_is_aborted_by_the_helper_itself() -> None:
     network, task = await stopped_at("leader.after_seal")
     items = (await accepted(network, task))[:1]
-    tiny = SealSet(task_id=task.task_id, accepted=tuple(one for one, _ in items), set_digest=set_digest(items))
+    tiny = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
 
     assert await refusal(network.core(1).helper.seal_set(ALPHA, tiny)) is PeerProblem.TOO_FEW
     status = await network.core(1).helper.status(task.task_id)
@@ -105,16 +131,16 @@ async def test_a_set_below_the_minimum_is_aborted_by_the_helper_itself() -> None
 async def test_a_set_with_an_unknown_report_or_another_digest_is_refused() -> None:
     network, task = await stopped_at("leader.after_seal")
     items = await accepted(network, task)
-    ids = tuple(one for one, _ in items)
-    stranger = ReportId(b"\xff" * 16)
+    ids = joined(items)
     sets = [
-        SealSet(task_id=task.task_id, accepted=(*ids, stranger), set_digest=set_digest(items)),
+        SealSet(task_id=task.task_id, accepted=ids + b"\xff" * 16, set_digest=digest_of(items)),
+        SealSet(task_id=task.task_id, accepted=ids + ids[-16:], set_digest=digest_of(items)),
         SealSet(task_id=task.task_id, accepted=ids, set_digest=Digest(bytes(32))),
     ]
 
     problems = [await refusal(network.core(1).helper.seal_set(ALPHA, one)) for one in sets]
 
-    assert problems == [PeerProblem.DISAGREES] * 2
+    assert problems == [PeerProblem.DISAGREES] * 3
     assert (await network.core(1).helper.status(task.task_id)).set_digest is None
 
 
@@ -122,41 +148,55 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A leader finishes a batch while it seals a set without it: accepted behind the check, it would be in the sum."""
-    network, task = await stopped_at("leader.after_combine")
+    monkeypatch.setattr("fleetcount_aggregator.batch_rounds.batch_size", lambda _: 3)
+    network, task = await stopped_at("leader.after_batch")
     leader, helper = network.core(0).party, network.core(1)
-    rows = await leader.store.reports(task.task_id, status=ReportStatus.VERIFIED)
-    states = [open_verification(leader, task.task_id, row.report_id, row.verification).state for row in rows]
-    seeds = [VerifyState.decode(prio3_for(task), state).joint_rand_seed for state in states]
-    every = [VerifierMessage(report_id=row.report_id, message=seed) for row, seed in zip(rows, seeds, strict=True)]
-    first = rows[:-1]
-    await helper.party.store.apply(
-        TaskChange(
-            task_id=task.task_id,
-            required=frozenset({State.AGREEING}),
-            verdicts=tuple(Verdict(report_id=row.report_id, status=ReportStatus.ACCEPTED, batch=7) for row in first),
-        )
-    )
-    items = [(row.report_id, row.public_share_digest) for row in first if row.public_share_digest is not None]
-    finish = FinishBatch(task_id=task.task_id, batch=0, messages=(every[-1],))
-    read, racing = helper.party.store.reports, []
+    installed = leader.tasks[task.task_id]
+    await network.core(0).leader._batches.run(installed)
+    items = await accepted(network, task)
+    [_, second] = await helper.party.store.batches(task.task_id)
+    late = await reopened(network, task, second)
+    items = [item for item in items if item[0] not in late]
+    read, racing = helper.party.store.batches, []
 
-    async def reports(*arguments: Any, **options: Any) -> Any:
-        found = await read(*arguments, **options)
+    async def batches(task_id: TaskId) -> Any:
+        found = await read(task_id)
         if not racing:
-            racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, finish)))
+            racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, late[next(iter(late))])))
             for _ in range(50):
                 await asyncio.sleep(0)
         return found
 
-    monkeypatch.setattr(helper.party.store, "reports", reports)
-    seal = SealSet(task_id=task.task_id, accepted=tuple(one for one, _ in items), set_digest=set_digest(items))
+    monkeypatch.setattr(helper.party.store, "batches", batches)
+    seal = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
 
     await helper.helper.seal_set(ALPHA, seal)
 
     await asyncio.gather(*racing)
     assert racing
-    accepted_now = await read(task.task_id, status=ReportStatus.ACCEPTED)
-    assert {row.report_id for row in accepted_now} == set(seal.accepted)
+    in_sum = await helper.party.store.chosen(task.task_id)
+    ids = (await helper.party.store.complete_reports(task.task_id)).ids
+    assert in_sum is not None
+    assert sorted(ids.joined[16 * at : 16 * at + 16] for at, one in enumerate(in_sum) if one) == [
+        one for one, _ in items
+    ]
+    total = await set_sum(helper.party, helper.party.tasks[task.task_id])
+    positions = ids.find(joined(items))
+    source = (await helper.party.store.complete_reports(task.task_id)).source(positions)
+    expected = sum_reports(helper.party.tasks[task.task_id].setting, source)
+    assert FIELD64.encode_vector(total) == expected
+
+
+async def reopened(network: Network, task: Task, row: BatchRow) -> dict[bytes, FinishBatch]:
+    """Make a finished batch of the helper one that is only proposed; return the messages that finish it, by report."""
+    helper = network.core(1).party
+    seeds = kept_seeds(helper, helper.tasks[task.task_id], row)
+    memory = network.seats[1].memory
+    memory._steps.pop((task.task_id, f"finish/{row.number}"))
+    memory._batches[task.task_id][row.number] = replace(row, verdicts=bytes(len(row.verdicts)))
+    ids = (await helper.store.complete_reports(task.task_id)).ids.at(row.positions)
+    finish = FinishBatch(task_id=task.task_id, batch=row.number, report_ids=ids, messages=seeds)
+    return {ids[16 * at : 16 * at + 16]: finish for at in range(len(row.positions))}
 
 
 async def test_only_the_aggregators_of_a_task_see_its_status() -> None:
@@ -173,7 +213,7 @@ async def test_a_proposal_before_the_windows_close_is_refused_and_closes_nothing
     await network.start_all()
     task = await network.ask(values=4)
     await network.advance_to(task.round_two_closes - 1)
-    proposal = BatchProposal(task_id=task.task_id, batch=0, reports=())
+    proposal = proposed(task, 0)
 
     assert await refusal(network.core(1).helper.propose_batch(ALPHA, proposal)) is PeerProblem.NOT_YET
     assert (await network.core(1).helper.status(task.task_id)).state in (State.ANNOUNCED, State.COLLECTING)
@@ -181,39 +221,117 @@ async def test_a_proposal_before_the_windows_close_is_refused_and_closes_nothing
 
 async def test_another_proposal_under_the_same_number_is_refused() -> None:
     network, task = await stopped_at("leader.after_proposals")
-    other = BatchProposal(task_id=task.task_id, batch=0, reports=())
+    other = proposed(task, 0)
 
     assert await refusal(network.core(1).helper.propose_batch(ALPHA, other)) is PeerProblem.CONFLICT
 
 
 async def test_a_report_in_a_second_batch_is_refused() -> None:
     network, task = await stopped_at("leader.after_proposals")
-    [row, *_] = await network.core(1).party.store.reports(task.task_id)
-    assert row.public_share_digest is not None
-    report = ProposedReport(report_id=row.report_id, public_share_digest=row.public_share_digest, verifier_share=b"x")
-    again = BatchProposal(task_id=task.task_id, batch=7, reports=(report,))
+    [first, *_] = await accepted(network, task)
+    again = proposed(task, 7, first)
 
     assert await refusal(network.core(1).helper.propose_batch(ALPHA, again)) is PeerProblem.CONFLICT
 
 
+async def test_a_leader_that_gives_up_and_asks_again_finds_the_work_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification may take longer than a call: were it begun anew each time, it would never end."""
+    network, task = await stopped_at("leader.after_close")
+    helper = network.core(1)
+    begun, gate = [], asyncio.Event()
+    run = helper.party.workers.run
+
+    async def slow(*arguments: Any) -> Any:
+        begun.append(arguments)
+        await gate.wait()
+        return await run(*arguments)
+
+    monkeypatch.setattr(helper.party.workers, "run", slow)
+    ids = (await helper.party.store.complete_reports(task.task_id)).ids.joined
+    request = BatchProposal(
+        task_id=task.task_id, batch=0, report_ids=ids, share_digests=bytes(2 * len(ids)), verifier_shares=ids
+    )
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await helper.helper.propose_batch(ALPHA, request)
+    other = replace(request, share_digests=b"x" * (2 * len(ids)))
+    waiting = [asyncio.create_task(helper.helper.propose_batch(ALPHA, one)) for one in (request, other)]
+    await asyncio.sleep(0)
+    gate.set()
+
+    reply, refused = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert len(begun) == 1
+    assert isinstance(reply, BatchReply)
+    assert reply.report_ids == ids
+    assert isinstance(refused, PeerRefusalError)
+    assert refused.problem is PeerProblem.CONFLICT
+
+
+async def test_too_many_batches_at_once_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.helper_batches._MOST_RUNNING", 1)
+    network, task = await stopped_at("leader.after_close")
+    requests = [proposed(task, number, (bytes((number,)) * 16, Digest(bytes(32)))) for number in (1, 2)]
+
+    answers = await asyncio.gather(
+        *(network.core(1).helper.propose_batch(ALPHA, one) for one in requests), return_exceptions=True
+    )
+
+    assert isinstance(answers[0], BatchReply)
+    assert isinstance(answers[1], PeerRefusalError)
+    assert answers[1].problem is PeerProblem.BUSY
+    assert isinstance(await network.core(1).helper.propose_batch(ALPHA, requests[1]), BatchReply)
+
+
+async def test_a_commitment_asked_for_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun anew at every call, a sum that takes longer than a call would never be there."""
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    helper, query = network.core(1).helper, CommitQuery(task_id=task.task_id, set_digest=await sealed(network, task))
+    begun, gate = [], asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        begun.append(arguments)
+        await gate.wait()
+        return await set_sum(*arguments)
+
+    monkeypatch.setattr("fleetcount_aggregator.release.set_sum", slow)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await helper.commit(ALPHA, query)
+    gate.set()
+    made = await asyncio.gather(helper.commit(ALPHA, query), helper.commit(ALPHA, query))
+
+    assert made[0] == made[1]
+    assert len(begun) == 1
+
+
 async def test_messages_for_reports_outside_the_batch_are_refused() -> None:
     network, task = await stopped_at("leader.after_combine")
-    stranger = VerifierMessage(report_id=ReportId(bytes(16)), message=bytes(32))
-    request = FinishBatch(task_id=task.task_id, batch=0, messages=(stranger,))
+    request = FinishBatch(task_id=task.task_id, batch=0, report_ids=bytes(16), messages=bytes(32))
+
+    assert await refusal(network.core(1).helper.finish_batch(ALPHA, request)) is PeerProblem.MALFORMED
+
+
+@pytest.mark.parametrize("size", [0, 31, 64])
+async def test_messages_of_another_size_are_refused(size: int) -> None:
+    """Not compared by their first bytes with what they should be."""
+    network, task = await stopped_at("leader.after_combine")
+    ids = joined(await accepted(network, task))
+    request = FinishBatch(task_id=task.task_id, batch=0, report_ids=ids, messages=bytes(size * len(ids) // 16))
 
     assert await refusal(network.core(1).helper.finish_batch(ALPHA, request)) is PeerProblem.MALFORMED
 
 
 async def test_a_wrong_verifier_message_is_not_accepted() -> None:
     network, task = await stopped_at("leader.after_combine")
-    rows = await network.core(1).party.store.reports(task.task_id)
-    wrong = tuple(VerifierMessage(report_id=row.report_id, message=bytes(32)) for row in rows)
+    ids = joined(await accepted(network, task))
+    wrong = FinishBatch(task_id=task.task_id, batch=0, report_ids=ids, messages=bytes(2 * len(ids)))
 
-    decision = await network.core(1).helper.finish_batch(
-        ALPHA, FinishBatch(task_id=task.task_id, batch=0, messages=wrong)
-    )
+    decision = await network.core(1).helper.finish_batch(ALPHA, wrong)
 
-    assert decision.accepted == ()
+    assert decision.accepted == b""
 
 
 @pytest.mark.parametrize("caller", [BETA, GAMMA])
@@ -221,9 +339,9 @@ async def test_only_the_leader_drives(caller: AggregatorId) -> None:
     network, task = await stopped_at("leader.after_helpers_sealed", count=3)
     helper, digest = network.core(1).helper, await sealed(network, task)
     calls = [
-        helper.propose_batch(caller, BatchProposal(task_id=task.task_id, batch=0, reports=())),
-        helper.finish_batch(caller, FinishBatch(task_id=task.task_id, batch=0, messages=())),
-        helper.seal_set(caller, SealSet(task_id=task.task_id, accepted=(), set_digest=digest)),
+        helper.propose_batch(caller, proposed(task, 0)),
+        helper.finish_batch(caller, FinishBatch(task_id=task.task_id, batch=0, report_ids=b"", messages=b"")),
+        helper.seal_set(caller, SealSet(task_id=task.task_id, accepted=b"", set_digest=digest)),
         helper.commit(caller, CommitQuery(task_id=task.task_id, set_digest=digest)),
         helper.abort(caller, AbortTask(task_id=task.task_id, reason="because")),
         helper.install_task(caller, InstallTask(signed_task=network.task()[0], verify_key=bytes(range(32)))),

@@ -82,6 +82,65 @@ async def test_crashes_on_both_sides_resume_to_the_same_release(
     await network.stop_all()
 
 
+BATCH_POINTS = [
+    ("verification.before_store", 0),
+    ("leader.after_proposals", 0),
+    ("leader.after_combine", 0),
+    ("leader.after_finish", 0),
+    ("leader.after_batch", 0),
+    ("verification.before_store", 1),
+    ("helper.before_propose_store", 1),
+    ("helper.after_propose_store", 1),
+    ("helper.before_finish_store", 1),
+    ("helper.after_finish_store", 1),
+]
+
+
+@pytest.mark.parametrize(("failpoint", "side"), BATCH_POINTS, ids=[f"{name}-{side}" for name, side in BATCH_POINTS])
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_crash_between_batches_under_way_resumes_to_the_same_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failpoint: str, side: int, size: int
+) -> None:
+    """All batches are under way at once; the leader goes on with those it has not decided, under their numbers."""
+    monkeypatch.setattr("fleetcount_aggregator.batch_rounds.batch_size", lambda _: size)
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(side)
+    await network.start(side, failpoint)
+    await answer_all(network, task, COINS)
+    await network.stop(1 - side)
+    await network.start(1 - side)
+
+    await network.run_to_the_end(task)
+
+    assert failpoint_was_hit(network, side)
+    assert await outcome(network, task) == DIFFERENCE
+    assert [await network.core(p).party.store.rejections(task.task_id) for p in range(2)] == [{}, {}]
+    await network.stop_all()
+
+
+async def test_batches_of_another_size_after_a_restart_are_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new version may choose another size: a task goes on with the one it began with."""
+    monkeypatch.setattr("fleetcount_aggregator.batch_rounds.batch_size", lambda _: 2)
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(0)
+    await network.start(0, "leader.after_batch")
+    await answer_all(network, task, COINS)
+    await network.advance_to(task.round_two_closes)
+    await network.look_after_all()
+    monkeypatch.setattr("fleetcount_aggregator.batch_rounds.batch_size", lambda _: 3)
+
+    await network.run_to_the_end(task)
+
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
 async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_record(tmp_path: Path) -> None:
     """A record bears a time: built anew after the restart it would be another one, which no helper may sign."""
     network = Network(2, directory=tmp_path)

@@ -197,6 +197,7 @@ async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypa
     monkeypatch.setattr(store, "add_instalments", broken)
 
     assert reason(answer) is RejectReason.BUSY
+    assert await store.rejections(task.task_id) == {}, "the same bytes come again"
     with pytest.raises(StoreError):
         await device.send(device.first(0))
 

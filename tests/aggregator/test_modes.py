@@ -207,8 +207,11 @@ async def test_shares_are_forgotten_after_the_release(tmp_path: Path) -> None:
     await release(network, task)
 
     for position in range(2):
-        rows = await network.core(position).party.store.reports(task.task_id)
-        assert [row.verification for row in rows] == [b"", b""]
+        store = network.core(position).party.store
+        assert not await store.batches(task.task_id)
+        assert len((await store.complete_reports(task.task_id)).ids) == 0
+    assert not list(tmp_path.glob("*.log")), "the share parts"
+    assert len(list(tmp_path.glob("*.digests"))) == 2
     await network.stop_all()
 
 

@@ -1,17 +1,21 @@
 """Lost requests, lost replies and silent parties: the same release later, or one public abort everywhere."""
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
+from fleetcount_aggregator.at_rest import report_log_key
+from fleetcount_aggregator.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import ReportStatus, Verdict
+from fleetcount_aggregator.store import Verdict
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.messages import FinishBatch
+from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task import Task
 
-from tests.support.aggregators import Network, answer_all
+from tests.support.aggregators import Network, TestDevice, answer_all
 
 COINS = [(0, 1), (2, 2), (0, 3)]
 DIFFERENCE = [1, 0, 1, 0]
@@ -219,18 +223,81 @@ async def test_a_task_is_installed_late_at_a_helper_that_was_down() -> None:
 async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     network, task = await ready(3)
     helper = network.core(2).helper
-    honest = helper._finish
+    honest = helper._batches._judge
 
-    async def without_the_first(request: FinishBatch) -> list[Verdict]:
-        first, *rest = await honest(request)
-        refused = Verdict(report_id=first.report_id, status=ReportStatus.REFUSED, reason=RejectReason.INVALID_PROOF)
-        return [refused, *rest]
+    def without_the_first(*arguments: Any) -> bytes:
+        return bytes((Verdict.DROPPED,)) + honest(*arguments)[1:]
 
-    monkeypatch.setattr(helper, "_finish", without_the_first)
+    monkeypatch.setattr(helper._batches, "_judge", without_the_first)
+    sets: list[bytes | None] = []
+
+    async def look(position: int) -> None:
+        sets.append(await network.core(position).party.store.chosen(task.task_id))
+
+    for position in range(3):
+        purge = network.core(position).party.store.purge
+
+        async def looking(task_id: TaskId, position: int = position, purge: Any = purge) -> None:
+            await look(position)
+            await purge(task_id)
+
+        monkeypatch.setattr(network.core(position).party.store, "purge", looking)
 
     await network.run_to_the_end(task)
 
     assert await states(network, task) == [(State.RELEASED, "")] * 3
-    for core in (network.core(position) for position in range(3)):
-        rows = await core.party.store.reports(task.task_id)
-        assert [row.status for row in rows] == [ReportStatus.REFUSED, ReportStatus.ACCEPTED, ReportStatus.ACCEPTED]
+    assert [None if one is None else one.count(1) for one in sets] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_other(tmp_path: Path, side: int) -> None:
+    """Bits rot while the log waits: the report is out everywhere, counted by name where it lay."""
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    await network.stop(side)
+    name = network.seats[side].aggregator_id
+    [log] = tmp_path.glob(f"{name}.*.log")
+    data = bytearray(log.read_bytes())
+    log_key = report_log_key(network.seats[side].signing_key)
+    first = FrameHead.decode(bytes(data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES]), log_key)
+    assert first is not None
+    data[FILE_HEADER_BYTES + first.part_at(0)] ^= 1
+    log.write_bytes(data)
+    await network.start(side)
+
+    await network.run_to_the_end(task)
+
+    assert await states(network, task) == [(State.RELEASED, "")] * 2
+    answer = await network.core(0).service.release(task.task_id)
+    assert [cell.raw for cell in decode_record(answer.record).cells] == [0, 0, 1, 0], "all but the first device"
+    counts = [await network.core(position).party.store.rejections(task.task_id) for position in range(2)]
+    expected = {RejectReason.MALFORMED: 1}
+    assert counts[side] == expected
+    assert sum(counts[1 - side].values()) == 1
+    await network.stop_all()
+
+
+@pytest.mark.parametrize("size", [1, 512])
+async def test_a_batch_the_helper_has_nothing_of_is_out_and_the_others_count(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.batch_rounds.batch_size", lambda _: size)
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    device = TestDevice(network, task, 50)
+    await network.advance_to(task.round_one_opens)
+    await device.open_sessions()
+    await device.send(device.first(0), to=[0])
+    await answer_all(network, task, COINS)
+    await device.send(device.second(0, 4), to=[0])
+
+    await network.run_to_the_end(task)
+
+    assert await states(network, task) == [(State.RELEASED, "")] * 2
+    answer = await network.core(0).service.release(task.task_id)
+    assert [cell.raw for cell in decode_record(answer.record).cells] == DIFFERENCE
+    counts = [await network.core(position).party.store.rejections(task.task_id) for position in range(2)]
+    assert counts == [{RejectReason.MISSING_AT_PEER: 1}, {}]

@@ -1,24 +1,27 @@
 """The rules every store keeps, in memory and on disk alike."""
 
 import asyncio
+import errno
 import os
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from fleetcount_aggregator.memory_store import MemoryStore
+from fleetcount_aggregator.report_index import CompleteRows, ReportIndex
 from fleetcount_aggregator.sqlite_schema import SCHEMA_VERSION
 from fleetcount_aggregator.sqlite_store import QUEUE_LENGTH, SqliteStore
 from fleetcount_aggregator.states import State, StateConflictError
 from fleetcount_aggregator.store import (
-    PAGE,
+    BatchRow,
     InstalmentRow,
     LedgerRow,
     Outcome,
-    ReportStatus,
     SessionRow,
     Step,
     Store,
@@ -32,15 +35,21 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 
 TASK = TaskId(b"t" * 32)
+LOG_KEY = bytes(range(32))
 OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
+CLOSE = TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "store.db")
+    opened: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path)
     await opened.install(task_row())
     yield opened
     await opened.close()
+
+
+def open_store(directory: Path) -> SqliteStore:
+    return SqliteStore.open(directory / "store.db", LOG_KEY)
 
 
 def task_row(task_id: TaskId = TASK, state: State = State.COLLECTING) -> TaskRow:
@@ -54,11 +63,10 @@ def instalment(number: int, round_number: int = 1, device: int | None = None, co
         task_id=TASK,
         report_id=ReportId(number.to_bytes(16)),
         round=round_number,
-        session_id=SessionId(bytes(16)),
         certificate=Digest((number if device is None else device).to_bytes(32)),
         digest=Digest(bytes((round_number, content)) + bytes(30)),
-        public_share=b"public" if round_number == 2 else b"",
-        ciphertext=b"sealed part %d" % round_number,
+        public_share=b"public share %2d" % number if round_number == 2 else b"",
+        part=b"part %d of %2d" % (round_number, number),
         expected=2,
     )
 
@@ -90,7 +98,7 @@ async def test_a_device_has_one_report_a_task(store: Store) -> None:
     outcomes = await store.add_instalments([instalment(2, device=5)])
 
     assert outcomes == [Outcome.SECOND_REPORT]
-    assert await store.report(TASK, ReportId((2).to_bytes(16))) is None
+    assert await store.instalment_digest(TASK, ReportId((2).to_bytes(16)), 1) is None
 
 
 async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
@@ -103,17 +111,20 @@ async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
 
 async def test_rounds_may_arrive_in_any_order(store: Store) -> None:
     await store.add_instalments([instalment(1, 2)])
-    assert not await store.complete_reports(TASK, 10)
+    assert len((await store.complete_reports(TASK)).ids) == 0
 
     await store.add_instalments([instalment(1, 1)])
 
-    [report] = await store.complete_reports(TASK, 10)
-    assert [part.round for part in report.instalments] == [1, 2]
+    reports = await store.complete_reports(TASK)
+    loaded = reports.source(np.array([0])).load()
+    assert loaded.batch.nonces == (1).to_bytes(16)
+    assert bytes(loaded.batch.input_shares) == b"part 1 of  1part 2 of  1"
+    assert loaded.batch.public_shares == b"public share  1"
 
 
 async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -> None:
     await store.add_instalments([instalment(1)])
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING))
+    await store.apply(CLOSE)
 
     outcomes = await store.add_instalments([instalment(1), instalment(2)])
 
@@ -130,10 +141,10 @@ async def test_closing_counts_half_pairs(store: Store) -> None:
     await complete(store, 1)
     await store.add_instalments([instalment(2), instalment(3, 2)])
 
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING, refuse_incomplete=True))
+    await store.apply(CLOSE)
 
     assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: 2}
-    assert [row.report_id[-1] for row in await store.reports(TASK, status=ReportStatus.REFUSED)] == [2, 3]
+    assert (await store.complete_reports(TASK)).ids.joined == (1).to_bytes(16)
 
 
 async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> None:
@@ -179,46 +190,65 @@ async def test_nothing_moves_backwards_or_skips(store: Store, new: State) -> Non
         await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=new))
 
 
-async def test_a_refused_report_stays_refused_and_is_counted_once(store: Store) -> None:
-    await complete(store, 1)
-    report_id = ReportId((1).to_bytes(16))
-    refusal = Verdict(report_id=report_id, status=ReportStatus.REFUSED, reason=RejectReason.INVALID_PROOF)
-
-    for verdict in (refusal, Verdict(report_id=report_id, status=ReportStatus.ACCEPTED), refusal):
-        await store.apply(TaskChange(task_id=TASK, required=OPEN, verdicts=(verdict,)))
-
-    row = await store.report(TASK, report_id)
-    assert row is not None
-    assert (row.status, row.reason) == (ReportStatus.REFUSED, RejectReason.INVALID_PROOF)
-    assert await store.rejections(TASK) == {RejectReason.INVALID_PROOF: 1}
-
-
-async def test_a_verdict_leaves_what_it_does_not_name(store: Store) -> None:
-    await complete(store, 1)
-    report_id = ReportId((1).to_bytes(16))
-    share = Digest(b"s" * 32)
-    steps = (
-        Verdict(report_id=report_id, status=ReportStatus.VERIFIED, public_share_digest=share, verification=b"blob"),
-        Verdict(report_id=report_id, status=ReportStatus.VERIFIED, batch=4),
-        Verdict(report_id=report_id, status=ReportStatus.ACCEPTED),
+def batch(number: int = 0, verdicts: bytes = bytes(3)) -> BatchRow:
+    return BatchRow(
+        number=number,
+        positions=np.array([2, 0, 70_000]),
+        verdicts=verdicts,
+        share_digests=bytes(range(96)),
+        kept=b"sealed",
     )
 
-    for verdict in steps:
-        await store.apply(TaskChange(task_id=TASK, required=OPEN, verdicts=(verdict,)))
 
-    [row] = await store.reports(TASK, status=ReportStatus.ACCEPTED, batch=4)
-    assert (row.public_share_digest, row.verification) == (share, b"blob")
+def fields(row: BatchRow) -> tuple[object, ...]:
+    return (row.number, row.positions.tolist(), row.verdicts, row.share_digests, row.kept)
 
 
-async def test_reports_come_by_id_a_page_at_a_time(store: Store) -> None:
-    numbers = range(1, PAGE + 11)
-    await complete(store, *reversed(numbers))
+async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store: Store) -> None:
+    first, second = batch(3), batch(3, verdicts=bytes((Verdict.ACCEPTED, Verdict.DROPPED, Verdict.REFUSED)))
+    steps = [Step(name=name, request=b"", answer=b"", passing=True) for name in ("propose/3", "finish/3")]
 
-    first = await store.reports(TASK, status=ReportStatus.COMPLETE)
-    rest = await store.reports(TASK, status=ReportStatus.COMPLETE, after=first[-1].report_id)
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=first))
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=second))
+    row = await store.batch(TASK, 3)
+    assert row is not None
+    assert fields(row) == fields(first)
 
-    assert [int.from_bytes(row.report_id) for row in (*first, *rest)] == list(numbers)
-    assert len(first) == PAGE
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[1], batch=second))
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch(1)))
+    assert [fields(one) for one in await store.batches(TASK)] == [fields(batch(1)), fields(second)]
+    assert await store.batch(TASK, 2) is None
+
+
+async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(store: Store) -> None:
+    numbers = [7, 3, 9, 1]
+    await complete(store, *numbers)
+    await store.add_instalments([instalment(50)])
+    await store.apply(CLOSE)
+
+    reports = await store.complete_reports(TASK)
+
+    assert reports.ids.joined == b"".join(number.to_bytes(16) for number in numbers)
+    assert reports.ids.find((9).to_bytes(16) + (50).to_bytes(16)).tolist() == [2, -1]
+    loaded = reports.source(np.array([2, 0])).load()
+    assert bytes(loaded.batch.input_shares) == b"part 1 of  9part 2 of  9part 1 of  7part 2 of  7"
+    assert loaded.batch.public_shares == b"public share  9public share  7"
+    assert loaded.damaged == ()
+
+
+async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:
+    await complete(store, 1, 2, 3)
+    await store.apply(CLOSE)
+    change = TaskChange(
+        task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.VERIFYING, chosen=bytes((1, 0, 1))
+    )
+
+    assert await store.chosen(TASK) is None
+    await store.apply(change)
+    assert await store.chosen(TASK) == bytes((1, 0, 1))
+
+    await store.purge(TASK)
+    assert await store.chosen(TASK) is None
 
 
 async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Store) -> None:
@@ -227,6 +257,7 @@ async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Sto
     await store.add_session(replace(row, request=b"other"))
 
     assert await store.session(row.session_id) == row
+    assert await store.sessions([SessionId(b"u" * 16), row.session_id]) == [row]
     assert await store.sessions_of(row.certificate, 99) == 1
     assert await store.sessions_of(row.certificate, 100) == 0
 
@@ -261,18 +292,38 @@ async def test_a_mark_never_falls(store: Store) -> None:
     assert await store.marks() == {AggregatorId("beta"): 7}
 
 
-async def test_purging_keeps_digests_and_forgets_shares(store: Store) -> None:
-    await complete(store, 1)
-    report_id = ReportId((1).to_bytes(16))
-    verdict = Verdict(report_id=report_id, status=ReportStatus.VERIFIED, verification=b"secret")
-    await store.apply(TaskChange(task_id=TASK, required=OPEN, verdicts=(verdict,)))
+async def end(store: Store) -> None:
+    """Close the task and abort it."""
+    await store.apply(CLOSE)
+    change = TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.ABORTED, abort_reason="x")
+    await store.apply(change)
 
-    await store.purge(TASK)
 
-    row = await store.report(TASK, report_id)
-    assert row is not None
-    assert row.verification == b""
-    assert await store.add_instalments([instalment(1)]) == [Outcome.SAME]
+async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
+    await complete(store, 1, 2)
+    kept, passing = (
+        Step(name=name, request=b"", answer=b"a", passing=name == "finish/0") for name in ("set", "finish/0")
+    )
+    for step in (kept, passing):
+        await store.apply(TaskChange(task_id=TASK, required=OPEN, step=step, batch=batch()))
+    await end(store)
+
+    for _ in range(2):
+        await store.purge(TASK)
+
+    assert not await store.batches(TASK)
+    assert (await store.step(TASK, "set"), await store.step(TASK, "finish/0")) == (kept, None)
+    assert len((await store.complete_reports(TASK)).ids) == 0
+    again = [instalment(1), instalment(2, 2), instalment(2, content=9), instalment(1, device=5), instalment(3)]
+    assert await store.add_instalments(again) == [
+        Outcome.SAME,
+        Outcome.SAME,
+        Outcome.OTHER_BYTES,
+        Outcome.OTHER_BYTES,
+        Outcome.CLOSED,
+    ]
+    assert await store.instalment_digest(TASK, instalment(2).report_id, 2) == instalment(2, 2).digest
+    assert await store.instalment_digest(TASK, instalment(3).report_id, 2) is None
 
 
 async def test_rejections_add_up(store: Store) -> None:
@@ -288,36 +339,172 @@ async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> Non
     assert sorted(one[0].value for one in outcomes) == ["same"] * 31 + ["stored"]
 
 
+async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> None:
+    """What is promised while the task closes is there when it has closed: it is counted, here as half a pair."""
+    writes = [store.add_instalments([instalment(n)]) for n in range(1, 41)]
+    results = await asyncio.gather(*writes[:20], store.apply(CLOSE), *writes[20:])
+
+    stored = sum(one == [Outcome.STORED] for one in results)
+    assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: stored}
+    assert await store.add_instalments([instalment(99)]) == [Outcome.CLOSED]
+
+
 # What only a file has.
 
 
 async def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    store = SqliteStore.open(path)
+    store = open_store(tmp_path)
     await store.install(task_row())
     await complete(store, 1, 2)
     await store.close()
 
-    again = SqliteStore.open(path)
+    again = open_store(tmp_path)
 
-    assert len(await again.complete_reports(TASK, 10)) == 2
+    assert len((await again.complete_reports(TASK)).ids) == 2
+    assert await again.add_instalments([instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.STORED]
     await again.close()
 
 
+async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    for number in (5, 3, 8):
+        await complete(store, number)
+    await store.apply(CLOSE)
+    before = (await store.complete_reports(TASK)).ids.joined
+    await store.close()
+
+    again = open_store(tmp_path)
+
+    assert (await again.complete_reports(TASK)).ids.joined == before
+    await again.close()
+
+
+async def test_a_closed_log_that_is_shorter_or_gone_stops_the_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(CLOSE)
+    await store.close()
+    [log] = tmp_path.glob("*.log")
+    data = log.read_bytes()
+
+    for damage in (lambda: log.write_bytes(data[:-1]), log.unlink):
+        damage()
+        with pytest.raises(StoreError, match="intake closed with"):
+            open_store(tmp_path)
+
+    log.write_bytes(data)
+    await open_store(tmp_path).close()
+
+
+async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every proposal asks for closing: at a million reports and two thousand proposals that was minutes."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(CLOSE)
+    await store.complete_reports(TASK)
+    honest, calls = ReportIndex.complete, []
+
+    def counted(index: ReportIndex) -> CompleteRows:
+        calls.append(index)
+        return honest(index)
+
+    monkeypatch.setattr(ReportIndex, "complete", counted)
+    for _ in range(3):
+        with pytest.raises(StateConflictError):
+            await store.apply(CLOSE)
+        await store.complete_reports(TASK)
+
+    assert not calls
+    await store.close()
+
+
+async def test_another_signing_key_opens_no_store(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    await store.close()
+
+    with pytest.raises(StoreError, match="another signing key"):
+        SqliteStore.open(tmp_path / "store.db", bytes(32))
+
+
+async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    """Ended, and the process died before its shares were deleted."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
+    await end(store)
+    await store.close()
+    assert list(tmp_path.glob("*.log"))
+
+    again = open_store(tmp_path)
+
+    assert not list(tmp_path.glob("*.log"))
+    assert not await again.batches(TASK)
+    assert await again.add_instalments([instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.CLOSED]
+    await again.close()
+
+
+async def test_a_full_disk_fails_the_group_and_later_writes_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.add_instalments([instalment(1)])
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    results = await asyncio.gather(
+        store.add_instalments([instalment(1)]),
+        store.add_instalments([instalment(2), instalment(1, 2)]),
+        store.count_rejections(TASK, {RejectReason.TOO_LATE: 1}),
+        return_exceptions=True,
+    )
+    monkeypatch.undo()
+
+    assert isinstance(results[1], StoreError)
+    assert results[2] is None, "what does not go into the log is none of its business"
+    assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
+    assert await store.add_instalments([instalment(2), instalment(1, 2)]) == [Outcome.STORED] * 2
+    await store.close()
+
+
+async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
+    other = TaskId(b"u" * 32)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.install(task_row(other))
+
+    rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
+    assert await store.add_instalments(rows) == [Outcome.STORED] * 3
+    await end(store)
+    await store.purge(TASK)
+
+    assert await store.add_instalments([rows[1]]) == [Outcome.SAME]
+    assert [path.name for path in tmp_path.glob("*.log")] == [f"store.{other.hex()}.log"]
+    await store.close()
+
+
 async def test_a_second_store_on_the_same_file_is_refused(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "store.db")
+    store = open_store(tmp_path)
 
     with pytest.raises(StoreError, match="locked"):
-        SqliteStore.open(tmp_path / "store.db")
+        open_store(tmp_path)
 
     await store.close()
-    await SqliteStore.open(tmp_path / "store.db").close()
+    await open_store(tmp_path).close()
 
 
 async def test_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
     previous = os.umask(0)
     try:
-        store = SqliteStore.open(tmp_path / "store.db")
+        store = open_store(tmp_path)
     finally:
         os.umask(previous)
     await store.install(task_row())
@@ -347,18 +534,18 @@ def _no_database(path: Path) -> None:
 @pytest.mark.parametrize("damage", [_unknown_schema, _other_database, _no_database])
 async def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     path = tmp_path / "store.db"
-    await SqliteStore.open(path).close()
+    await open_store(tmp_path).close()
     damage(path)
     before = path.read_bytes()
 
     with pytest.raises(StoreError):
-        SqliteStore.open(path)
+        open_store(tmp_path)
 
     assert path.read_bytes() == before
 
 
 async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "store.db")
+    store = open_store(tmp_path)
     await store.install(task_row())
     bad = TaskChange(task_id=TaskId(b"u" * 32), required=OPEN)
 
@@ -376,7 +563,7 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
 
 async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path: Path) -> None:
     """The writer is one thread: if it died, every later write would wait for ever."""
-    store = SqliteStore.open(tmp_path / "store.db")
+    store = open_store(tmp_path)
     await store.install(task_row())
 
     async with asyncio.timeout(5):
@@ -394,20 +581,53 @@ async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path
     await store.close()
 
 
-async def test_concurrent_writes_share_commits(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "store.db")
+class FailingWriter:
+    """A connection on a disk that fails `left` statements of some kinds."""
+
+    def __init__(self, honest: sqlite3.Connection, failing: tuple[str, ...], left: int) -> None:
+        self._honest, self._failing, self._left = honest, failing, left
+
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+        if statement in self._failing and self._left:
+            self._left -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._honest.execute(statement, *arguments)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._honest, name)
+
+
+async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
     await store.install(task_row())
-    commits: list[str] = []
-    store._writer.set_trace_callback(lambda text: commits.append(text) if text == "COMMIT" else None)
+    monkeypatch.setattr(store, "_writer", FailingWriter(store._writer, ("COMMIT", "ROLLBACK"), 2))
+
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            with pytest.raises(StoreError, match="could not commit"):
+                await store.remember_mark(AggregatorId("beta"), 3)
+        await store.remember_mark(AggregatorId("beta"), 4)
+
+    assert await store.marks() == {AggregatorId("beta"): 4}
+    await store.close()
+
+
+async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    synced, sync = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(sync(descriptor)))
 
     await asyncio.gather(*(store.add_instalments([instalment(n)]) for n in range(1, 201)))
 
-    assert len(commits) < 20
+    assert 0 < len(synced) < 20
     await store.close()
 
 
 async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "store.db")
+    store = open_store(tmp_path)
     await store.install(task_row())
 
     outcomes = await asyncio.gather(
@@ -418,8 +638,22 @@ async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.sqlite_store.QUEUE_BYTES", 1000)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
+
+    outcomes = await asyncio.gather(*(store.add_instalments([row]) for row in rows), return_exceptions=True)
+    later = await store.add_instalments([replace(instalment(30), part=bytes(5000))])
+
+    assert any(isinstance(one, StoreBusyError) for one in outcomes)
+    assert outcomes[0] == later == [Outcome.STORED]
+    await store.close()
+
+
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "store.db")
+    store = open_store(tmp_path)
     await store.close()
 
     with pytest.raises(StoreError, match="closed"):

@@ -3,6 +3,7 @@
 Real cryptography throughout; what a test may replace is the clock, the noise, the network and the stores.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
+from fleetcount_aggregator.at_rest import report_log_key
 from fleetcount_aggregator.failpoints import Failpoints
 from fleetcount_aggregator.helper import Helper
 from fleetcount_aggregator.installation import install, load_tasks
@@ -24,7 +26,7 @@ from fleetcount_aggregator.party import Identity, Limits, Party
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.sqlite_store import SqliteStore
 from fleetcount_aggregator.states import FINAL_STATES
-from fleetcount_aggregator.store import Store
+from fleetcount_aggregator.store import Store, StoreError
 from fleetcount_aggregator.workers import InlineWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -95,7 +97,9 @@ class Seat:
         return self.aggregator.aggregator_id
 
     def open_store(self) -> Store:
-        return self.memory if self.store_path is None else SqliteStore.open(self.store_path)
+        if self.store_path is None:
+            return self.memory
+        return SqliteStore.open(self.store_path, report_log_key(self.signing_key))
 
 
 class Network:
@@ -114,6 +118,7 @@ class Network:
         self.limits = limits or Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60)
         self.supervised = True
         self.crashed: list[int] = []
+        self.crashing = asyncio.Lock()
         self.before: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
         self.after: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
         self.seats = [self._seat(name, directory) for name in NAMES[:count]]
@@ -181,9 +186,10 @@ class Network:
 
     async def _pause(self, seconds: float) -> None:
         """Let time pass for whoever waits; a supervisor starts crashed aggregators again meanwhile."""
-        self.clock.advance(seconds)
-        if self.supervised:
-            await self.start_crashed()
+        async with self.crashing:
+            self.clock.advance(seconds)
+            if self.supervised:
+                await self.start_crashed()
 
     async def start_crashed(self) -> None:
         """Start again whoever is down after a crash, without its fail point."""
@@ -281,11 +287,12 @@ class Network:
                     await self.crash()
 
     async def crash(self) -> None:
-        """Take down whoever hit its fail point."""
-        for position, seat in enumerate(self.seats):
-            if seat.core is not None and seat.core.party.failpoints.tripped:
-                await self.stop(position)
-                self.crashed.append(position)
+        """Take down whoever hit its fail point; several calls under way may have hit it."""
+        async with self.crashing:
+            for position, seat in enumerate(self.seats):
+                if seat.core is not None and seat.core.party.failpoints.tripped:
+                    await self.stop(position)
+                    self.crashed.append(position)
 
     async def run_to_the_end(self, task: Task) -> None:
         """Let the windows close and everybody work until the task has ended everywhere, crashes included."""
@@ -312,9 +319,12 @@ class _CrashingPeer(MemoryPeer):
             return await super()._send(name, ask)
         except SimulatedCrashError:
             core = self._other.core
-            if core is None or not core.party.failpoints.tripped:
+            if core is not None and not core.party.failpoints.tripped:
                 raise
             await self._network.crash()
+            raise PeerUnreachableError(f"{self._other.aggregator_id} crashed") from None
+        except StoreError:
+            # What was under way when another call crashed it.
             raise PeerUnreachableError(f"{self._other.aggregator_id} crashed") from None
 
 

@@ -60,7 +60,7 @@ class EmbeddedBroker(_Broker):
 
     def __init__(self, directory: Path) -> None:
         port = free_port()
-        command = [sys.executable, "-m", "fleetcount_simulator.broker", "--port", str(port)]
+        command = [sys.executable, "-m", "fleetcount_simulator.network.broker", "--port", str(port)]
         super().__init__(ChildProcess("broker", command, directory), port)
 
 

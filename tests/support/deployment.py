@@ -142,7 +142,15 @@ class LiveDeployment:
 
     def troubles(self) -> list[str]:
         """Return every line of any log that no test may cause: tracebacks and errors nobody expected."""
-        marks = ("Traceback", "call_failed", "task_failed", "Exception ignored", "never retrieved", "RuntimeWarning")
+        marks = (
+            "Traceback",
+            "Exception in callback",
+            "call_failed",
+            "task_failed",
+            "Exception ignored",
+            "never retrieved",
+            "RuntimeWarning",
+        )
         return [
             f"{child.name}: {line}"
             for child in self.children

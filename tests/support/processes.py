@@ -20,8 +20,10 @@ _END_S = 15.0
 def pace() -> float:
     """Return how much longer than on an idle machine of two cores things take here: 1 to 3.
 
-    Looked at once: later the load is the tests' own.
+    Looked at once: later the load is the tests' own. FLEETCOUNT_TEST_PACE says it in its place.
     """
+    if said := os.environ.get("FLEETCOUNT_TEST_PACE"):
+        return float(said)
     cores = len(os.sched_getaffinity(0))
     alone = 1.5 if cores == 1 else 1.0
     return min(3.0, alone * max(1.0, os.getloadavg()[0] / cores))

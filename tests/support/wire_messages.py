@@ -15,15 +15,11 @@ from fleetcount_protocol.messages import (
     FinishBatch,
     FinishedRecord,
     InstallTask,
-    MissingReport,
     NoisedShare,
     OpenQuery,
-    PeerVerifierShare,
-    ProposedReport,
     RecordProposal,
     RecordSignature,
     Refusal,
-    RejectedReport,
     ReleaseAnswer,
     SessionAccepted,
     SessionRefused,
@@ -31,7 +27,6 @@ from fleetcount_protocol.messages import (
     SetAgreed,
     TaskState,
     TaskStatus,
-    VerifierMessage,
 )
 from fleetcount_protocol.receipts import make_receipt
 from fleetcount_protocol.task import Mode
@@ -148,20 +143,21 @@ def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
 
 def _batch_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     digest, verifier = Digest(seed_bytes("share digest")), seed_bytes("verifier", 200)
-    proposed = tuple(ProposedReport(report_id=one, public_share_digest=digest, verifier_share=verifier) for one in IDS)
-    answers = (
-        PeerVerifierShare(report_id=IDS[0], verifier_share=verifier),
-        MissingReport(report_id=IDS[1]),
-        RejectedReport(report_id=IDS[2], reason=RejectReason.INVALID_PROOF),
+    ids, pair = b"".join(IDS), b"".join(IDS[:2])
+    reasons = bytes((0, RejectReason.MISSING_AT_PEER.value, RejectReason.INVALID_PROOF.value))
+    proposal = BatchProposal(
+        task_id=TASK, batch=5, report_ids=ids, share_digests=digest * 3, verifier_shares=verifier * 3
     )
-    messages = tuple(VerifierMessage(report_id=one, message=seed_bytes("message")) for one in IDS[:2])
+    reply = BatchReply(task_id=TASK, batch=5, report_ids=ids, reasons=reasons, verifier_shares=verifier)
+    finish = FinishBatch(task_id=TASK, batch=5, report_ids=pair, messages=seed_bytes("message") * 2)
+    empty = FinishBatch(task_id=TASK, batch=5, report_ids=b"", messages=b"")
     return {
-        "batch_proposal": (peer_codec.BATCH_PROPOSAL, BatchProposal(task_id=TASK, batch=5, reports=proposed)),
-        "batch_reply": (peer_codec.BATCH_REPLY, BatchReply(task_id=TASK, batch=5, answers=answers)),
-        "finish_batch": (peer_codec.FINISH_BATCH, FinishBatch(task_id=TASK, batch=5, messages=messages)),
-        "finish_batch_empty": (peer_codec.FINISH_BATCH, FinishBatch(task_id=TASK, batch=5, messages=())),
-        "batch_decision": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=5, accepted=IDS[:2])),
-        "batch_decision_zero": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=0, accepted=())),
+        "batch_proposal": (peer_codec.BATCH_PROPOSAL, proposal),
+        "batch_reply": (peer_codec.BATCH_REPLY, reply),
+        "finish_batch": (peer_codec.FINISH_BATCH, finish),
+        "finish_batch_empty": (peer_codec.FINISH_BATCH, empty),
+        "batch_decision": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=5, accepted=pair)),
+        "batch_decision_zero": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=0, accepted=b"")),
         "set_agreed": (peer_codec.SET_AGREED, SetAgreed(task_id=TASK, set_digest=SET)),
     }
 

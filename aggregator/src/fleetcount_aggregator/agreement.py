@@ -1,56 +1,80 @@
-"""The rules by which the aggregators come to one set of reports, as functions of values.
+"""The rules by which the aggregators come to one set of reports, as functions of columns of a batch.
 
 Says what each party answers and which reports survive; sends, stores and verifies nothing (leader, helper).
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import ReportId, TaskId
-from fleetcount_protocol.layout import Reader, uint
+from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.layout import Reader, sized
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES, MAX_REPORTS_PER_PEER_BATCH
-from fleetcount_protocol.messages import (
-    BatchDecision,
-    BatchProposal,
-    BatchReply,
-    Commitment,
-    FinishBatch,
-    MissingReport,
-    PeerVerifierShare,
-    ProposedReport,
-    RejectedReport,
-)
+from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, Commitment, FinishBatch
+from numpy.typing import NDArray
 
-from fleetcount_aggregator.store import ReportRow, ReportStatus
+from fleetcount_aggregator.report_ids import ID_BYTES, ReportIds
+from fleetcount_aggregator.store import Verdict
 
 __all__ = [
-    "Answer",
     "Survivors",
-    "answer_proposed",
+    "answers",
     "batch_size",
     "commitments_digest",
-    "decision_bytes",
+    "count_reasons",
     "decision_from_bytes",
     "dropped_reason",
     "finish_digest",
+    "holding",
+    "picked",
+    "positions_of_batch",
     "proposal_digest",
     "reply_bytes",
     "reply_from_bytes",
     "survivors",
 ]
 
-Answer = PeerVerifierShare | MissingReport | RejectedReport
-
-_TARGET_BATCH_BYTES: Final = 128 * 1024
-_LARGEST_BATCH: Final = 256
+_TARGET_BATCH_BYTES: Final = 1024 * 1024
+_MISSING: Final = RejectReason.MISSING_AT_PEER.value
 
 
 def batch_size(verifier_share_bytes: int) -> int:
-    """Return how many reports the leader proposes at once: messages stay near 128 KiB, 1 to 256 reports."""
-    return max(1, min(_LARGEST_BATCH, MAX_REPORTS_PER_PEER_BATCH, _TARGET_BATCH_BYTES // max(1, verifier_share_bytes)))
+    """Return how many reports the leader proposes at once: messages stay below 1 MiB, 1 to 512 reports."""
+    return max(1, min(MAX_REPORTS_PER_PEER_BATCH, _TARGET_BATCH_BYTES // max(1, verifier_share_bytes)))
+
+
+def positions_of_batch(ids: ReportIds, number: int, size: int) -> NDArray[np.int64]:
+    """Return the positions of a batch's reports: neighbours in the order of arrival, among themselves by id.
+
+    Neighbours lie near each other in the store; by id, so that no message tells in which order they came.
+    """
+    positions = np.arange(number * size, min(len(ids), (number + 1) * size))
+    return positions[ReportIds(ids.at(positions)).order]
+
+
+def picked(column: bytes, mask: NDArray[np.bool_]) -> bytes:
+    """Return the fields of a column of n fields of one size for which the mask is true."""
+    if not len(mask):
+        return b""
+    return np.frombuffer(column, dtype=np.uint8).reshape(len(mask), -1)[mask].tobytes()
+
+
+def holding(flags: bytes) -> NDArray[np.bool_]:
+    """Return bytes of 0 and others as a mask."""
+    mask: NDArray[np.bool_] = np.frombuffer(flags, dtype=np.uint8) != 0
+    return mask
+
+
+def count_reasons(reasons: Iterable[int]) -> dict[RejectReason, int]:
+    """Return how often each reason occurs; 0 is none."""
+    counts: dict[RejectReason, int] = {}
+    for reason in reasons:
+        if reason:
+            counts[RejectReason(reason)] = counts.get(RejectReason(reason), 0) + 1
+    return counts
 
 
 # What "the same request" means: digests of the content, never of its wire form.
@@ -66,17 +90,12 @@ def _digest(label: bytes, fields: Iterable[bytes]) -> bytes:
 
 def proposal_digest(proposal: BatchProposal) -> bytes:
     """Return the digest a helper remembers of a proposal."""
-    fields = (
-        part
-        for report in proposal.reports
-        for part in (report.report_id, report.public_share_digest, report.verifier_share)
-    )
-    return _digest(b"propose", fields)
+    return _digest(b"propose", (proposal.report_ids, proposal.share_digests, proposal.verifier_shares))
 
 
 def finish_digest(request: FinishBatch) -> bytes:
     """Return the digest a helper remembers of the verifier messages of a batch."""
-    return _digest(b"finish", (part for one in request.messages for part in (one.report_id, one.message)))
+    return _digest(b"finish", (request.report_ids, request.messages))
 
 
 def commitments_digest(commitments: Sequence[Commitment]) -> bytes:
@@ -88,20 +107,23 @@ def commitments_digest(commitments: Sequence[Commitment]) -> bytes:
 # The helper's side.
 
 
-def answer_proposed(proposed: ProposedReport, row: ReportRow | None, verifier_share: bytes) -> Answer:
-    """Return a helper's answer about one proposed report.
+def answers(
+    present: NDArray[np.bool_], reasons: bytes, own_digests: bytes, proposed_digests: bytes
+) -> tuple[bytes, bytes]:
+    """Return the reasons of a helper's reply, one byte a proposed report, and the verdicts of those it holds.
 
-    Missing: not complete here, or under another public share than the leader's. Rejected: `verify_init` failed here.
+    `present`: which proposed reports are complete here; the other columns are about those only, but for the proposed
+    digests. Missing: not complete here, or under another public share than the leader's. Otherwise what verification
+    said here: 0, and a verifier share is due, or the reason.
     """
-    if row is None or row.status is ReportStatus.INCOMPLETE:
-        return MissingReport(report_id=proposed.report_id)
-    if row.status is ReportStatus.REFUSED:
-        if row.reason in (None, RejectReason.HALF_PAIR):
-            return MissingReport(report_id=proposed.report_id)
-        return RejectedReport(report_id=proposed.report_id, reason=row.reason)
-    if row.public_share_digest != proposed.public_share_digest:
-        return MissingReport(report_id=proposed.report_id)
-    return PeerVerifierShare(report_id=proposed.report_id, verifier_share=verifier_share)
+    own = np.frombuffer(own_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
+    proposed = np.frombuffer(proposed_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)[present]
+    verified = np.frombuffer(reasons, dtype=np.uint8)
+    other = (verified == 0) & (own != proposed).any(axis=1)
+    said = np.full(len(present), _MISSING, dtype=np.uint8)
+    said[present] = np.where(other, _MISSING, verified)
+    verdicts = np.where(verified != 0, Verdict.REFUSED, np.where(other, Verdict.DROPPED, Verdict.VERIFIED))
+    return said.tobytes(), verdicts.astype(np.uint8).tobytes()
 
 
 def dropped_reason(aggregators: int) -> RejectReason:
@@ -118,79 +140,53 @@ def dropped_reason(aggregators: int) -> RejectReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survivors:
-    """The reports every helper can verify, with all verifier shares in the task's order, and why each other is out."""
+    """Why each proposed report is out, 0 for one that goes on; and the helpers' shares of those, in their order."""
 
-    shares: Mapping[ReportId, tuple[bytes, ...]]
-    refused: Mapping[ReportId, RejectReason]
+    reasons: bytes
+    shares: tuple[bytes, ...] = field(repr=False)
+
+    @property
+    def remaining(self) -> NDArray[np.bool_]:
+        """Which proposed reports go on."""
+        return ~holding(self.reasons)
 
 
-def survivors(proposal: BatchProposal, replies: Sequence[BatchReply]) -> Survivors | None:
-    """Return which proposed reports go on; None if a reply does not answer the proposal line by line."""
-    ids = [report.report_id for report in proposal.reports]
-    if any([answer.report_id for answer in reply.answers] != ids for reply in replies):
+def survivors(proposal: BatchProposal, replies: Sequence[BatchReply], share_size: int) -> Survivors | None:
+    """Return which proposed reports go on; None if a reply does not answer the proposal line by line.
+
+    A helper's own verdict comes before "missing", which says less, and the first helper's before the others'.
+    """
+    if any(reply.report_ids != proposal.report_ids for reply in replies):
         return None
-    shares: dict[ReportId, tuple[bytes, ...]] = {}
-    refused: dict[ReportId, RejectReason] = {}
-    for index, report in enumerate(proposal.reports):
-        answers = [reply.answers[index] for reply in replies]
-        reason = _first_reason(answers)
-        if reason is not None:
-            refused[report.report_id] = reason
-        else:
-            held = tuple(answer.verifier_share for answer in answers if isinstance(answer, PeerVerifierShare))
-            shares[report.report_id] = (report.verifier_share, *held)
-    return Survivors(shares=shares, refused=refused)
-
-
-def _first_reason(answers: Sequence[Answer]) -> RejectReason | None:
-    """A peer's own verdict comes before "missing": it says more."""
-    for answer in answers:
-        if isinstance(answer, RejectedReport):
-            return answer.reason
-    return RejectReason.MISSING_AT_PEER if any(isinstance(answer, MissingReport) for answer in answers) else None
+    said = [np.frombuffer(reply.reasons, dtype=np.uint8) for reply in replies]
+    if any(len(reply.verifier_shares) != share_size * reply.reasons.count(0) for reply in replies):
+        return None
+    reasons = np.zeros(len(proposal.report_ids) // ID_BYTES, dtype=np.uint8)
+    for own in said:
+        stronger = (own != 0) & ((reasons == 0) | ((reasons == _MISSING) & (own != _MISSING)))
+        reasons = np.where(stronger, own, reasons)
+    shares = tuple(
+        picked(reply.verifier_shares, (reasons == 0)[own == 0]) for reply, own in zip(replies, said, strict=True)
+    )
+    return Survivors(reasons=reasons.tobytes(), shares=shares)
 
 
 # The helper's answers as it stores them.
 
-_SHARE: Final = 0
-_MISSING: Final = 255
-
 
 def reply_bytes(reply: BatchReply) -> bytes:
-    """Return a reply as the helper stores it: count; id, kind (0 share, 255 missing, else the reason), sized share."""
-    parts = [uint(len(reply.answers), 4)]
-    for answer in reply.answers:
-        kind, share = _MISSING, b""
-        if isinstance(answer, PeerVerifierShare):
-            kind, share = _SHARE, answer.verifier_share
-        elif isinstance(answer, RejectedReport):
-            kind = answer.reason.value
-        parts += [answer.report_id, uint(kind, 1), uint(len(share), 4), share]
-    return b"".join(parts)
+    """Return a reply as the helper stores it: ids, reasons and shares, each with its size."""
+    return sized(reply.report_ids, 4) + sized(reply.reasons, 4) + sized(reply.verifier_shares, 4)
 
 
 def reply_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchReply:
     """Return the reply `reply_bytes` gave; raises DecodeError for damaged bytes."""
     reader = Reader(stored, "stored batch reply", MAX_PEER_MESSAGE_BYTES)
-    answers: list[Answer] = []
-    for _ in range(reader.count(4, 0, MAX_REPORTS_PER_PEER_BATCH)):
-        report_id, kind, share = ReportId(reader.take(16)), reader.uint(1), reader.take(reader.uint(4))
-        if kind == _SHARE:
-            answers.append(PeerVerifierShare(report_id=report_id, verifier_share=share))
-        elif kind == _MISSING:
-            answers.append(MissingReport(report_id=report_id))
-        else:
-            answers.append(RejectedReport(report_id=report_id, reason=RejectReason(kind)))
+    ids, reasons, shares = (reader.sized(4, 0, MAX_PEER_MESSAGE_BYTES) for _ in range(3))
     reader.finish()
-    return BatchReply(task_id=task_id, batch=batch, answers=tuple(answers))
-
-
-def decision_bytes(decision: BatchDecision) -> bytes:
-    """Return a decision as the helper stores it: the accepted ids."""
-    return b"".join(decision.accepted)
+    return BatchReply(task_id=task_id, batch=batch, report_ids=ids, reasons=reasons, verifier_shares=shares)
 
 
 def decision_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchDecision:
-    """Return the decision `decision_bytes` gave."""
-    ids = tuple(ReportId(stored[start : start + 16]) for start in range(0, len(stored), 16))
-    return BatchDecision(task_id=task_id, batch=batch, accepted=ids)
+    """Return the decision whose accepted ids a helper has stored."""
+    return BatchDecision(task_id=task_id, batch=batch, accepted=stored)

@@ -1,6 +1,6 @@
-"""What lies in the store lies sealed: shares, verify keys, verification results, under a key that is not in the store.
+"""What lies in the store lies sealed: shares, verify keys, sums of batches, under keys that are not in the store.
 
-The key comes from the signing key's file, so a copied database or backup shows no share. Knows no tables.
+The keys come from the signing key's file, so a copied store or backup shows no share. Knows no tables and no logs.
 """
 
 from typing import Final
@@ -14,10 +14,16 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 
 from fleetcount_aggregator.store import StoreError
 
-__all__ = ["AtRest"]
+__all__ = ["AtRest", "report_log_key"]
 
 _INFO: Final = b"fleetcount aggregator at rest 1"
+_LOG_INFO: Final = b"fleetcount aggregator report log 1"
 _NONCE_BYTES: Final = 12
+
+
+def report_log_key(signing_key: Ed25519PrivateKey) -> bytes:
+    """Return the key from which the keys of a report log's frames follow: HKDF-SHA256 of the signing key, 32 bytes."""
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=_LOG_INFO).derive(signing_key.private_bytes_raw())
 
 
 class AtRest:

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
@@ -31,7 +31,24 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-__all__ = ["AggregatorConfig", "ConfigError", "is_loopback", "load_config", "split_endpoint"]
+__all__ = [
+    "AggregatorConfig",
+    "ConfigError",
+    "Endpoint",
+    "FileName",
+    "Id",
+    "Listen",
+    "LogTable",
+    "MetricsTable",
+    "PathKeys",
+    "Table",
+    "check_distinct",
+    "check_metrics_listener",
+    "is_loopback",
+    "load_config",
+    "read_settings",
+    "split_endpoint",
+]
 
 _MAX_FILE_BYTES: Final = 256 * 1024
 _ENDPOINT: Final = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}):([0-9]{1,5})", re.ASCII)
@@ -39,6 +56,10 @@ _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,12})?", re.ASCII)
 _NO_OVERRIDE: Final = ("keys", "tls", "peers")
 """Tables that name secrets or say whom to trust: only the file decides, so that no variable can swap them."""
+
+
+PathKeys = tuple[tuple[str, tuple[str, ...]], ...]
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
 class ConfigError(UsageError):
@@ -135,11 +156,13 @@ Epsilon = Annotated[Decimal, BeforeValidator(_epsilon)]
 FileName = Annotated[Path, Field(strict=False)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of a configuration file: unknown keys are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class AggregatorTable(_Table):
+class AggregatorTable(Table):
     """[aggregator]: who this is and where its state lies."""
 
     id: Id
@@ -149,14 +172,14 @@ class AggregatorTable(_Table):
     task_directory: FileName
 
 
-class KeysTable(_Table):
+class KeysTable(Table):
     """[keys]: the files of the private keys."""
 
     signing_key_file: FileName
     hpke_key_directory: FileName
 
 
-class TlsTable(_Table):
+class TlsTable(Table):
     """[tls]: this aggregator's certificate and the two authorities it trusts."""
 
     certificate_file: FileName
@@ -165,7 +188,7 @@ class TlsTable(_Table):
     device_ca_file: FileName
 
 
-class GrpcTable(_Table):
+class GrpcTable(Table):
     """[grpc]: where to listen. `insecure` leaves TLS off, on loopback addresses only, for tests."""
 
     device_listen: Listen = "127.0.0.1:7411"
@@ -174,17 +197,22 @@ class GrpcTable(_Table):
     concurrent_calls: Annotated[StrictInt, Field(ge=1, le=100_000)] = 4096
 
 
-class MqttTable(_Table):
-    """[mqtt]: the broker; plaintext only on loopback addresses unless `insecure`."""
+class MqttTable(Table):
+    """[mqtt]: the broker; plaintext only on loopback addresses unless `insecure`.
+
+    `inflight` is the broker's own limit of messages under way to one client, 20 for a default mosquitto: so many are
+    taken in one group, and so many answers are under way.
+    """
 
     broker: Endpoint
+    inflight: Annotated[StrictInt, Field(ge=1, le=65_535)] = 20
     ca_file: FileName | None = None
     certificate_file: FileName | None = None
     key_file: FileName | None = None
     insecure: StrictBool = False
 
 
-class PeerTable(_Table):
+class PeerTable(Table):
     """[[peers]]: another aggregator."""
 
     id: Id
@@ -198,7 +226,7 @@ class PeerTable(_Table):
         return base64.b64decode(self.signing_public_key)
 
 
-class LimitsTable(_Table):
+class LimitsTable(Table):
     """[limits]: what the operator allows."""
 
     largest_epsilon: Epsilon
@@ -217,20 +245,20 @@ class LimitsTable(_Table):
         return self
 
 
-class MetricsTable(_Table):
+class MetricsTable(Table):
     """[metrics]: where Prometheus reads; loopback unless `insecure`."""
 
     listen: Listen
     insecure: StrictBool = False
 
 
-class LogTable(_Table):
+class LogTable(Table):
     """[log]: how much is said."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class WorkersTable(_Table):
+class WorkersTable(Table):
     """[workers]: processes for the arithmetic."""
 
     count: Annotated[StrictInt, Field(ge=1, le=256)] = 1
@@ -271,9 +299,9 @@ class AggregatorConfig(BaseSettings):
         own, ids = self.aggregator.id, [peer.id for peer in self.peers]
         if own in ids:
             raise ValueError(f"peers: {own!r} is this aggregator itself")
-        _distinct("peers: id", ids)
-        _distinct("peers: signing_public_key", [peer.signing_public_key for peer in self.peers])
-        _distinct("peers: endpoint", [peer.endpoint for peer in self.peers])
+        check_distinct("peers: id", ids)
+        check_distinct("peers: signing_public_key", [peer.signing_public_key for peer in self.peers])
+        check_distinct("peers: endpoint", [peer.endpoint for peer in self.peers])
         if self.grpc.peer_listen in [peer.endpoint for peer in self.peers]:
             raise ValueError(f"peers: endpoint {self.grpc.peer_listen!r} is this aggregator's own")
         if self.grpc.device_listen == self.grpc.peer_listen and split_endpoint(self.grpc.peer_listen)[1] != 0:
@@ -286,19 +314,33 @@ class AggregatorConfig(BaseSettings):
             for key, address in (("device_listen", self.grpc.device_listen), ("peer_listen", self.grpc.peer_listen)):
                 if not _is_local(address):
                     raise ValueError(f"grpc.{key} is {address!r}; without TLS only loopback addresses are allowed")
-        mqtt, metrics = self.mqtt, self.metrics
+        mqtt = self.mqtt
         if mqtt is not None and mqtt.ca_file is None and not mqtt.insecure and not _is_local(mqtt.broker):
             raise ValueError(f"mqtt.broker is {mqtt.broker!r}; beyond loopback it needs ca_file (TLS)")
-        if metrics is not None and not metrics.insecure and not _is_local(metrics.listen):
-            raise ValueError(f"metrics.listen is {metrics.listen!r}; beyond loopback it needs insecure = true")
+        check_metrics_listener(self.metrics)
 
 
-def _distinct(what: str, values: Iterable[str]) -> None:
+def check_distinct(what: str, values: Iterable[str]) -> None:
+    """Refuse values that stand twice.
+
+    Raises:
+        ValueError: one does.
+    """
     seen: set[str] = set()
     for value in values:
         if value in seen:
             raise ValueError(f"{what} {value!r} stands there twice")
         seen.add(value)
+
+
+def check_metrics_listener(metrics: MetricsTable | None) -> None:
+    """Refuse to show metrics beyond this machine unless that is said.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if metrics is not None and not metrics.insecure and not _is_local(metrics.listen):
+        raise ValueError(f"metrics.listen is {metrics.listen!r}; beyond loopback it needs insecure = true")
 
 
 def load_config(path: Path, environment: Mapping[str, str]) -> AggregatorConfig:
@@ -307,13 +349,21 @@ def load_config(path: Path, environment: Mapping[str, str]) -> AggregatorConfig:
     Raises:
         ConfigError: one line with the key, its value and what is allowed.
     """
-    content = _read(path)
     _refuse_secret_overrides(environment)
+    return read_settings(path, AggregatorConfig, _PATH_KEYS)
+
+
+def read_settings(path: Path, model: type[SettingsT], path_keys: PathKeys) -> SettingsT:
+    """Return the checked settings of a TOML file; `path_keys` are the keys of each table that hold file names.
+
+    Raises:
+        ConfigError: one line with the key, its value and what is allowed.
+    """
+    content = _read(path)
     try:
-        config = AggregatorConfig(**_absolute(content, path.parent))
+        return model(**_absolute(content, path.parent, path_keys))
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first_fault(error)}") from None
-    return config
+        raise ConfigError(f"{path}: {_first_fault(error, model)}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -340,7 +390,7 @@ def _refuse_secret_overrides(environment: Mapping[str, str]) -> None:
             raise ConfigError(f"{name}: [{parts[0].lower()}] comes from the file alone, never from a variable")
 
 
-_PATH_KEYS: Final = (
+_PATH_KEYS: Final[PathKeys] = (
     ("aggregator", ("state_directory", "task_directory")),
     ("keys", ("signing_key_file", "hpke_key_directory")),
     ("tls", ("certificate_file", "key_file", "aggregator_ca_file", "device_ca_file")),
@@ -348,10 +398,10 @@ _PATH_KEYS: Final = (
 )
 
 
-def _absolute(content: dict[str, Any], directory: Path) -> dict[str, Any]:
+def _absolute(content: dict[str, Any], directory: Path, path_keys: PathKeys) -> dict[str, Any]:
     """Make every path of the file absolute, so that a later change of directory changes nothing."""
     result = dict(content)
-    for table, keys in _PATH_KEYS:
+    for table, keys in path_keys:
         if isinstance(result.get(table), dict):
             values = dict(result[table])
             for key in keys:
@@ -361,11 +411,11 @@ def _absolute(content: dict[str, Any], directory: Path) -> dict[str, Any]:
     return result
 
 
-def _first_fault(error: ValidationError) -> str:
+def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
     fault = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return f"unknown key {place!r}{_suggestion(fault['loc'])}"
+        return f"unknown key {place!r}{_suggestion(fault['loc'], settings)}"
     if fault["type"] == "missing":
         return f"key {place!r} is missing"
     message = str(fault["msg"]).removeprefix("Value error, ")
@@ -379,9 +429,9 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _suggestion(place: tuple[int | str, ...]) -> str:
+def _suggestion(place: tuple[int | str, ...], settings: type[BaseModel]) -> str:
     """Return the nearest key that exists at this place of the file."""
-    model: Any = AggregatorConfig
+    model: Any = settings
     for part in place[:-1]:
         if isinstance(part, int):
             continue

@@ -5,6 +5,7 @@ Answers from the party's own state; decides nothing itself.
 
 from collections.abc import Sequence
 
+from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
@@ -68,6 +69,14 @@ class DeviceService:
     async def upload(self, instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
         """Take instalments; one answer an instalment, in order, after the commit."""
         return tuple(await self._intake.upload(instalments))
+
+    async def take(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+        """Take a batch of instalments as columns; one answer an instalment, in order, after the commit."""
+        return await self._intake.take(batch)
+
+    def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+        """Refuse a batch for which there is no room at present; it may be sent again later."""
+        return self._intake.refuse_busy(batch)
 
     async def release(self, task_id: TaskId) -> ReleaseAnswer:
         """Return a task's state, and its signed record once it is released.

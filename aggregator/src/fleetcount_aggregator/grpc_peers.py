@@ -3,7 +3,7 @@
 The peer's certificate must carry its aggregator id; an address alone proves nothing. Retries are the caller's (leader).
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -50,11 +50,9 @@ from fleetcount_protocol.peer_codec import (
     STATUS_QUERY,
     split_seal_set,
 )
-from fleetcount_protocol.v1 import peer_pb2 as pb
-from fleetcount_protocol.v1.peer_pb2_grpc import PeerServiceStub
 from fleetcount_protocol.wire import WireMessage
 
-from fleetcount_aggregator.grpc_server import CLAIM_HEADER
+from fleetcount_aggregator.grpc_server import CLAIM_HEADER, PEER_SERVICE
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.states import State
 
@@ -93,7 +91,6 @@ class GrpcPeer:
         else:
             options.append(("grpc.ssl_target_name_override", str(peer_id)))
             self._channel = grpc.aio.secure_channel(endpoint, credentials, options=options)
-        self._stub: Any = PeerServiceStub(self._channel)
         self._timeout_s = timeout_s
 
     async def close(self) -> None:
@@ -101,10 +98,7 @@ class GrpcPeer:
         await self._channel.close()
 
     async def _call(
-        self,
-        method: Callable[..., Awaitable[Any]],
-        request: Any,
-        decode: Callable[[Any], Response],
+        self, method: Callable[..., Awaitable[bytes]], request: Any, decode: Callable[[bytes], Response]
     ) -> Response:
         try:
             return decode(await method(request, timeout=self._timeout_s, metadata=self._metadata))
@@ -117,62 +111,59 @@ class GrpcPeer:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
 
     async def _unary(
-        self,
-        method: Callable[..., Awaitable[Any]],
-        encoder: WireMessage[Any, Any],
-        request: Any,
-        decoder: WireMessage[Any, Any],
+        self, method: str, encoder: WireMessage[Any, Any], request: Any, decoder: WireMessage[Any, Any]
     ) -> Any:
-        return await self._call(method, encoder.to_pb(request), decoder.from_pb)
+        """Call a method with bytes both ways: the strict codec reads the answer, not the RPC library."""
+        call: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(f"/{PEER_SERVICE}/{method}")
+        return await self._call(call, encoder.encode(request), decoder.decode)
 
     async def install_task(self, request: InstallTask) -> State:
         """See `Peer.install_task`."""
-        state: State = await self._unary(self._stub.InstallTask, INSTALL_TASK, request, INSTALL_ANSWER)
+        state: State = await self._unary("InstallTask", INSTALL_TASK, request, INSTALL_ANSWER)
         return state
 
     async def propose_batch(self, request: BatchProposal) -> BatchReply:
         """See `Peer.propose_batch`."""
-        reply: BatchReply = await self._unary(self._stub.ProposeBatch, BATCH_PROPOSAL, request, BATCH_REPLY)
+        reply: BatchReply = await self._unary("ProposeBatch", BATCH_PROPOSAL, request, BATCH_REPLY)
         return reply
 
     async def finish_batch(self, request: FinishBatch) -> BatchDecision:
         """See `Peer.finish_batch`."""
-        decision: BatchDecision = await self._unary(self._stub.FinishBatch, FINISH_BATCH, request, BATCH_DECISION)
+        decision: BatchDecision = await self._unary("FinishBatch", FINISH_BATCH, request, BATCH_DECISION)
         return decision
 
     async def seal_set(self, request: SealSet) -> SetAgreed:
         """See `Peer.seal_set`."""
-        chunks: Iterator[pb.SealSetRequest] = split_seal_set(request)
-        return await self._call(self._stub.SealSet, chunks, SET_AGREED.from_pb)
+        chunks = (chunk.SerializeToString(deterministic=True) for chunk in split_seal_set(request))
+        call: Callable[..., Awaitable[bytes]] = self._channel.stream_unary(f"/{PEER_SERVICE}/SealSet")
+        return await self._call(call, chunks, SET_AGREED.decode)
 
     async def commit(self, request: CommitQuery) -> Commitment:
         """See `Peer.commit`."""
-        commitment: Commitment = await self._unary(self._stub.Commit, COMMIT_QUERY, request, COMMITMENT)
+        commitment: Commitment = await self._unary("Commit", COMMIT_QUERY, request, COMMITMENT)
         return commitment
 
     async def open_share(self, request: OpenQuery) -> NoisedShare:
         """See `Peer.open_share`."""
-        share: NoisedShare = await self._unary(self._stub.Open, OPEN_QUERY, request, NOISED_SHARE)
+        share: NoisedShare = await self._unary("Open", OPEN_QUERY, request, NOISED_SHARE)
         return share
 
     async def sign_record(self, request: RecordProposal) -> RecordSignature:
         """See `Peer.sign_record`."""
-        signature: RecordSignature = await self._unary(
-            self._stub.SignRecord, RECORD_PROPOSAL, request, RECORD_SIGNATURE
-        )
+        signature: RecordSignature = await self._unary("SignRecord", RECORD_PROPOSAL, request, RECORD_SIGNATURE)
         return signature
 
     async def deliver_record(self, request: FinishedRecord) -> State:
         """See `Peer.deliver_record`."""
-        state: State = await self._unary(self._stub.DeliverRecord, FINISHED_RECORD, request, DELIVER_ANSWER)
+        state: State = await self._unary("DeliverRecord", FINISHED_RECORD, request, DELIVER_ANSWER)
         return state
 
     async def abort(self, request: AbortTask) -> State:
         """See `Peer.abort`."""
-        state: State = await self._unary(self._stub.Abort, ABORT_TASK, request, ABORT_ANSWER)
+        state: State = await self._unary("Abort", ABORT_TASK, request, ABORT_ANSWER)
         return state
 
     async def status(self, task_id: TaskId) -> TaskStatus:
         """See `Peer.status`."""
-        status: TaskStatus = await self._unary(self._stub.GetStatus, STATUS_QUERY, task_id, STATUS)
+        status: TaskStatus = await self._unary("GetStatus", STATUS_QUERY, task_id, STATUS)
         return status

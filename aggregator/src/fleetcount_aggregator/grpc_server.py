@@ -6,13 +6,11 @@ closed list.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
+from fleetcount_protocol.bulk import read_instalments, write_replies
 from fleetcount_protocol.codec import (
-    INSTALMENT_REPLIES,
-    INSTALMENTS,
     RELEASE_ANSWER,
     RELEASE_QUERY,
     SESSION_REPLIES,
@@ -56,9 +54,11 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.device_service import DeviceService, UnknownTaskError
 from fleetcount_aggregator.helper import Helper
+from fleetcount_aggregator.listening import server_options
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.metrics import Metrics
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.pipelining import ByteBudget, in_order
 from fleetcount_aggregator.store import StoreError
 
 __all__ = ["DeviceShell", "PeerShell", "device_server", "peer_server"]
@@ -68,8 +68,7 @@ _Context = Any
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 _DEVICE_SERVICE: Final = "fleetcount_protocol.v1.DeviceService"
-_PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
-_HEADROOM_BYTES: Final = 4096
+PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
 
 _CODES: Final = {
     PeerProblem.NOT_YET: grpc.StatusCode.FAILED_PRECONDITION,
@@ -81,18 +80,10 @@ _CODES: Final = {
 """Every other problem travels as ABORTED; the word itself is in the details."""
 
 
-def _options(largest_message: int) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", largest_message + _HEADROOM_BYTES),
-        ("grpc.max_send_message_length", MAX_PEER_MESSAGE_BYTES + _HEADROOM_BYTES),
-        ("grpc.so_reuseport", 0),
-        ("grpc.max_concurrent_streams", 256),
-        ("grpc.keepalive_time_ms", 60_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.default_compression_algorithm", 0),
-        ("grpc.max_metadata_size", 16 * 1024),
-    ]
+BATCHES_IN_FLIGHT: Final = 4
+"""Batches of one stream that are read and not answered yet."""
+BYTES_IN_FLIGHT: Final = 64 * MAX_BATCH_BYTES
+"""Upload bytes of all streams that are read and not answered yet; in memory they are about three times as much."""
 
 
 async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaitable[Response]]) -> Response:
@@ -120,11 +111,16 @@ async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaita
 
 
 class DeviceShell:
-    """DeviceService over gRPC."""
+    """DeviceService over gRPC. Beyond `bytes_in_flight` of uploads, over all streams, instalments are refused as busy.
 
-    def __init__(self, service: DeviceService, metrics: Metrics) -> None:
+    Who may call is TLS's matter, and says nothing about a report: a session's own signature names its device, so that
+    a relay may carry what it cannot read.
+    """
+
+    def __init__(self, service: DeviceService, metrics: Metrics, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
         self._service = service
         self._metrics = metrics
+        self._budget = ByteBudget(bytes_in_flight)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
@@ -154,14 +150,21 @@ class DeviceShell:
 
         return await _answer(context, self._metrics, work)
 
-    async def _upload(self, requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
-        """Take batches and answer each after its commit, in order."""
-        async for request in requests:
-            yield await _answer(context, self._metrics, partial(self._take, request))
+    async def _upload(self, requests: AsyncIterator[bytes], context: _Context) -> None:
+        """Take batches, the next while earlier ones are under way, and answer each after its commit, in order."""
+
+        async def deliver(answer: Awaitable[bytes]) -> None:
+            await context.write(await _answer(context, self._metrics, lambda: answer))
+
+        await in_order(requests, self._take, deliver, BATCHES_IN_FLIGHT)
 
     async def _take(self, request: bytes) -> bytes:
-        instalments = INSTALMENTS.decode(request)
-        return INSTALMENT_REPLIES.encode(await self._service.upload(instalments))
+        if not self._budget.take(len(request)):
+            return write_replies(self._service.refuse_busy(read_instalments(request)))
+        try:
+            return write_replies(await self._service.take(read_instalments(request)))
+        finally:
+            self._budget.give_back(len(request))
 
     async def _get_release(self, request: bytes, context: _Context) -> bytes:
         """A task's state or record."""
@@ -195,7 +198,7 @@ class PeerShell:
             "Abort": self._method(ABORT_TASK, helper.abort, ABORT_ANSWER),
             "GetStatus": self._method(STATUS_QUERY, lambda caller, task_id: helper.status(task_id, caller), STATUS),
         }
-        return grpc.method_handlers_generic_handler(_PEER_SERVICE, methods)
+        return grpc.method_handlers_generic_handler(PEER_SERVICE, methods)
 
     def _method(
         self,
@@ -274,13 +277,13 @@ CLAIM_HEADER: Final = "fleetcount-insecure-aggregator"
 
 def device_server(shell: DeviceShell, concurrent_calls: int) -> grpc.aio.Server:
     """Return the server for devices, without a port yet."""
-    server = grpc.aio.server(options=_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=concurrent_calls)
+    server = grpc.aio.server(options=server_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=concurrent_calls)
     server.add_generic_rpc_handlers((shell.handlers(),))
     return server
 
 
 def peer_server(shell: PeerShell) -> grpc.aio.Server:
     """Return the server for aggregators, without a port yet."""
-    server = grpc.aio.server(options=_options(MAX_PEER_MESSAGE_BYTES), maximum_concurrent_rpcs=64)
+    server = grpc.aio.server(options=server_options(MAX_PEER_MESSAGE_BYTES), maximum_concurrent_rpcs=64)
     server.add_generic_rpc_handlers((shell.handlers(),))
     return server

@@ -3,7 +3,6 @@
 Every answer is stored before it is given and repeated verbatim. Starts nothing of its own accord (watch).
 """
 
-from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
@@ -17,7 +16,6 @@ from fleetcount_protocol.messages import (
     InstallTask,
     NoisedShare,
     OpenQuery,
-    PeerVerifierShare,
     RecordProposal,
     RecordSignature,
     SealSet,
@@ -25,17 +23,7 @@ from fleetcount_protocol.messages import (
     TaskStatus,
 )
 
-from fleetcount_aggregator.agreement import (
-    Answer,
-    answer_proposed,
-    decision_bytes,
-    decision_from_bytes,
-    dropped_reason,
-    finish_digest,
-    proposal_digest,
-    reply_bytes,
-    reply_from_bytes,
-)
+from fleetcount_aggregator.helper_batches import HelperBatches
 from fleetcount_aggregator.installation import install_from_leader
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.logs import log
@@ -43,11 +31,9 @@ from fleetcount_aggregator.marks import check_mark
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
 from fleetcount_aggregator.release import Releasing
-from fleetcount_aggregator.sealing import abort_here, all_reports, close_intake, seal_here, sealed_digest
+from fleetcount_aggregator.sealing import abort_here, close_intake, seal_here, sealed_digest
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import ReportStatus, Step, TaskChange, Verdict
-from fleetcount_aggregator.verification import Verification, open_verification
-from fleetcount_aggregator.workers import finish_reports
+from fleetcount_aggregator.verification import Verification
 
 __all__ = ["Helper"]
 
@@ -57,7 +43,7 @@ class Helper:
 
     def __init__(self, party: Party, verification: Verification, releasing: Releasing) -> None:
         self._party = party
-        self._verification = verification
+        self._batches = HelperBatches(party, verification)
         self._releasing = releasing
 
     def _led_by(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
@@ -82,103 +68,20 @@ class Helper:
         task = self._led_by(caller, proposal.task_id)
         if self._party.clock.now() < task.closes:
             raise PeerRefusalError(PeerProblem.NOT_YET)
-        name, digest = f"propose/{proposal.batch}", proposal_digest(proposal)
-        if (known := await self._party.store.step(proposal.task_id, name)) is not None:
-            return _same_reply(proposal, known, digest)
         await close_intake(self._party, proposal.task_id)
-        await self._verification.verify_all(task)
-        answers = await self._answers(proposal)
-        reply = BatchReply(task_id=proposal.task_id, batch=proposal.batch, answers=tuple(answers))
-        step = Step(name=name, request=digest, answer=reply_bytes(reply))
-        self._party.failpoints.hit("helper.before_propose_store")
-        known = await self._apply(
-            TaskChange(
-                task_id=proposal.task_id,
-                required=frozenset({State.AGREEING}),
-                step=step,
-                verdicts=tuple(
-                    Verdict(report_id=answer.report_id, status=ReportStatus.VERIFIED, batch=proposal.batch)
-                    for answer in answers
-                    if isinstance(answer, PeerVerifierShare)
-                ),
-            )
-        )
-        self._party.failpoints.hit("helper.after_propose_store")
-        return reply if known is None else _same_reply(proposal, known, digest)
-
-    async def _answers(self, proposal: BatchProposal) -> list[Answer]:
-        answers: list[Answer] = []
-        for proposed in proposal.reports:
-            row = await self._party.store.report(proposal.task_id, proposed.report_id)
-            if row is not None and row.batch not in (None, proposal.batch):
-                raise PeerRefusalError(PeerProblem.CONFLICT)
-            share = b""
-            if row is not None and row.status is ReportStatus.VERIFIED:
-                opened = open_verification(self._party, proposal.task_id, row.report_id, row.verification)
-                share = opened.verifier_share
-            answers.append(answer_proposed(proposed, row, share))
-        return answers
+        return await guarded(self._batches.propose(task, proposal))
 
     async def finish_batch(self, caller: AggregatorId, request: FinishBatch) -> BatchDecision:
-        """Check the leader's messages against our own states; every report of the batch it leaves out is out here."""
-        self._led_by(caller, request.task_id)
-        name, digest = f"finish/{request.batch}", finish_digest(request)
-        if (known := await self._party.store.step(request.task_id, name)) is not None:
-            return _same_decision(request, known, digest)
-        if await self._party.store.step(request.task_id, f"propose/{request.batch}") is None:
-            raise PeerRefusalError(PeerProblem.NOT_YET)
-        verdicts = await self._finish(request)
-        accepted = tuple(one.report_id for one in verdicts if one.status is ReportStatus.ACCEPTED)
-        decision = BatchDecision(task_id=request.task_id, batch=request.batch, accepted=accepted)
-        step = Step(name=name, request=digest, answer=decision_bytes(decision))
-        self._party.failpoints.hit("helper.before_finish_store")
-        known = await self._apply(
-            TaskChange(
-                task_id=request.task_id,
-                required=frozenset({State.AGREEING}),
-                step=step,
-                verdicts=tuple(verdicts),
-            )
-        )
-        self._party.failpoints.hit("helper.after_finish_store")
-        return decision if known is None else _same_decision(request, known, digest)
-
-    async def _finish(self, request: FinishBatch) -> list[Verdict]:
-        task = self._party.tasks[request.task_id]
-        messages = {one.report_id: one.message for one in request.messages}
-        rows = [
-            row
-            async for row in all_reports(
-                self._party, request.task_id, status=ReportStatus.VERIFIED, batch=request.batch
-            )
-        ]
-        finished = [row for row in rows if row.report_id in messages]
-        if len(finished) != len(request.messages):
-            raise PeerRefusalError(PeerProblem.MALFORMED)
-        states = [
-            open_verification(self._party, request.task_id, row.report_id, row.verification).state for row in finished
-        ]
-        pairs = [(state, messages[row.report_id]) for state, row in zip(states, finished, strict=True)]
-        holds = await self._party.workers.run(finish_reports, task.task.canonical, pairs)
-        verdicts = [
-            Verdict(report_id=row.report_id, status=ReportStatus.ACCEPTED)
-            if held
-            else Verdict(report_id=row.report_id, status=ReportStatus.REFUSED, reason=RejectReason.INVALID_PROOF)
-            for row, held in zip(finished, holds, strict=True)
-        ]
-        dropped = dropped_reason(len(task.task.aggregators))
-        verdicts += [
-            Verdict(report_id=row.report_id, status=ReportStatus.REFUSED, reason=dropped)
-            for row in rows
-            if row.report_id not in messages
-        ]
-        return verdicts
+        """Check the leader's messages against our own seeds; every report of the batch it leaves out is out here."""
+        task = self._led_by(caller, request.task_id)
+        return await guarded(self._batches.finish(task, request))
 
     async def seal_set(self, caller: AggregatorId, request: SealSet) -> SetAgreed:
         """Store the one set of the task."""
         task = self._led_by(caller, request.task_id)
         self._party.failpoints.hit("helper.before_seal_store")
         await guarded(seal_here(self._party, task, request.accepted, request.set_digest))
+        self._batches.forget(request.task_id)
         self._party.failpoints.hit("helper.after_seal_store")
         return SetAgreed(task_id=request.task_id, set_digest=request.set_digest)
 
@@ -247,18 +150,3 @@ class Helper:
             return True
         task = self._party.tasks.get(task_id)
         return task is not None and caller in {one.aggregator_id for one in task.task.aggregators}
-
-    async def _apply(self, change: TaskChange) -> Step | None:
-        return await guarded(self._party.apply(change))
-
-
-def _same_reply(proposal: BatchProposal, known: Step, digest: bytes) -> BatchReply:
-    if known.request != digest:
-        raise PeerRefusalError(PeerProblem.CONFLICT)
-    return reply_from_bytes(proposal.task_id, proposal.batch, known.answer)
-
-
-def _same_decision(request: FinishBatch, known: Step, digest: bytes) -> BatchDecision:
-    if known.request != digest:
-        raise PeerRefusalError(PeerProblem.CONFLICT)
-    return decision_from_bytes(request.task_id, request.batch, known.answer)

@@ -1,39 +1,70 @@
 """Takes instalments: checks them, opens their seal, stores them, and gives a receipt after the commit, never before.
 
 The same bytes get the same receipt at any time. A refusal is a counted value with a reason; only a broken store is an
-error.
+error. Works on columns: what holds for one shape of instalments is decided once.
 """
 
-import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from fleetcount_protocol.errors import RejectReason, SealError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.bulk_opening import OpenedColumns, SessionKeys, digest_columns
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.receipts import receipt_for
-from fleetcount_protocol.session import open_instalment
 
 from fleetcount_aggregator.installed import InstalledTask
-from fleetcount_aggregator.intake_rules import LATE, OUTCOME_REASONS, check_instalment
+from fleetcount_aggregator.intake_rules import LATE, OUTCOME_REASONS, check_shape
 from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.sessions import LiveSession, Sessions
-from fleetcount_aggregator.store import InstalmentRow, Outcome, StoreBusyError
-from fleetcount_aggregator.verification import part_place
+from fleetcount_aggregator.sessions import PackedSession, Sessions
+from fleetcount_aggregator.spare_workers import SpareWorkers
+from fleetcount_aggregator.store import InstalmentRow, StoreBusyError
+from fleetcount_aggregator.unsealing import open_somewhere
 
 __all__ = ["Intake"]
 
 
 @dataclass(slots=True)
-class _Arrival:
-    """One instalment on its way: refused, stored already, or a row to store."""
+class _Arrivals:
+    """Instalments of one shape on their way: refused for a reason, or with a row to store and a receipt to give.
 
-    instalment: Instalment
-    session: LiveSession | None = None
-    reason: RejectReason | None = None
-    row: InstalmentRow | None = None
+    All lists go by the instalments' places; a receipt leaves only where the reason is None in the end.
+    """
+
+    columns: InstalmentColumns
+    reasons: list[RejectReason | None]
+    digests: list[bytes] = field(default_factory=list[bytes])
+    macs: list[bytes] = field(default_factory=list[bytes], repr=False)
+    rows: list[InstalmentRow] = field(default_factory=list[InstalmentRow])
+
+    @classmethod
+    def of(cls, columns: InstalmentColumns) -> "_Arrivals":
+        count = len(columns)
+        return cls(columns, [None] * count, [b""] * count, [b""] * count)
+
+    @property
+    def open_places(self) -> list[int]:
+        """Where nothing was refused so far."""
+        return [place for place, reason in enumerate(self.reasons) if reason is None]
+
+    def take(self, places: Sequence[int], opened: OpenedColumns) -> None:
+        """Take what the instalments at these places held; a seal that did not open is refused."""
+        if len(places) == len(self.columns):
+            self.digests, self.macs = list(opened.digests), list(opened.macs)
+        else:
+            for place, digest, mac in zip(places, opened.digests, opened.macs, strict=True):
+                self.digests[place], self.macs[place] = digest, mac
+        if None in opened.parts:
+            for place, part in zip(places, opened.parts, strict=True):
+                self.reasons[place] = RejectReason.BAD_SEAL if part is None else None
+
+    def refuse(self, reason: RejectReason) -> None:
+        """Refuse whatever is not refused yet."""
+        self.reasons = [reason if known is None else known for known in self.reasons]
+
+    def answers(self) -> ReplyColumns:
+        return ReplyColumns(instalments=self.columns, reasons=self.reasons, digests=self.digests, macs=self.macs)
 
 
 class Intake:
@@ -41,121 +72,137 @@ class Intake:
 
     def __init__(self, party: Party) -> None:
         self._party = party
-        self._sessions = Sessions(party)
+        self._workers = SpareWorkers(party.workers)
+        self._sessions = Sessions(party, self._workers)
 
     async def open_sessions(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
-        """Open sessions; one answer a request, in order, after all are durable.
-
-        Devices go side by side, so that they share commits; one device's requests in turn, so that its quota holds.
-        """
-        by_device: dict[bytes, list[int]] = {}
-        for index, request in enumerate(requests):
-            by_device.setdefault(request.certificate, []).append(index)
-
-        async def of_one_device(indices: Sequence[int]) -> list[tuple[int, SessionAccepted | SessionRefused]]:
-            return [(index, await self._sessions.open(requests[index])) for index in indices]
-
-        answered = await asyncio.gather(*(of_one_device(indices) for indices in by_device.values()))
-        return [reply for _, reply in sorted((pair for pairs in answered for pair in pairs), key=itemgetter(0))]
+        """Open sessions; one answer a request, in order, after all are durable."""
+        return await self._sessions.open(requests)
 
     async def upload(self, instalments: Sequence[Instalment]) -> list[Receipt | Refusal]:
+        """Take instalments one by one; one answer each, in order (see `take`)."""
+        answered = await self.take(InstalmentColumns.of(instalments))
+        return [reply for columns in answered for reply in columns.replies()]
+
+    async def take(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
         """Take a batch; one answer an instalment, in order, after the commit.
 
         Raises:
             StoreError: nothing of the batch was promised; the device sends it again.
         """
-        arrivals = [await self._examine(instalment) for instalment in instalments]
+        arrivals = [await self._examine(columns) for columns in batch]
         self._party.failpoints.hit("intake.before_commit")
         await self._store(arrivals)
         self._party.failpoints.hit("intake.after_commit")
         await self._count(arrivals)
-        return [_answer(arrival) for arrival in arrivals]
+        return [one.answers() for one in arrivals]
 
-    async def _examine(self, instalment: Instalment) -> _Arrival:
-        """Decide about one instalment up to the store's own constraints."""
-        arrival = _Arrival(instalment)
-        task = self._party.tasks.get(instalment.task_id)
+    def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+        """Refuse a batch unseen, at once: whoever has no room must not wait for the disk to say so."""
+        arrivals = [_Arrivals.of(columns) for columns in batch]
+        for one in arrivals:
+            one.refuse(RejectReason.BUSY)
+            self._party.metrics.refused(RejectReason.BUSY, len(one.columns))
+        return [one.answers() for one in arrivals]
+
+    async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
+        """Decide about instalments of one shape up to the store's own constraints."""
+        arrivals = _Arrivals.of(columns)
+        task = self._party.tasks.get(columns.task_id)
         if task is None:
-            arrival.reason = RejectReason.UNKNOWN_TASK
-            return arrival
-        state = self._party.states[instalment.task_id]
-        arrival.reason = check_instalment(task, state, instalment, self._party.clock.now())
-        if arrival.reason in LATE and await self._is_stored(instalment):
-            arrival.reason = None
-        elif arrival.reason is not None:
-            return arrival
-        arrival.session = await self._sessions.find(instalment.session_id)
-        if arrival.session is None:
-            arrival.reason = RejectReason.UNKNOWN_SESSION
-        else:
-            self._unseal(task, arrival, arrival.session)
-        return arrival
+            arrivals.refuse(RejectReason.UNKNOWN_TASK)
+            return arrivals
+        state = self._party.states[columns.task_id]
+        reason = check_shape(task, state, columns, self._party.clock.now())
+        if reason in LATE:
+            arrivals.reasons = [None if stored else reason for stored in await self._are_stored(columns)]
+        elif reason is not None:
+            arrivals.refuse(reason)
+        await self._unseal(task, arrivals)
+        return arrivals
 
-    async def _is_stored(self, instalment: Instalment) -> bool:
-        digest = await self._party.store.instalment_digest(instalment.task_id, instalment.report_id, instalment.round)
-        return digest == instalment.digest
+    async def _are_stored(self, columns: InstalmentColumns) -> list[bool]:
+        """Return which of these very bytes are stored."""
+        store, task_id = self._party.store, columns.task_id
+        return [
+            await store.instalment_digest(task_id, ReportId(report_id), columns.round) == digest
+            for report_id, digest in zip(columns.report_ids, digest_columns(columns), strict=True)
+        ]
 
-    def _unseal(self, task: InstalledTask, arrival: _Arrival, session: LiveSession) -> None:
-        """Open the device's seal, so that a bad one is refused at once, and seal the part again for the store."""
-        instalment = arrival.instalment
-        try:
-            part = open_instalment(session.secret, task.position, instalment)
-        except SealError:
-            arrival.reason = RejectReason.BAD_SEAL
+    async def _unseal(self, task: InstalledTask, arrivals: _Arrivals) -> None:
+        """Open the devices' seals, so that a bad one is refused at once."""
+        places = arrivals.open_places
+        found = await self._sessions.find([arrivals.columns.session_ids[place] for place in places])
+        if None in found:
+            for place, session in zip(places, found, strict=True):
+                arrivals.reasons[place] = RejectReason.UNKNOWN_SESSION if session is None else None
+            places = arrivals.open_places
+        sessions = [session for session in found if session is not None]
+        if not sessions:
             return
-        place = part_place(instalment.task_id, instalment.report_id, instalment.round)
-        arrival.row = InstalmentRow(
-            task_id=instalment.task_id,
-            report_id=instalment.report_id,
-            round=instalment.round,
-            session_id=instalment.session_id,
-            certificate=session.certificate,
-            digest=instalment.digest,
-            public_share=instalment.public_share,
-            ciphertext=self._party.at_rest.seal(part, *place),
-            expected=len(task.windows),
+        wanted = arrivals.columns.only(places)
+        keys = SessionKeys(
+            secrets=[session.secret for session in sessions],
+            receipt_keys=[session.receipt_key for session in sessions],
         )
+        opened = await open_somewhere(self._workers, keys, task.position, wanted)
+        arrivals.take(places, opened)
+        arrivals.rows = _rows(wanted, sessions, opened, len(task.windows))
 
-    async def _store(self, arrivals: Sequence[_Arrival]) -> None:
-        rows = [arrival.row for arrival in arrivals if arrival.row is not None]
+    async def _store(self, arrivals: Sequence[_Arrivals]) -> None:
+        rows = [row for one in arrivals for row in one.rows]
         if not rows:
             return
         try:
-            outcomes = iter(await self._party.store.add_instalments(rows))
+            outcomes = await self._party.store.add_instalments(rows)
         except StoreBusyError:
-            for arrival in arrivals:
-                if arrival.row is not None:
-                    arrival.reason = RejectReason.BUSY
+            for one in arrivals:
+                one.refuse(RejectReason.BUSY)
             return
-        for arrival in arrivals:
-            if arrival.row is not None:
-                arrival.reason = _reason_of(next(outcomes))
+        reasons = map(OUTCOME_REASONS.get, outcomes)
+        for one in arrivals:
+            _take_reasons(one, reasons)
 
-    async def _count(self, arrivals: Sequence[_Arrival]) -> None:
-        """Count refusals by task and reason; of unknown tasks only in the metrics, so that nobody fills the disk."""
+    async def _count(self, arrivals: Sequence[_Arrivals]) -> None:
+        """Count refusals by task and reason; of unknown tasks only in the metrics, so that nobody fills the disk.
+
+        Likewise "busy", which is no verdict: the same bytes come again.
+        """
         counts: dict[TaskId, Counter[RejectReason]] = {}
-        for arrival in arrivals:
-            if arrival.reason is None:
-                continue
-            self._party.metrics.refused(arrival.reason)
-            if arrival.instalment.task_id in self._party.tasks:
-                counts.setdefault(arrival.instalment.task_id, Counter())[arrival.reason] += 1
+        for one in arrivals:
+            refused = Counter(reason for reason in one.reasons if reason is not None)
+            for reason, count in refused.items():
+                self._party.metrics.refused(reason, count)
+            del refused[RejectReason.BUSY]
+            if refused and one.columns.task_id in self._party.tasks:
+                counts.setdefault(one.columns.task_id, Counter()).update(refused)
         for task_id, reasons in counts.items():
             await self._party.store.count_rejections(task_id, reasons)
 
 
-def _reason_of(outcome: Outcome) -> RejectReason | None:
-    return OUTCOME_REASONS.get(outcome)
+def _rows(
+    columns: InstalmentColumns, sessions: Sequence[PackedSession], opened: OpenedColumns, expected: int
+) -> list[InstalmentRow]:
+    """Return the row to store of every instalment that opened, in order."""
+    task_id, round_number = columns.task_id, columns.round
+    each = zip(columns.report_ids, sessions, opened.digests, columns.public_shares, opened.parts, strict=True)
+    return [
+        InstalmentRow(
+            task_id=task_id,
+            report_id=ReportId(report_id),
+            round=round_number,
+            certificate=session.certificate,
+            digest=Digest(digest),
+            public_share=public_share,
+            part=part,
+            expected=expected,
+        )
+        for report_id, session, digest, public_share, part in each
+        if part is not None
+    ]
 
 
-def _answer(arrival: _Arrival) -> Receipt | Refusal:
-    instalment = arrival.instalment
-    if arrival.reason is None and arrival.session is not None:
-        return receipt_for(arrival.session.secret, instalment, instalment.digest)
-    return Refusal(
-        task_id=instalment.task_id,
-        report_id=instalment.report_id,
-        round=instalment.round,
-        session_id=instalment.session_id,
-        reason=arrival.reason or RejectReason.BUSY,
-    )
+def _take_reasons(arrivals: _Arrivals, reasons: Iterator[RejectReason | None]) -> None:
+    """Take from `reasons` one for each of these rows, which stand in the order of their places."""
+    for place in arrivals.open_places:
+        arrivals.reasons[place] = next(reasons)

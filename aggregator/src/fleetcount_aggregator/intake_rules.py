@@ -1,17 +1,17 @@
-"""Whether an instalment may be stored: windows, rounds and sizes, decided from values alone, the cheapest check first.
+"""Whether instalments may be stored: windows, rounds and sizes, decided from values alone, the cheapest check first.
 
 Opens no seal, reads no clock and no store (intake).
 """
 
+from fleetcount_protocol.bulk import InstalmentColumns
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
-from fleetcount_protocol.messages import Instalment
 
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.states import State
 from fleetcount_aggregator.store import Outcome
 
-__all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "check_instalment"]
+__all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "check_shape"]
 
 OPEN_STATES = frozenset({State.ANNOUNCED, State.COLLECTING})
 
@@ -25,18 +25,18 @@ OUTCOME_REASONS = {
 }
 
 
-def check_instalment(task: InstalledTask, state: State, instalment: Instalment, now: float) -> RejectReason | None:
-    """Return why an instalment is refused before its seal is opened, or None (docs/wire.md, "Refusals").
+def check_shape(task: InstalledTask, state: State, columns: InstalmentColumns, now: float) -> RejectReason | None:
+    """Return why instalments of one shape are refused before a seal is opened, or None (docs/wire.md, "Refusals").
 
     `now` is this aggregator's clock: windows are decided here, without leeway, a window's last second being the one
     before it closes.
     """
-    window = task.windows.get(instalment.round)
+    window = task.windows.get(columns.round)
     if window is None:
         return RejectReason.WRONG_ROUND
-    if len(instalment.public_share) != task.public_share_size(instalment.round):
+    if columns.public_share_size != task.public_share_size(columns.round):
         return RejectReason.MALFORMED
-    if len(instalment.ciphertext) != task.part_sizes[instalment.round] + AES_GCM_TAG_BYTES:
+    if columns.ciphertext_size != task.part_sizes[columns.round] + AES_GCM_TAG_BYTES:
         return RejectReason.MALFORMED
     if now < window.opens:
         return RejectReason.TOO_EARLY

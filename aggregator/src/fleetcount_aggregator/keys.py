@@ -90,6 +90,7 @@ class KeyRing:
     def __init__(self, pairs: Mapping[int, HpkeKeyPair], directory: Path | None = None) -> None:
         self._pairs = dict(pairs)
         self._directory = directory
+        self._seen: frozenset[tuple[str, int, int]] | None = None
 
     @classmethod
     def load(cls, directory: Path) -> "KeyRing":
@@ -106,8 +107,8 @@ class KeyRing:
         return cls({pair.key_id: pair for pair in pairs}, directory)
 
     def pairs(self, key_id: int) -> Mapping[int, HpkeKeyPair]:
-        """Return the pairs; a key id that is not known yet makes the directory be read again."""
-        if key_id not in self._pairs:
+        """Return the pairs; a key id that is not known yet makes the directory be read again, if it has changed."""
+        if key_id not in self._pairs and self._changed():
             self.reload()
         return self._pairs
 
@@ -115,6 +116,11 @@ class KeyRing:
         """Return a public key, or None if this aggregator does not hold it."""
         pair = self.pairs(key_id).get(key_id)
         return pair.public_key if pair else None
+
+    @property
+    def key_ids(self) -> frozenset[int]:
+        """The ids of the pairs in use."""
+        return frozenset(self._pairs)
 
     def reload(self) -> None:
         """Take up new key files and let go of those that are gone; an unusable new file changes nothing."""
@@ -124,3 +130,14 @@ class KeyRing:
             self._pairs = {pair.key_id: pair for pair in map(load_hpke_key, sorted(self._directory.glob("*.key")))}
         except UsageError:
             return
+
+    def _changed(self) -> bool:
+        """Return whether the directory's files are others than at the last look: made-up key ids must cost little."""
+        if self._directory is None:
+            return False
+        try:
+            found = [(path.name, path.stat()) for path in self._directory.glob("*.key")]
+        except OSError:
+            return False
+        before, self._seen = self._seen, frozenset((name, stat.st_ctime_ns, stat.st_size) for name, stat in found)
+        return before != self._seen

@@ -6,46 +6,38 @@ Holds no rule of agreement (agreement) or of the release (release).
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from fleetcount_protocol.errors import FleetcountError, RejectReason, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
-    BatchDecision,
-    BatchProposal,
     Commitment,
     CommitQuery,
-    FinishBatch,
     FinishedRecord,
     InstallTask,
     NoisedShare,
     OpenQuery,
-    ProposedReport,
     RecordProposal,
     SealSet,
-    VerifierMessage,
 )
-from fleetcount_protocol.set_digest import set_digest
 
-from fleetcount_aggregator.agreement import batch_size, survivors
+from fleetcount_aggregator.batch_rounds import BatchRounds
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.marks import note_status
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release import Releasing
-from fleetcount_aggregator.sealing import SET_STEP, abort_here, all_reports, close_intake, seal_here
+from fleetcount_aggregator.sealing import SET_STEP, abort_here, accepted_set, close_intake, seal_here
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.store import ReportRow, ReportStatus, Step, TaskChange, Verdict
-from fleetcount_aggregator.verification import Verification, open_verification
-from fleetcount_aggregator.workers import combine_shares, finish_reports
+from fleetcount_aggregator.store import Step, TaskChange
+from fleetcount_aggregator.verification import Verification
 
 __all__ = ["Leader"]
 
 Result = TypeVar("Result")
-_BATCHES: Final = "batches"
 DELIVERED_STEP: Final = "delivered"
 """Taken at the leader once every helper has the record."""
 
@@ -71,7 +63,7 @@ class Leader:
 
     def __init__(self, party: Party, verification: Verification, releasing: Releasing) -> None:
         self._party = party
-        self._verification = verification
+        self._batches = BatchRounds(party, verification, self._everyone)
         self._releasing = releasing
 
     async def install(self, task: InstalledTask) -> bool:
@@ -119,109 +111,13 @@ class Leader:
         """Find the one set and seal it everywhere."""
         await close_intake(self._party, task.task_id)
         self._party.failpoints.hit("leader.after_close")
-        sealed = await self._party.store.step(task.task_id, SET_STEP)
-        if sealed is None:
-            await self._verification.verify_all(task)
-            for batch in range(await self._assign_batches(task)):
-                if await self._party.store.step(task.task_id, f"batch/{batch}") is None:
-                    await self._run_batch(task, batch)
-                    self._party.failpoints.hit("leader.after_batch")
+        if await self._party.store.step(task.task_id, SET_STEP) is None:
+            await self._batches.run(task)
         await self._seal(task)
-
-    async def _assign_batches(self, task: InstalledTask) -> int:
-        """Number the verified reports once, by id, and return how many batches there are."""
-        known = await self._party.store.step(task.task_id, _BATCHES)
-        if known is not None:
-            return int(known.answer)
-        size = batch_size(task.prio3.verifier_share_size)
-        rows = [row async for row in all_reports(self._party, task.task_id, status=ReportStatus.VERIFIED)]
-        verdicts = tuple(
-            Verdict(report_id=row.report_id, status=ReportStatus.VERIFIED, batch=index // size)
-            for index, row in enumerate(rows)
-        )
-        count = -(-len(rows) // size)
-        await self._party.apply(
-            TaskChange(
-                task_id=task.task_id,
-                required=frozenset({State.AGREEING}),
-                step=Step(name=_BATCHES, request=b"", answer=str(count).encode()),
-                verdicts=verdicts,
-            )
-        )
-        return count
-
-    async def _run_batch(self, task: InstalledTask, batch: int) -> None:
-        """Take one batch through proposal, combination, finish and the final decision."""
-        rows = [row async for row in all_reports(self._party, task.task_id, status=ReportStatus.VERIFIED, batch=batch)]
-        own = {
-            row.report_id: open_verification(self._party, task.task_id, row.report_id, row.verification) for row in rows
-        }
-        proposal = BatchProposal(
-            task_id=task.task_id,
-            batch=batch,
-            reports=tuple(_proposed(row, own[row.report_id].verifier_share) for row in rows),
-        )
-        replies = await self._everyone(task, lambda peer: peer.propose_batch(proposal))
-        self._party.failpoints.hit("leader.after_proposals")
-        remaining = survivors(proposal, replies)
-        if remaining is None:
-            raise _Ending(AbortReason.PEER_REFUSED)
-        refused = dict(remaining.refused)
-        messages = await self._combine(task, remaining.shares)
-        refused |= dict.fromkeys(remaining.shares.keys() - messages.keys(), RejectReason.INVALID_PROOF)
-        self._party.failpoints.hit("leader.after_combine")
-        accepted = await self._finish(task, batch, messages, {key: one.state for key, one in own.items()})
-        refused |= dict.fromkeys(messages.keys() - accepted, RejectReason.INVALID_PROOF)
-        self._party.failpoints.hit("leader.after_finish")
-        await self._decide(task, batch, accepted, refused)
-
-    async def _combine(
-        self, task: InstalledTask, shares: Mapping[ReportId, tuple[bytes, ...]]
-    ) -> dict[ReportId, bytes]:
-        """Return the verifier message of every report whose proof holds."""
-        combined = await self._party.workers.run(combine_shares, task.task.canonical, list(shares.values()))
-        return {key: message for key, message in zip(shares, combined, strict=True) if message is not None}
-
-    async def _finish(
-        self, task: InstalledTask, batch: int, messages: dict[ReportId, bytes], states: dict[ReportId, bytes]
-    ) -> set[ReportId]:
-        """Return the reports that everyone accepts: the AND is final."""
-        request = FinishBatch(
-            task_id=task.task_id,
-            batch=batch,
-            messages=tuple(VerifierMessage(report_id=key, message=one) for key, one in messages.items()),
-        )
-        decisions: list[BatchDecision] = await self._everyone(task, lambda peer: peer.finish_batch(request))
-        pairs = [(states[key], message) for key, message in messages.items()]
-        holds = await self._party.workers.run(finish_reports, task.task.canonical, pairs)
-        accepted = {key for key, held in zip(messages, holds, strict=True) if held}
-        for decision in decisions:
-            accepted &= set(decision.accepted)
-        return accepted
-
-    async def _decide(
-        self, task: InstalledTask, batch: int, accepted: set[ReportId], refused: dict[ReportId, RejectReason]
-    ) -> None:
-        verdicts = [Verdict(report_id=one, status=ReportStatus.ACCEPTED) for one in sorted(accepted)]
-        verdicts += [
-            Verdict(report_id=one, status=ReportStatus.REFUSED, reason=reason) for one, reason in refused.items()
-        ]
-        await self._party.apply(
-            TaskChange(
-                task_id=task.task_id,
-                required=frozenset({State.AGREEING}),
-                step=Step(name=f"batch/{batch}", request=b"", answer=b"".join(sorted(accepted))),
-                verdicts=tuple(verdicts),
-            )
-        )
 
     async def _seal(self, task: InstalledTask) -> Digest:
         """Seal the set here, then at every helper."""
-        rows = [row async for row in all_reports(self._party, task.task_id, status=ReportStatus.ACCEPTED)]
-        accepted = tuple(row.report_id for row in rows)
-        digest = set_digest(
-            (row.report_id, row.public_share_digest) for row in rows if row.public_share_digest is not None
-        )
+        accepted, digest = await accepted_set(self._party, task)
         try:
             await seal_here(self._party, task, accepted, digest)
         except PeerRefusalError as refusal:
@@ -411,11 +307,3 @@ class Leader:
 
 def _installation(task: InstalledTask) -> InstallTask:
     return InstallTask(signed_task=task.signed, verify_key=task.verify_key)
-
-
-def _proposed(row: ReportRow, verifier_share: bytes) -> ProposedReport:
-    if row.public_share_digest is None:
-        raise FleetcountError(f"report {row.report_id!r} is verified without a public share digest")
-    return ProposedReport(
-        report_id=row.report_id, public_share_digest=row.public_share_digest, verifier_share=verifier_share
-    )

@@ -4,32 +4,62 @@ Outlives no process.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from numpy.typing import NDArray
 
+from fleetcount_aggregator.proofs import ProofBatch
+from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State, StateConflictError, check_move
 from fleetcount_aggregator.store import (
-    PAGE,
-    CompleteReport,
+    BatchRow,
+    CompleteReports,
     InstalmentRow,
     LedgerRow,
+    LoadedReports,
     Outcome,
-    ReportRow,
-    ReportStatus,
     SessionRow,
     Step,
-    StoredInstalment,
     StoreError,
     TaskChange,
     TaskRow,
-    Verdict,
 )
 
 __all__ = ["MemoryStore"]
 
 _OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
+
+
+@dataclass(frozen=True, slots=True)
+class _MemorySource:
+    """Implements `ReportSource`: the reports themselves, each by round."""
+
+    reports: Sequence[Sequence[InstalmentRow]] = field(repr=False)
+
+    def load(self) -> LoadedReports:
+        """See `ReportSource.load`."""
+        return LoadedReports(
+            batch=ProofBatch(
+                nonces=b"".join(rows[0].report_id for rows in self.reports),
+                public_shares=b"".join(rows[-1].public_share for rows in self.reports),
+                input_shares=b"".join(row.part for rows in self.reports for row in rows),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryReports:
+    """Implements `CompleteReports`."""
+
+    reports: Sequence[Sequence[InstalmentRow]] = field(repr=False)
+    ids: ReportIds
+
+    def source(self, positions: NDArray[np.integer]) -> _MemorySource:
+        """See `CompleteReports.source`."""
+        return _MemorySource([self.reports[position] for position in positions.tolist()])
 
 
 class MemoryStore:
@@ -38,12 +68,13 @@ class MemoryStore:
     def __init__(self) -> None:
         self._sessions: dict[SessionId, SessionRow] = {}
         self._tasks: dict[TaskId, TaskRow] = {}
-        self._reports: dict[TaskId, dict[ReportId, ReportRow]] = {}
-        self._owners: dict[tuple[TaskId, ReportId], Digest] = {}
+        self._reports: dict[TaskId, dict[ReportId, dict[int, InstalmentRow]]] = {}
         self._devices: dict[tuple[TaskId, Digest], ReportId] = {}
-        self._instalments: dict[tuple[TaskId, ReportId], dict[int, InstalmentRow]] = {}
         self._rejections: dict[TaskId, dict[RejectReason, int]] = {}
         self._steps: dict[tuple[TaskId, str], Step] = {}
+        self._batches: dict[TaskId, dict[int, BatchRow]] = {}
+        self._chosen: dict[TaskId, bytes] = {}
+        self._purged: set[TaskId] = set()
         self._ledger: dict[TaskId, LedgerRow] = {}
         self._marks: dict[AggregatorId, int] = {}
 
@@ -54,6 +85,10 @@ class MemoryStore:
     async def session(self, session_id: SessionId) -> SessionRow | None:
         """See `Store.session`."""
         return self._sessions.get(session_id)
+
+    async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
+        """See `Store.sessions`."""
+        return [self._sessions[session_id] for session_id in session_ids if session_id in self._sessions]
 
     async def sessions_of(self, certificate: Digest, now: int) -> int:
         """See `Store.sessions_of`."""
@@ -80,35 +115,25 @@ class MemoryStore:
         return [self._add_instalment(row) for row in rows]
 
     def _add_instalment(self, row: InstalmentRow) -> Outcome:
-        report = (row.task_id, row.report_id)
-        held = self._instalments.get(report, {})
+        reports = self._reports.setdefault(row.task_id, {})
+        held = reports.get(row.report_id, {})
         if row.round in held:
-            same = held[row.round].digest == row.digest and held[row.round].certificate == row.certificate
+            stored = held[row.round]
+            same = (stored.digest, stored.certificate) == (row.digest, row.certificate)
             return Outcome.SAME if same else Outcome.OTHER_BYTES
         task = self._tasks.get(row.task_id)
         if task is None or task.state not in _OPEN:
             return Outcome.CLOSED
-        if self._owners.get(report, row.certificate) != row.certificate:
+        if any(other.certificate != row.certificate for other in held.values()):
             return Outcome.OTHER_BYTES
-        if self._devices.get((row.task_id, row.certificate), row.report_id) != row.report_id:
+        if self._devices.setdefault((row.task_id, row.certificate), row.report_id) != row.report_id:
             return Outcome.SECOND_REPORT
-        self._owners[report] = row.certificate
-        self._devices[row.task_id, row.certificate] = row.report_id
-        self._instalments.setdefault(report, {})[row.round] = row
-        complete = len(self._instalments[report]) >= row.expected
-        self._reports.setdefault(row.task_id, {})[row.report_id] = ReportRow(
-            report_id=row.report_id,
-            status=ReportStatus.COMPLETE if complete else ReportStatus.INCOMPLETE,
-            batch=None,
-            reason=None,
-            public_share_digest=None,
-            verification=b"",
-        )
+        reports.setdefault(row.report_id, {})[row.round] = row
         return Outcome.STORED
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        row = self._instalments.get((task_id, report_id), {}).get(round_number)
+        row = self._reports.get(task_id, {}).get(report_id, {}).get(round_number)
         return row.digest if row else None
 
     async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
@@ -124,37 +149,24 @@ class MemoryStore:
         """See `Store.rejections`."""
         return dict(self._rejections.get(task_id, {}))
 
-    async def complete_reports(self, task_id: TaskId, limit: int) -> Sequence[CompleteReport]:
+    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
         """See `Store.complete_reports`."""
-        ids = sorted(k for k, row in self._reports.get(task_id, {}).items() if row.status is ReportStatus.COMPLETE)
-        return [self._complete(task_id, report_id) for report_id in ids[:limit]]
+        reports = [] if task_id in self._purged else list(self._reports.get(task_id, {}).values())
+        whole = [[rows[number] for number in sorted(rows)] for rows in reports if _is_complete(rows)]
+        return _MemoryReports(whole, ReportIds(b"".join(rows[0].report_id for rows in whole)))
 
-    def _complete(self, task_id: TaskId, report_id: ReportId) -> CompleteReport:
-        rows = self._instalments[task_id, report_id]
-        return CompleteReport(
-            report_id=report_id,
-            instalments=tuple(
-                StoredInstalment(
-                    round=number,
-                    session_id=rows[number].session_id,
-                    public_share=rows[number].public_share,
-                    ciphertext=rows[number].ciphertext,
-                )
-                for number in sorted(rows)
-            ),
-        )
+    async def batches(self, task_id: TaskId) -> Sequence[BatchRow]:
+        """See `Store.batches`."""
+        rows = self._batches.get(task_id, {})
+        return [rows[number] for number in sorted(rows)]
 
-    async def reports(
-        self, task_id: TaskId, *, status: ReportStatus | None = None, batch: int | None = None, after: bytes = b""
-    ) -> Sequence[ReportRow]:
-        """See `Store.reports`."""
-        rows = self._reports.get(task_id, {})
-        chosen = (rows[report_id] for report_id in sorted(rows) if report_id > after)
-        return [row for row in chosen if status in (None, row.status) and batch in (None, row.batch)][:PAGE]
+    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+        """See `Store.batch`."""
+        return self._batches.get(task_id, {}).get(number)
 
-    async def report(self, task_id: TaskId, report_id: ReportId) -> ReportRow | None:
-        """See `Store.report`."""
-        return self._reports.get(task_id, {}).get(report_id)
+    async def chosen(self, task_id: TaskId) -> bytes | None:
+        """See `Store.chosen`."""
+        return self._chosen.get(task_id)
 
     async def step(self, task_id: TaskId, name: str) -> Step | None:
         """See `Store.step`."""
@@ -174,28 +186,17 @@ class MemoryStore:
             self._tasks[change.task_id] = replace(task, state=change.new_state, abort_reason=change.abort_reason)
         if change.step is not None:
             self._steps[change.task_id, change.step.name] = change.step
+        if change.batch is not None:
+            self._batches.setdefault(change.task_id, {})[change.batch.number] = change.batch
+        if change.chosen is not None:
+            self._chosen[change.task_id] = change.chosen
         if change.debit is not None:
             self._ledger.setdefault(change.debit.task_id, change.debit)
-        self._judge(change)
-        return None
-
-    def _judge(self, change: TaskChange) -> None:
-        reports = self._reports.setdefault(change.task_id, {})
-        verdicts = list(change.verdicts)
-        if change.refuse_incomplete:
-            verdicts += [
-                Verdict(report_id=row.report_id, status=ReportStatus.REFUSED, reason=RejectReason.HALF_PAIR)
-                for row in reports.values()
-                if row.status is ReportStatus.INCOMPLETE
-            ]
-        for verdict in verdicts:
-            old = reports.get(verdict.report_id)
-            if old is None or old.status is ReportStatus.REFUSED:
-                continue
-            reports[verdict.report_id] = _judged(old, verdict)
-            if verdict.status is ReportStatus.REFUSED and verdict.reason is not None:
-                self._count(change.task_id, {verdict.reason: 1})
         self._count(change.task_id, change.rejections)
+        if change.new_state is State.AGREEING:
+            halves = sum(not _is_complete(rows) for rows in self._reports.get(change.task_id, {}).values())
+            self._count(change.task_id, {RejectReason.HALF_PAIR: halves} if halves else {})
+        return None
 
     async def ledger(self) -> Sequence[LedgerRow]:
         """See `Store.ledger`."""
@@ -211,23 +212,17 @@ class MemoryStore:
 
     async def purge(self, task_id: TaskId) -> None:
         """See `Store.purge`."""
-        for (owner, _), rows in self._instalments.items():
-            if owner == task_id:
-                for number, row in rows.items():
-                    rows[number] = replace(row, ciphertext=b"")
-        for report_id, report in self._reports.get(task_id, {}).items():
-            self._reports[task_id][report_id] = replace(report, verification=b"")
+        for rows in self._reports.get(task_id, {}).values():
+            for number, row in rows.items():
+                rows[number] = replace(row, part=b"", public_share=b"")
+        self._purged.add(task_id)
+        self._batches.pop(task_id, None)
+        self._chosen.pop(task_id, None)
+        self._steps = {key: step for key, step in self._steps.items() if key[0] != task_id or not step.passing}
 
     async def close(self) -> None:
         """See `Store.close`."""
 
 
-def _judged(old: ReportRow, verdict: Verdict) -> ReportRow:
-    return ReportRow(
-        report_id=old.report_id,
-        status=verdict.status,
-        batch=old.batch if verdict.batch is None else verdict.batch,
-        reason=old.reason if verdict.reason is None else verdict.reason,
-        public_share_digest=verdict.public_share_digest or old.public_share_digest,
-        verification=old.verification if verdict.verification is None else verdict.verification,
-    )
+def _is_complete(rows: Mapping[int, InstalmentRow]) -> bool:
+    return bool(rows) and len(rows) >= next(iter(rows.values())).expected

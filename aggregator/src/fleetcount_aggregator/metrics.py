@@ -45,9 +45,9 @@ class Metrics:
             "fleetcount_event_loop_lag_seconds", "How late the last tick of the clock came.", registry=self.registry
         )
 
-    def refused(self, reason: RejectReason) -> None:
-        """Count one refused instalment or session."""
-        self._refusals.labels(reason.label).inc()
+    def refused(self, reason: RejectReason, count: int = 1) -> None:
+        """Count refused instalments or sessions."""
+        self._refusals.labels(reason.label).inc(count)
 
     def task_moved(self, state: State) -> None:
         """Count a task's move into a state."""

@@ -7,10 +7,11 @@ the rules are device_service's. The one module that knows the MQTT client librar
 import asyncio
 import logging
 import random
+import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
 from fleetcount_protocol.codec import (
@@ -43,28 +44,124 @@ from fleetcount_aggregator.states import FINAL_STATES, State
 
 __all__ = ["MqttIntake"]
 
-GROUP: Final = 16
-"""Messages taken before an acknowledgement: below the 20 a default broker keeps in flight, or it would stall."""
 _ANNOUNCE_S: Final = 0.25
 _FIRST_RETRY_S: Final = 0.2
 _LONGEST_RETRY_S: Final = 5.0
 _KEEPALIVE_S: Final = 30
+_ACKNOWLEDGED_S: Final = 10.0
+"""How long a broker that is there may take to acknowledge anything; a lost connection is noticed at once."""
 _MAX_QUEUED: Final = 65_536
+_NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+"""Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
+_ResultT = TypeVar("_ResultT")
 _QUIET: Final = logging.getLogger("fleetcount_aggregator.mqtt")
-_QUIET.setLevel(logging.ERROR)
+_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
 _OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
 
 
 class _Client(aiomqtt.Client):
-    """The library acknowledges on receipt and so loses what a crash finds in its queue; here the caller does.
+    """aiomqtt with acknowledgements by the caller, and with an end (docs/decisions/0011).
 
-    It also asks the event loop by number to watch a socket that may be closed when the loop gets to it: then the number
-    means nothing, or another connection of this process. Here the loop looks at the socket itself.
+    The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost it lets
+    everybody wait for an acknowledgement that cannot come; a connection that is given up half-way leaves its socket and
+    a task behind; and it watches sockets by a number that may be another's when the event loop gets to it.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._client.manual_ack_set(True)
+        self._connect_ended = self._left = False
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            MqttError: there is no broker, or it refuses, hangs up or is silent; nothing of the attempt is left.
+        """
+        try:
+            return await super().__aenter__()
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def __aexit__(self, *reason: object) -> None:
+        """Say good-bye if the socket takes it now, and close; never waits for the broker and never raises."""
+        self._client.disconnect()
+        self._client.loop_write()
+        await self._leave()
+
+    async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Publish topics and payloads with QoS 1, and wait until the broker has acknowledged the last.
+
+        Everything is on its way, in order, before the first wait.
+
+        Raises:
+            MqttError: the connection was lost, or the broker is silent.
+        """
+        for topic, payload in messages[:-1]:
+            self._client.publish(topic, payload, qos=1)
+        for topic, payload in messages[-1:]:
+            await self.publish(topic, payload, qos=1)
+
+    def acknowledge(self, message: aiomqtt.Message) -> None:
+        """Let the broker forget a message."""
+        if message.qos:
+            self._client.ack(message.mid, message.qos)
+
+    def take_arrived(self, most: int) -> list[aiomqtt.Message]:
+        """Return at most `most` of the messages that are here already."""
+        return [self._queue.get_nowait() for _ in range(min(most, self._queue.qsize()))]
+
+    async def _wait_for(self, fut: Awaitable[_ResultT], timeout: float | None) -> _ResultT:  # noqa: ASYNC109 - its name.
+        # Also, asyncio.wait_for of Python 3.11 loses a cancellation that comes together with the answer.
+        limit_s = self.timeout if timeout is None else timeout
+        waiting = asyncio.ensure_future(fut)
+        ends: set[asyncio.Future[Any]] = {waiting, self._disconnected}
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise aiomqtt.MqttError(f"the broker did not answer within {limit_s:g} s") from None
+        finally:
+            waiting.cancel()
+        if self._disconnected.done():
+            raise aiomqtt.MqttError("the connection was lost")
+        return waiting.result()
+
+    def _on_disconnect(self, client: Any, userdata: Any, flags: Any, reason_code: Any, properties: Any = None) -> None:
+        if self._connected.done():
+            super()._on_disconnect(client, userdata, flags, reason_code, properties)
+        else:
+            self._connected.set_exception(aiomqtt.MqttError("the broker hung up"))
+
+    def _client_connect(self) -> None:
+        # Runs in a thread, which does not end when nobody waits for it any more.
+        try:
+            super()._client_connect()
+        finally:
+            self._loop.call_soon_threadsafe(self._note_end_of_connect)
+
+    def _note_end_of_connect(self) -> None:
+        self._connect_ended = True
+        if self._left:
+            self._close()
+
+    async def _leave(self) -> None:
+        """Close, or let the thread that still connects close; look at what nobody else will look at."""
+        self._left = True
+        if self._connect_ended:
+            self._close()
+            if self._misc_task is not None:
+                await asyncio.wait({self._misc_task})
+        for future in (self._connected, self._disconnected):
+            if future.done() and not future.cancelled():
+                future.exception()
+
+    def _close(self) -> None:
+        """Close the socket; the event loop watches it no more, and the task that sends pings ends."""
+        self._client._sock_close()  # pyright: ignore[reportPrivateUsage]  # The library has no other immediate end.
+        if self._misc_task is not None:
+            self._misc_task.cancel()
 
     def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
         def write() -> None:
@@ -79,16 +176,6 @@ class _Client(aiomqtt.Client):
                 self._loop.add_writer(sock.fileno(), write)
 
         self._loop.call_soon_threadsafe(watch)
-
-    def forget_disconnection(self) -> None:
-        """Say that the reason of a lost connection has been seen, or the event loop complains about it later."""
-        if self._disconnected.done() and not self._disconnected.cancelled():
-            self._disconnected.exception()
-
-    def acknowledge(self, message: aiomqtt.Message) -> None:
-        """Let the broker forget a message."""
-        if message.qos:
-            self._client.ack(message.mid, message.qos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +193,20 @@ class MqttIntake:
         self._party = party
         self._service = service
         self._host, self._port = split_endpoint(table.broker)
+        self._inflight = table.inflight
         self._tls = _tls_context(table)
         self._deployment = party.identity.deployment
 
     async def run(self) -> None:
         """Take messages until cancelled."""
-        wait = _FIRST_RETRY_S
+        clock, wait = asyncio.get_running_loop().time, _FIRST_RETRY_S
         while True:
-            started = asyncio.get_running_loop().time()
+            started = clock()
             try:
                 await self._session()
             except* (aiomqtt.MqttError, FleetcountError) as group:
                 log.warning("mqtt_disconnected", reasons=sorted({type(one).__name__ for one in group.exceptions}))
-            if asyncio.get_running_loop().time() - started > 2 * _LONGEST_RETRY_S:
+            if clock() - started > wait:  # It was a connection, not another attempt.
                 wait = _FIRST_RETRY_S
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
             wait = min(2 * wait, _LONGEST_RETRY_S)
@@ -131,43 +219,49 @@ class MqttIntake:
             identifier=f"fc-{self._deployment}-{self._party.aggregator_id}"[:64],
             clean_session=False,
             keepalive=_KEEPALIVE_S,
+            timeout=_ACKNOWLEDGED_S,
             tls_context=self._tls,
             max_queued_incoming_messages=_MAX_QUEUED,
+            max_inflight_messages=self._inflight,
+            socket_options=[_NO_DELAY],
             logger=_QUIET,
         )
 
     async def _session(self) -> None:
         """Run one connection: announce and take, until one of both fails."""
-        client = self._new_client()
-        try:
-            async with client, asyncio.TaskGroup() as group:
-                self._party.metrics.mqtt_connected()
-                log.info("mqtt_connected", broker=f"{self._host}:{self._port}")
-                await client.subscribe(session_topic(self._deployment, self._party.aggregator_id), qos=1)
-                group.create_task(self._announce(client), name="mqtt-announce")
-                group.create_task(self._take(client), name="mqtt-take")
-        finally:
-            client.forget_disconnection()
+        async with self._new_client() as client, asyncio.TaskGroup() as group:
+            self._party.metrics.mqtt_connected()
+            log.info("mqtt_connected", broker=f"{self._host}:{self._port}")
+            await client.subscribe(session_topic(self._deployment, self._party.aggregator_id), qos=1)
+            group.create_task(self._announce(client), name="mqtt-announce")
+            group.create_task(self._take(client, group), name="mqtt-take")
 
     # Taking.
 
-    async def _take(self, client: _Client) -> None:
-        messages = client.messages
+    async def _take(self, client: _Client, group: asyncio.TaskGroup) -> None:
+        """Take what has arrived as one group: one commit, the answers, the acknowledgements, and the next.
+
+        The broker keeps the answers of one group while the next is committed, no more: it has to keep up. An answer
+        that a broker loses after it was acknowledged comes again when the device does.
+        """
+        messages, kept = client.messages, None
         while True:
-            group = [await anext(messages)]
-            while len(group) < GROUP and len(messages):
-                group.append(await anext(messages))
-            await self._serve(client, group)
-            for message in group:
+            arrived = [await anext(messages), *client.take_arrived(self._inflight - 1)]
+            answers = await self._serve(arrived)
+            if kept is not None:
+                await kept
+            kept = group.create_task(client.publish_all(answers), name="mqtt-answers")
+            await asyncio.sleep(0)  # The answers are in the line before the acknowledgements.
+            for message in arrived:
                 client.acknowledge(message)
 
-    async def _serve(self, client: _Client, group: Sequence[aiomqtt.Message]) -> None:
-        """Answer one group of messages; returns after everything in it is durable and answered.
+    async def _serve(self, arrived: Sequence[aiomqtt.Message]) -> list[tuple[str, bytes]]:
+        """Return topics and payloads of the answers to one group; everything in it is durable then.
 
         Raises:
             StoreError: nothing is acknowledged, and the broker delivers the group again.
         """
-        decoded = [self._decode(message) for message in group]
+        decoded = [self._decode(message) for message in arrived]
         sessions = [one.session for one in decoded if one.session is not None]
         instalments = [one.instalment for one in decoded if one.instalment is not None]
         answers: list[tuple[str, bytes]] = []
@@ -176,7 +270,7 @@ class MqttIntake:
             answers.append((topic, SESSION_REPLY.encode(session_reply)))
         for reply in await self._service.upload(instalments):
             answers.append((receipt_topic(self._deployment, reply.session_id), INSTALMENT_REPLY.encode(reply)))
-        await asyncio.gather(*(client.publish(topic, payload, qos=1) for topic, payload in answers))
+        return answers
 
     def _decode(self, message: aiomqtt.Message) -> _Decoded:
         """Return what a message says; what no decoder understands is counted, and the stream goes on."""

@@ -7,14 +7,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_analysis.estimates import direct_estimates, response_estimates, sampling_estimates
-from fleetcount_analysis.intervals import (
-    direct_intervals,
-    one_sided_intervals,
-    response_intervals,
-    sampling_intervals,
-    unary_intervals,
-)
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -83,6 +75,10 @@ def _same_cell(own: Cell, other: Cell) -> bool:
 
 def _read(task: Task, outputs: Sequence[int]) -> tuple[Sequence[Fraction], Sequence[Interval]]:
     """Return estimates and intervals of cells 1..V under the task's own channel."""
+    # Loaded only here: SciPy takes a second, and only who makes a record needs it. The workers load it at their start.
+    from fleetcount_analysis.estimates import direct_estimates, response_estimates, sampling_estimates
+    from fleetcount_analysis.intervals import direct_intervals, response_intervals, sampling_intervals
+
     mechanism, release, aggregators = task.mechanism, task.release, len(task.aggregators)
     if isinstance(mechanism, SamplingDie):
         rate = mechanism.sampling_rate
@@ -106,6 +102,8 @@ def _vector_mangat(
     task: Task, mechanism: MangatVector, outputs: Sequence[int]
 ) -> tuple[Sequence[Fraction], Sequence[Interval]]:
     """Vector Mangat: output 0 counts the devices, so nhat_v = (Y_v - q Y_0)/(1 - q) (docs/privacy.md, section 2)."""
+    from fleetcount_analysis.intervals import unary_intervals  # As above.
+
     flip, participants, bits = mechanism.flip, outputs[0], outputs[1:]
     release = task.release
     intervals = unary_intervals(
@@ -121,6 +119,8 @@ def _one_sided(
 
     The mean is irrational; it is rounded to a grid, so that every aggregator signs the same fraction.
     """
+    from fleetcount_analysis.intervals import one_sided_intervals  # As above.
+
     ratio = ratio_above(epsilon)
     mean = Fraction(round(aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
     return [output - mean for output in outputs], one_sided_intervals(outputs, epsilon, aggregators, level)

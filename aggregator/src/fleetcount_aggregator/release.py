@@ -38,11 +38,11 @@ from fleetcount_aggregator.ledger import debit_row
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.publication import record_bytes, release_time, same_record
-from fleetcount_aggregator.sealing import all_reports, sealed_digest
+from fleetcount_aggregator.sealing import sealed_digest
+from fleetcount_aggregator.set_sum import set_sum
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import PAGE, ReportStatus, Step, TaskChange
-from fleetcount_aggregator.verification import open_verification
-from fleetcount_aggregator.workers import sum_outputs
+from fleetcount_aggregator.store import Step, TaskChange
+from fleetcount_aggregator.underway import Underway
 
 __all__ = ["SIGN_STEP", "Releasing"]
 
@@ -60,6 +60,7 @@ class Releasing:
 
     def __init__(self, party: Party) -> None:
         self._party = party
+        self._drawing: Underway[TaskId, Step] = Underway()
 
     # Commit.
 
@@ -83,18 +84,8 @@ class Releasing:
     async def _noised_share(self, task: InstalledTask, digest: Digest) -> NoisedShare:
         known = await self._party.store.step(task.task_id, COMMIT_STEP)
         if known is None:
-            drawn = await self._draw(task, digest)
-            self._party.failpoints.hit("release.after_draw")
-            known = await self._party.apply(
-                TaskChange(
-                    task_id=task.task_id,
-                    required=_VERIFYING,
-                    step=drawn,
-                    debit=debit_row(task.task, self._party.now()),
-                )
-            )
-            known = drawn if known is None else known
-            self._party.failpoints.hit("release.after_draw_store")
+            # Taking many reports out of the sum again may last longer than a call, which is then repeated.
+            known = await self._drawing.once(task.task_id, lambda: self._draw_and_store(task, digest))
         opened = self._party.at_rest.open(known.answer, b"noised share", task.task_id)
         return NoisedShare(
             task_id=task.task_id,
@@ -104,29 +95,22 @@ class Releasing:
             blind=opened[:COMMITMENT_BLIND_BYTES],
         )
 
+    async def _draw_and_store(self, task: InstalledTask, digest: Digest) -> Step:
+        drawn = await self._draw(task, digest)
+        self._party.failpoints.hit("release.after_draw")
+        debit = debit_row(task.task, self._party.now())
+        known = await self._party.apply(TaskChange(task_id=task.task_id, required=_VERIFYING, step=drawn, debit=debit))
+        self._party.failpoints.hit("release.after_draw_store")
+        return drawn if known is None else known
+
     async def _draw(self, task: InstalledTask, digest: Digest) -> Step:
         """Add up this aggregator's output shares and its noise. What is not stored after this is never shown."""
-        total = await self._sum(task)
+        total = await set_sum(self._party, task)
         noise = self._party.noise.draw(task.task.release, len(total))
         noised = [(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)]
         blind = self._party.source.random_bytes(COMMITMENT_BLIND_BYTES)
         sealed = self._party.at_rest.seal(blind + FIELD64.encode_vector(noised), b"noised share", task.task_id)
         return Step(name=COMMIT_STEP, request=digest, answer=sealed)
-
-    async def _sum(self, task: InstalledTask) -> list[int]:
-        total = [0] * output_length(task.task)
-        states: list[bytes] = []
-        async for row in all_reports(self._party, task.task_id, status=ReportStatus.ACCEPTED):
-            opened = open_verification(self._party, task.task_id, row.report_id, row.verification)
-            states.append(opened.state)
-            if len(states) == PAGE:
-                total = await self._add(task, total, states)
-                states = []
-        return await self._add(task, total, states) if states else total
-
-    async def _add(self, task: InstalledTask, total: list[int], states: list[bytes]) -> list[int]:
-        part = await self._party.workers.run(sum_outputs, task.task.canonical, states)
-        return [(one + two) % FIELD64.modulus for one, two in zip(total, part, strict=True)]
 
     # Open.
 
@@ -232,7 +216,7 @@ class Releasing:
         ]
 
     async def _count(self, task: InstalledTask) -> int:
-        return len([row async for row in all_reports(self._party, task.task_id, status=ReportStatus.ACCEPTED)])
+        return (await self._party.store.chosen(task.task_id) or b"").count(1)
 
     # The end.
 

@@ -1,48 +1,86 @@
 """Sealing the set: each aggregator for itself checks the one set of a task, stores its digest, and refuses every other.
 
-Shared by leader and helper; adds up nothing (release).
+Shared by leader and helper; works on columns of all reports, so that a million are one matter. Adds up nothing
+(release).
 """
 
-from collections.abc import AsyncIterator, Collection
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
-from fleetcount_protocol.set_digest import set_digest
+from fleetcount_protocol.ids import Digest, TaskId
+from numpy.typing import NDArray
 
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.party import UNFINISHED, Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.store import PAGE, ReportRow, ReportStatus, Step, TaskChange, Verdict
+from fleetcount_aggregator.store import BatchRow, Step, TaskChange, Verdict
 
-__all__ = ["SET_STEP", "abort_here", "all_reports", "close_intake", "seal_here", "sealed_digest"]
+__all__ = ["SET_STEP", "abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
 
 SET_STEP: Final = "set"
+_OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
 
 
-async def all_reports(
-    party: Party, task_id: TaskId, *, status: ReportStatus | None = None, batch: int | None = None
-) -> AsyncIterator[ReportRow]:
-    """Yield a task's reports by id, a page at a time."""
-    after = b""
-    while rows := await party.store.reports(task_id, status=status, batch=batch, after=after):
-        for row in rows:
-            yield row
-        if len(rows) < PAGE:
-            return
-        after = rows[-1].report_id
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Every complete report by position: its verdict, `_NONE` without one, and its public share's digest (n x 32)."""
+
+    ids: ReportIds
+    verdicts: NDArray[np.uint8]
+    share_digests: NDArray[np.uint8] = field(repr=False)
+
+    def digests_at(self, positions: NDArray[np.int64]) -> bytes:
+        """Return share digests, joined."""
+        return np.take(self.share_digests, positions, axis=0).tobytes()
+
+
+_NONE: Final = 255
+
+
+async def _standing(party: Party, task_id: TaskId) -> _Standing:
+    reports = await party.store.complete_reports(task_id)
+    rows = await party.store.batches(task_id)
+    return await asyncio.to_thread(_stand, reports.ids, rows)
+
+
+def _stand(ids: ReportIds, rows: Sequence[BatchRow]) -> _Standing:
+    verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
+    digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
+    for row in rows:
+        verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
+        digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
+    return _Standing(ids, verdicts, digests)
+
+
+async def accepted_set(party: Party, task: InstalledTask) -> tuple[bytes, Digest]:
+    """Return the ids of the reports accepted here, ascending and joined, and the digest of the set they make."""
+    standing = await _standing(party, task.task_id)
+
+    def collect() -> tuple[bytes, Digest]:
+        order = standing.ids.order
+        positions = order[standing.verdicts[order] == Verdict.ACCEPTED]
+        ids = standing.ids.at(positions)
+        return ids, sorted_set_digest(ids, standing.digests_at(positions))
+
+    return await asyncio.to_thread(collect)
 
 
 async def close_intake(party: Party, task_id: TaskId) -> None:
-    """Close intake for ever; incomplete reports become refused half pairs. Does nothing if it is closed already."""
+    """Close intake for ever; incomplete reports are counted as half pairs. Does nothing if it is closed already."""
+    if party.states[task_id] not in _OPEN:
+        return
     try:
         await party.apply(
             TaskChange(
                 task_id=task_id,
-                required=frozenset({State.ANNOUNCED, State.COLLECTING}),
+                required=_OPEN,
                 new_state=State.AGREEING,
-                refuse_incomplete=True,
             )
         )
     except StateConflictError:
@@ -66,11 +104,12 @@ async def sealed_digest(party: Party, task_id: TaskId) -> Digest | None:
     return Digest(step.answer) if step else None
 
 
-async def seal_here(party: Party, task: InstalledTask, accepted: Collection[ReportId], digest: Digest) -> None:
+async def seal_here(party: Party, task: InstalledTask, accepted: bytes, digest: Digest) -> None:
     """Store the set of a task and move on to verifying; repeating it with the same set changes nothing.
 
-    Every report must be accepted here, the digest must follow from this aggregator's own public shares, and there must
-    be at least `min_batch_size` reports, counted here, after the last removal.
+    `accepted` are joined ids that ascend. Every report must be accepted here, the digest must follow from this
+    aggregator's own public shares, and there must be at least `min_batch_size` reports, counted here, after the last
+    removal.
 
     Raises:
         PeerRefusalError: CONFLICT for a second set, DISAGREES for one that is not ours, TOO_FEW (then the task is
@@ -81,30 +120,38 @@ async def seal_here(party: Party, task: InstalledTask, accepted: Collection[Repo
         if known != digest:
             raise PeerRefusalError(PeerProblem.CONFLICT)
         return
-    chosen = set(accepted)
-    rows = [row async for row in all_reports(party, task.task_id) if row.status is not ReportStatus.REFUSED]
-    accepted_here = [row for row in rows if row.status is ReportStatus.ACCEPTED]
-    items = [(row.report_id, row.public_share_digest) for row in accepted_here if row.report_id in chosen]
-    if len(items) != len(chosen) or len(chosen) != len(accepted):
+    standing = await _standing(party, task.task_id)
+    positions = await asyncio.to_thread(_find, standing, accepted, digest)
+    if positions is None:
         raise PeerRefusalError(PeerProblem.DISAGREES)
-    if set_digest((report_id, share) for report_id, share in items if share is not None) != digest:
-        raise PeerRefusalError(PeerProblem.DISAGREES)
-    if len(chosen) < task.task.min_batch_size:
+    if len(positions) < task.task.min_batch_size:
         await abort_here(party, task.task_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
-    await _store(party, task, digest, [row.report_id for row in rows if row.report_id not in chosen])
+    await _store(party, task, digest, standing, positions)
 
 
-async def _store(party: Party, task: InstalledTask, digest: Digest, left_out: Collection[ReportId]) -> None:
+def _find(standing: _Standing, accepted: bytes, digest: Digest) -> NDArray[np.int64] | None:
+    """Return where the reports of a set are; None if it is not a set of reports accepted here, or not the digest's."""
+    positions = standing.ids.match(accepted, standing.verdicts == Verdict.ACCEPTED)
+    if positions is None or sorted_set_digest(accepted, standing.digests_at(positions)) != digest:
+        return None
+    return positions
+
+
+async def _store(
+    party: Party, task: InstalledTask, digest: Digest, standing: _Standing, positions: NDArray[np.int64]
+) -> None:
+    chosen = np.zeros(len(standing.ids), dtype=np.uint8)
+    chosen[positions] = 1
+    counted = np.isin(standing.verdicts, (Verdict.DROPPED, Verdict.REFUSED))
+    left_out = len(chosen) - len(positions) - int(counted.sum())
     change = TaskChange(
         task_id=task.task_id,
         required=frozenset({State.AGREEING}),
         new_state=State.VERIFYING,
         step=Step(name=SET_STEP, request=digest, answer=digest),
-        verdicts=tuple(
-            Verdict(report_id=report_id, status=ReportStatus.REFUSED, reason=RejectReason.MISSING_AT_PEER)
-            for report_id in left_out
-        ),
+        chosen=chosen.tobytes(),
+        rejections={RejectReason.MISSING_AT_PEER: left_out} if left_out else {},
     )
     known = await party.apply(change)
     if known is not None and known.answer != digest:

@@ -1,103 +1,192 @@
 """The sessions of devices: opened from signed, sealed requests, held in memory, found again in the store when needed.
 
-A secret lives in this process's memory only; the store holds the request as it arrived.
+A secret lives in this process's memory only; the store holds the request as it arrived. What needs no private key is
+judged in a worker process when many ask (session_opening).
 """
 
-from collections import OrderedDict
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Sequence
+from itertools import islice
 from typing import Final
+from weakref import WeakValueDictionary
 
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.codec import SESSION_REQUEST
-from fleetcount_protocol.errors import DecodeError, Refused, RejectReason
+from fleetcount_protocol.errors import Refused, RejectReason
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.session import SessionSecret, accept_session
+from fleetcount_protocol.session import SessionSecret, open_request
 
+from fleetcount_aggregator.coalescing import Coalescing
 from fleetcount_aggregator.party import Party
+from fleetcount_aggregator.session_opening import SessionSetting, judge_requests
+from fleetcount_aggregator.spare_workers import SpareWorkers
 from fleetcount_aggregator.store import SessionRow
 
-__all__ = ["LiveSession", "Sessions"]
+__all__ = ["CACHED", "PackedSession", "Sessions"]
 
-CACHED: Final = 16_384
+CACHED: Final = 2**20
+"""Sessions held in memory, about 300 bytes each; those beyond are opened again from the store, oldest first."""
+WORTH_A_PROCESS: Final = 4
+"""Requests from which a worker judges them: a chain and a signature each."""
+_MOST_AT_ONCE: Final = 64
+"""Requests judged together: where no worker is free, they hold up the event loop for some 20 ms."""
+_EXPIRY_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSession:
-    """A session in memory: its secret, whose it is, and until when."""
+class PackedSession(bytes):
+    """A session in 104 bytes: secret, receipt key, digest of the device's key, expiry. Never shown."""
 
-    secret: SessionSecret
-    certificate: Digest
-    expiry: int
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, secret: SessionSecret, certificate: Digest) -> "PackedSession":
+        """Return a session packed."""
+        return cls(secret.secret + secret.receipt_key + certificate + secret.expiry.to_bytes(_EXPIRY_BYTES))
+
+    def __repr__(self) -> str:
+        return "PackedSession(…)"
+
+    @property
+    def secret(self) -> bytes:
+        """The 32 bytes that report keys come from."""
+        return self[:32]
+
+    @property
+    def receipt_key(self) -> bytes:
+        """The 32-byte key of receipts."""
+        return self[32:64]
+
+    @property
+    def certificate(self) -> Digest:
+        """The device, as it is counted."""
+        return Digest(self[64:96])
+
+    @property
+    def expiry(self) -> int:
+        """Unix seconds."""
+        return int.from_bytes(self[96:])
 
 
 class Sessions:
     """Opens sessions and finds them again."""
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: Party, workers: SpareWorkers) -> None:
         self._party = party
-        self._live: OrderedDict[SessionId, LiveSession] = OrderedDict()
+        self._workers = workers
+        self._live: dict[bytes, PackedSession] = {}
+        self._turns: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
+        self._judging = Coalescing(self._judge, _MOST_AT_ONCE)
 
-    async def open(self, request: SessionRequest) -> SessionAccepted | SessionRefused:
-        """Open one session durably; the same request again opens the same session and gets the same answer."""
-        known = self._live.get(request.session_id)
-        if known is not None and known.expiry > self._party.now():
-            return SessionAccepted(session_id=request.session_id, expiry=known.expiry)
-        try:
-            session = self._accept(request)
-            await self._check_quota(request, session)
-        except Refused as refusal:
-            self._party.metrics.refused(refusal.reason)
-            return SessionRefused(session_id=request.session_id, reason=refusal.reason)
-        await self._party.store.add_session(
-            SessionRow(
-                session_id=request.session_id,
-                request=SESSION_REQUEST.encode(request),
-                certificate=session.certificate,
-                expiry=session.expiry,
+    async def open(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
+        """Open sessions durably; one answer a request, in order. The same request again gets the same answer.
+
+        Devices go side by side, so that they share commits; one device's requests in turn, so that its quota holds.
+        """
+        now = self._party.now()
+        held = [self._live.get(request.session_id) for request in requests]
+        new = [request for request, known in zip(requests, held, strict=True) if known is None or known.expiry <= now]
+        opened = iter(await self._open([(request, False) for request in new]))
+        answers = [
+            _accepted(request, known.expiry)
+            if known is not None and known.expiry > now
+            else self._admit(request, next(opened))
+            for request, known in zip(requests, held, strict=True)
+        ]
+        return await asyncio.gather(*answers)
+
+    async def find(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
+        """Return sessions that have not expired, or None: the device opens such a one again with the same request."""
+        missing = [session_id for session_id in dict.fromkeys(session_ids) if session_id not in self._live]
+        if missing:
+            await self._reopen(missing)
+        now = self._party.now().to_bytes(_EXPIRY_BYTES)
+        found = map(self._live.get, session_ids)
+        return [session if session is not None and session[96:] > now else None for session in found]
+
+    async def _reopen(self, session_ids: Sequence[bytes]) -> None:
+        """Take sessions from the store into memory, if they are there and still open."""
+        rows = await self._party.store.sessions([SessionId(session_id) for session_id in session_ids])
+        requests = [SESSION_REQUEST.decode(row.request) for row in rows]
+        opened = await self._open([(request, True) for request in requests])
+        for request, session in zip(requests, opened, strict=True):
+            if isinstance(session, PackedSession):
+                self._keep(request.session_id, session)
+
+    async def _admit(
+        self, request: SessionRequest, session: PackedSession | RejectReason
+    ) -> SessionAccepted | SessionRefused:
+        """Store one opened session if its device may have another one."""
+        reason = session if isinstance(session, RejectReason) else await self._remember(request, session)
+        if reason is not None:
+            self._party.metrics.refused(reason)
+            return SessionRefused(session_id=request.session_id, reason=reason)
+        return SessionAccepted(session_id=request.session_id, expiry=request.expiry)
+
+    async def _remember(self, request: SessionRequest, session: PackedSession) -> RejectReason | None:
+        async with self._turn(session.certificate):
+            if await self._is_beyond_quota(request.session_id, session.certificate):
+                return RejectReason.OVER_QUOTA
+            await self._party.store.add_session(
+                SessionRow(
+                    session_id=request.session_id,
+                    request=SESSION_REQUEST.encode(request),
+                    certificate=session.certificate,
+                    expiry=session.expiry,
+                )
             )
-        )
         self._keep(request.session_id, session)
-        return SessionAccepted(session_id=request.session_id, expiry=session.expiry)
+        return None
 
-    async def find(self, session_id: SessionId) -> LiveSession | None:
-        """Return a session that has not expired, or None: the device opens it again with the same request."""
-        session = self._live.get(session_id)
-        if session is None:
-            session = await self._reopen(session_id)
-        if session is None or session.expiry <= self._party.now():
-            return None
-        self._keep(session_id, session)
-        return session
+    def _turn(self, certificate: Digest) -> asyncio.Lock:
+        """Return the device's lock, which lives as long as somebody holds or awaits it."""
+        return self._turns.setdefault(certificate, asyncio.Lock())
 
-    async def _reopen(self, session_id: SessionId) -> LiveSession | None:
-        row = await self._party.store.session(session_id)
-        if row is None:
-            return None
+    async def _is_beyond_quota(self, session_id: SessionId, certificate: Digest) -> bool:
+        store = self._party.store
+        if await store.session(session_id) is not None:
+            return False
+        return await store.sessions_of(certificate, self._party.now()) >= self._party.limits.sessions_per_device
+
+    def _keep(self, session_id: SessionId, session: PackedSession) -> None:
+        if len(self._live) >= CACHED:
+            for oldest in list(islice(self._live, CACHED // 16)):
+                del self._live[oldest]
+        self._live[bytes(session_id)] = session
+
+    # Public-key work.
+
+    async def _open(self, requests: Sequence[tuple[SessionRequest, bool]]) -> list[PackedSession | RejectReason]:
+        """Return the session of every request, or why it is refused; the flag says that it was accepted before."""
+        for key_id in {request.key_id for request, _ in requests}:
+            self._party.keys.pairs(key_id)  # A key that came since the start is found when a request names it.
+        judged = await self._judging.ask([(SESSION_REQUEST.encode(request), known) for request, known in requests])
+        return [self._unseal(request, digest) for (request, _), digest in zip(requests, judged, strict=True)]
+
+    def _unseal(self, request: SessionRequest, digest: Digest | RejectReason) -> PackedSession | RejectReason:
+        """Open the seal: here, since private keys stay in this process."""
+        if isinstance(digest, RejectReason):
+            return digest
+        pair = self._party.keys.pairs(request.key_id).get(request.key_id)
+        if pair is None:
+            return RejectReason.UNKNOWN_KEY
         try:
-            return self._accept(SESSION_REQUEST.decode(row.request))
-        except (Refused, DecodeError):
-            return None
+            return PackedSession.of(open_request(request, pair, digest), digest)
+        except Refused as refusal:
+            return refusal.reason
 
-    def _accept(self, request: SessionRequest) -> LiveSession:
-        identity = self._party.identity
-        _, secret, certificate = accept_session(
-            request,
-            self._party.keys.pairs(request.key_id),
-            identity.aggregator_id,
-            identity.device_ca,
-            self._party.clock.now(),
+    async def _judge(self, requests: Sequence[tuple[bytes, bool]]) -> list[Digest | RejectReason]:
+        party = self._party
+        setting = SessionSetting(
+            aggregator_id=party.aggregator_id,
+            key_ids=party.keys.key_ids,
+            authorities=tuple(one.public_bytes(Encoding.DER) for one in party.identity.device_ca),
         )
-        return LiveSession(secret=secret, certificate=certificate, expiry=request.expiry)
+        now = party.clock.now()
+        if len(requests) < WORTH_A_PROCESS:
+            return judge_requests(setting, requests, now)
+        return await self._workers.run(judge_requests, setting, requests, now)
 
-    async def _check_quota(self, request: SessionRequest, session: LiveSession) -> None:
-        if await self._party.store.session(request.session_id) is not None:
-            return
-        open_now = await self._party.store.sessions_of(session.certificate, self._party.now())
-        if open_now >= self._party.limits.sessions_per_device:
-            raise Refused(RejectReason.OVER_QUOTA)
 
-    def _keep(self, session_id: SessionId, session: LiveSession) -> None:
-        self._live[session_id] = session
-        self._live.move_to_end(session_id)
-        if len(self._live) > CACHED:
-            self._live.popitem(last=False)
+async def _accepted(request: SessionRequest, expiry: int) -> SessionAccepted | SessionRefused:
+    return SessionAccepted(session_id=request.session_id, expiry=expiry)

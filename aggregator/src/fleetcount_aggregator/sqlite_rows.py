@@ -5,55 +5,62 @@ Owns no connection, no thread and no transaction (sqlite_store).
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
 
-from fleetcount_aggregator.states import State, StateConflictError, check_move
+from fleetcount_aggregator.report_logs import LogState
+from fleetcount_aggregator.states import FINAL_STATES, State, StateConflictError, check_move
 from fleetcount_aggregator.store import (
-    PAGE,
-    CompleteReport,
-    InstalmentRow,
+    BatchRow,
     LedgerRow,
-    Outcome,
-    ReportRow,
-    ReportStatus,
     SessionRow,
     Step,
-    StoredInstalment,
     StoreError,
     TaskChange,
     TaskRow,
-    Verdict,
 )
 
 __all__ = [
-    "add_instalment",
+    "Closing",
     "add_session",
     "apply_change",
-    "complete_reports",
     "count_rejections",
     "forget_sessions",
     "install_task",
     "purge_task",
-    "read_digest",
+    "read_batch",
+    "read_batches",
+    "read_chosen",
     "read_ledger",
+    "read_log_states",
     "read_marks",
     "read_rejections",
-    "read_report",
-    "read_reports",
     "read_session",
+    "read_sessions",
     "read_sessions_of",
     "read_step",
     "read_task",
     "read_tasks",
     "remember_mark",
+    "takes_instalments",
 ]
 
 _OPEN = (State.ANNOUNCED.value, State.COLLECTING.value)
+_POSITION_BYTES = "<u4"
 _TASK = "SELECT task_id, signed, verify_key, state, abort_reason, installed_at FROM tasks"
-_REPORT = "SELECT report_id, status, batch, reason, public_share_digest, verification FROM reports"
+_BATCH = "SELECT number, positions, verdicts, share_digests, kept FROM batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What a report log held at the moment intake closed: its length, and how many reports lacked an instalment."""
+
+    log_bytes: int
+    half_pairs: int
 
 
 def add_session(db: sqlite3.Connection, row: SessionRow) -> None:
@@ -71,6 +78,12 @@ def read_session(db: sqlite3.Connection, session_id: SessionId) -> SessionRow | 
     if row is None:
         return None
     return SessionRow(session_id=session_id, request=row[0], certificate=Digest(row[1]), expiry=row[2])
+
+
+def read_sessions(db: sqlite3.Connection, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
+    """See `Store.sessions`."""
+    rows = (read_session(db, session_id) for session_id in session_ids)
+    return [row for row in rows if row is not None]
 
 
 def read_sessions_of(db: sqlite3.Connection, certificate: Digest, now: int) -> int:
@@ -122,56 +135,17 @@ def _present(task: TaskRow | None, task_id: TaskId) -> TaskRow:
     return task
 
 
-def add_instalment(db: sqlite3.Connection, row: InstalmentRow) -> Outcome:
-    """See `Store.add_instalments`, for one row."""
-    report = db.execute(
-        "SELECT certificate FROM reports WHERE task_id = ? AND report_id = ?", (row.task_id, row.report_id)
-    ).fetchone()
-    held = read_digest(db, row.task_id, row.report_id, row.round)
-    if held is not None:
-        return Outcome.SAME if held == row.digest and report[0] == row.certificate else Outcome.OTHER_BYTES
-    state = db.execute("SELECT state FROM tasks WHERE task_id = ?", (row.task_id,)).fetchone()
-    if state is None or state[0] not in _OPEN:
-        return Outcome.CLOSED
-    if report is not None and report[0] != row.certificate:
-        return Outcome.OTHER_BYTES
-    if report is None and not _new_report(db, row):
-        return Outcome.SECOND_REPORT
-    _insert_instalment(db, row)
-    return Outcome.STORED
+def takes_instalments(db: sqlite3.Connection, task_id: TaskId) -> bool:
+    """Return whether the task is there and its intake not closed."""
+    row = db.execute("SELECT state FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    return row is not None and row[0] in _OPEN
 
 
-def _new_report(db: sqlite3.Connection, row: InstalmentRow) -> bool:
-    """Insert the report; False if the unique constraint (task, certificate) says the device has another one."""
-    cursor = db.execute(
-        "INSERT INTO reports (task_id, report_id, certificate, status, verification) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (task_id, certificate) DO NOTHING",
-        (row.task_id, row.report_id, row.certificate, ReportStatus.INCOMPLETE.value, b""),
-    )
-    return cursor.rowcount == 1
-
-
-def _insert_instalment(db: sqlite3.Connection, row: InstalmentRow) -> None:
-    db.execute(
-        "INSERT INTO instalments (task_id, report_id, round, session_id, digest, public_share, ciphertext)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (row.task_id, row.report_id, row.round, row.session_id, row.digest, row.public_share, row.ciphertext),
-    )
-    held = db.execute(
-        "SELECT COUNT(*) FROM instalments WHERE task_id = ? AND report_id = ?", (row.task_id, row.report_id)
-    ).fetchone()[0]
-    if held >= row.expected:
-        db.execute(
-            "UPDATE reports SET status = ? WHERE task_id = ? AND report_id = ?",
-            (ReportStatus.COMPLETE.value, row.task_id, row.report_id),
-        )
-
-
-def read_digest(db: sqlite3.Connection, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
-    """See `Store.instalment_digest`."""
-    query = "SELECT digest FROM instalments WHERE task_id = ? AND report_id = ? AND round = ?"
-    row = db.execute(query, (task_id, report_id, round_number)).fetchone()
-    return Digest(row[0]) if row else None
+def read_log_states(db: sqlite3.Connection) -> list[LogState]:
+    """Return what the report logs must be, task by task."""
+    ended = {state.value for state in FINAL_STATES}
+    rows = db.execute("SELECT task_id, state, log_bytes FROM tasks").fetchall()
+    return [LogState(task_id=TaskId(row[0]), ended=row[1] in ended, closed_length=row[2]) for row in rows]
 
 
 def count_rejections(db: sqlite3.Connection, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
@@ -190,70 +164,42 @@ def read_rejections(db: sqlite3.Connection, task_id: TaskId) -> Mapping[RejectRe
     return {RejectReason(reason): count for reason, count in rows}
 
 
-def complete_reports(db: sqlite3.Connection, task_id: TaskId, limit: int) -> Sequence[CompleteReport]:
-    """See `Store.complete_reports`."""
-    rows = db.execute(
-        "SELECT report_id FROM reports WHERE task_id = ? AND status = ? ORDER BY report_id LIMIT ?",
-        (task_id, ReportStatus.COMPLETE.value, limit),
-    ).fetchall()
-    return [_complete(db, task_id, ReportId(row[0])) for row in rows]
+def read_batches(db: sqlite3.Connection, task_id: TaskId) -> Sequence[BatchRow]:
+    """See `Store.batches`."""
+    return [_batch_row(row) for row in db.execute(f"{_BATCH} WHERE task_id = ? ORDER BY number", (task_id,)).fetchall()]
 
 
-def _complete(db: sqlite3.Connection, task_id: TaskId, report_id: ReportId) -> CompleteReport:
-    rows = db.execute(
-        "SELECT round, session_id, public_share, ciphertext FROM instalments"
-        " WHERE task_id = ? AND report_id = ? ORDER BY round",
-        (task_id, report_id),
-    ).fetchall()
-    return CompleteReport(
-        report_id=report_id,
-        instalments=tuple(
-            StoredInstalment(round=row[0], session_id=SessionId(row[1]), public_share=row[2], ciphertext=row[3])
-            for row in rows
-        ),
+def read_batch(db: sqlite3.Connection, task_id: TaskId, number: int) -> BatchRow | None:
+    """See `Store.batch`."""
+    row = db.execute(f"{_BATCH} WHERE task_id = ? AND number = ?", (task_id, number)).fetchone()
+    return None if row is None else _batch_row(row)
+
+
+def _batch_row(row: Sequence[Any]) -> BatchRow:
+    return BatchRow(
+        number=row[0],
+        positions=np.frombuffer(row[1], dtype=_POSITION_BYTES).astype(np.int64),
+        verdicts=row[2],
+        share_digests=row[3],
+        kept=row[4],
     )
 
 
-def read_reports(
-    db: sqlite3.Connection, task_id: TaskId, status: ReportStatus | None, batch: int | None, after: bytes
-) -> Sequence[ReportRow]:
-    """See `Store.reports`."""
-    where, values = ["task_id = ?", "report_id > ?"], [task_id, after]
-    if status is not None:
-        where.append("status = ?")
-        values.append(status.value)  # type: ignore[arg-type]  # SQLite takes any mix of values.
-    if batch is not None:
-        where.append("batch = ?")
-        values.append(batch)  # type: ignore[arg-type]  # As above.
-    query = f"{_REPORT} WHERE {' AND '.join(where)} ORDER BY report_id LIMIT {PAGE}"
-    return [_report_row(row) for row in db.execute(query, values).fetchall()]
-
-
-def read_report(db: sqlite3.Connection, task_id: TaskId, report_id: ReportId) -> ReportRow | None:
-    """See `Store.report`."""
-    row = db.execute(f"{_REPORT} WHERE task_id = ? AND report_id = ?", (task_id, report_id)).fetchone()
-    return _report_row(row) if row else None
-
-
-def _report_row(row: Sequence[Any]) -> ReportRow:
-    return ReportRow(
-        report_id=ReportId(row[0]),
-        status=ReportStatus(row[1]),
-        batch=row[2],
-        reason=None if row[3] is None else RejectReason(row[3]),
-        public_share_digest=None if row[4] is None else Digest(row[4]),
-        verification=row[5],
-    )
+def read_chosen(db: sqlite3.Connection, task_id: TaskId) -> bytes | None:
+    """See `Store.chosen`."""
+    row = db.execute("SELECT chosen FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    return None if row is None else row[0]
 
 
 def read_step(db: sqlite3.Connection, task_id: TaskId, name: str) -> Step | None:
     """See `Store.step`."""
-    row = db.execute("SELECT request, answer FROM steps WHERE task_id = ? AND name = ?", (task_id, name)).fetchone()
-    return Step(name=name, request=row[0], answer=row[1]) if row else None
+    query = "SELECT request, answer, passing FROM steps WHERE task_id = ? AND name = ?"
+    row = db.execute(query, (task_id, name)).fetchone()
+    return Step(name=name, request=row[0], answer=row[1], passing=bool(row[2])) if row else None
 
 
-def apply_change(db: sqlite3.Connection, change: TaskChange) -> Step | None:
-    """See `Store.apply`."""
+def apply_change(db: sqlite3.Connection, change: TaskChange, closing: Closing | None) -> Step | None:
+    """See `Store.apply`; `closing` comes with a change that closes intake."""
     task = _present(read_task(db, change.task_id), change.task_id)
     if change.step is not None and (known := read_step(db, change.task_id, change.step.name)) is not None:
         return known
@@ -266,14 +212,40 @@ def apply_change(db: sqlite3.Connection, change: TaskChange) -> Step | None:
             (change.new_state.value, change.abort_reason, change.task_id),
         )
     if change.step is not None:
-        db.execute(
-            "INSERT INTO steps (task_id, name, request, answer) VALUES (?, ?, ?, ?)",
-            (change.task_id, change.step.name, change.step.request, change.step.answer),
-        )
+        _insert_step(db, change.task_id, change.step)
+    if change.batch is not None:
+        _put_batch(db, change.task_id, change.batch)
+    if change.chosen is not None:
+        db.execute("UPDATE tasks SET chosen = ? WHERE task_id = ?", (change.chosen, change.task_id))
     if change.debit is not None:
         _debit(db, change.debit)
-    _judge(db, change)
+    count_rejections(db, change.task_id, change.rejections)
+    if closing is not None:
+        _close(db, change.task_id, closing)
     return None
+
+
+def _insert_step(db: sqlite3.Connection, task_id: TaskId, step: Step) -> None:
+    db.execute(
+        "INSERT INTO steps (task_id, name, request, answer, passing) VALUES (?, ?, ?, ?, ?)",
+        (task_id, step.name, step.request, step.answer, int(step.passing)),
+    )
+
+
+def _put_batch(db: sqlite3.Connection, task_id: TaskId, row: BatchRow) -> None:
+    positions = row.positions.astype(_POSITION_BYTES).tobytes()
+    db.execute(
+        "INSERT INTO batches (task_id, number, positions, verdicts, share_digests, kept) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (task_id, number) DO UPDATE SET positions = excluded.positions, verdicts = excluded.verdicts,"
+        " share_digests = excluded.share_digests, kept = excluded.kept",
+        (task_id, row.number, positions, row.verdicts, row.share_digests, row.kept),
+    )
+
+
+def _close(db: sqlite3.Connection, task_id: TaskId, closing: Closing) -> None:
+    db.execute("UPDATE tasks SET log_bytes = ? WHERE task_id = ?", (closing.log_bytes, task_id))
+    if closing.half_pairs:
+        count_rejections(db, task_id, {RejectReason.HALF_PAIR: closing.half_pairs})
 
 
 def _debit(db: sqlite3.Connection, row: LedgerRow) -> None:
@@ -282,45 +254,6 @@ def _debit(db: sqlite3.Connection, row: LedgerRow) -> None:
         " VALUES (?, ?, ?, ?, ?, ?, (SELECT COUNT(*) FROM ledger)) ON CONFLICT (task_id) DO NOTHING",
         (row.task_id, row.signal, row.opens, row.closes, row.epsilon, row.debited_at),
     )
-
-
-def _judge(db: sqlite3.Connection, change: TaskChange) -> None:
-    counts = dict(change.rejections)
-    for verdict in change.verdicts:
-        if _set_verdict(db, change.task_id, verdict) and verdict.status is ReportStatus.REFUSED and verdict.reason:
-            counts[verdict.reason] = counts.get(verdict.reason, 0) + 1
-    if change.refuse_incomplete:
-        halves = db.execute(
-            "UPDATE reports SET status = ?, reason = ? WHERE task_id = ? AND status = ?",
-            (
-                ReportStatus.REFUSED.value,
-                RejectReason.HALF_PAIR.value,
-                change.task_id,
-                ReportStatus.INCOMPLETE.value,
-            ),
-        ).rowcount
-        if halves:
-            counts[RejectReason.HALF_PAIR] = counts.get(RejectReason.HALF_PAIR, 0) + halves
-    count_rejections(db, change.task_id, counts)
-
-
-def _set_verdict(db: sqlite3.Connection, task_id: TaskId, verdict: Verdict) -> bool:
-    cursor = db.execute(
-        "UPDATE reports SET status = ?, batch = COALESCE(?, batch), reason = COALESCE(?, reason),"
-        " public_share_digest = COALESCE(?, public_share_digest), verification = COALESCE(?, verification)"
-        " WHERE task_id = ? AND report_id = ? AND status <> ?",
-        (
-            verdict.status.value,
-            verdict.batch,
-            None if verdict.reason is None else verdict.reason.value,
-            verdict.public_share_digest,
-            verdict.verification,
-            task_id,
-            verdict.report_id,
-            ReportStatus.REFUSED.value,
-        ),
-    )
-    return cursor.rowcount == 1
 
 
 def read_ledger(db: sqlite3.Connection) -> Sequence[LedgerRow]:
@@ -347,6 +280,7 @@ def read_marks(db: sqlite3.Connection) -> Mapping[AggregatorId, int]:
 
 
 def purge_task(db: sqlite3.Connection, task_id: TaskId) -> None:
-    """See `Store.purge`."""
-    db.execute("UPDATE instalments SET ciphertext = ? WHERE task_id = ?", (b"", task_id))
-    db.execute("UPDATE reports SET verification = ? WHERE task_id = ?", (b"", task_id))
+    """See `Store.purge`: what the database holds of it."""
+    db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
+    db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
+    db.execute("UPDATE tasks SET chosen = NULL WHERE task_id = ?", (task_id,))

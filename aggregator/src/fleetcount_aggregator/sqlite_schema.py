@@ -13,27 +13,22 @@ from fleetcount_aggregator.store import StoreError
 
 __all__ = ["SCHEMA_VERSION", "connect", "lock_file"]
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 _TABLES: Final = (
     "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL, verify_key BLOB NOT NULL, state TEXT NOT NULL,"
-    " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL)",
+    " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL, log_bytes INTEGER,"
+    " chosen BLOB)",
     "CREATE TABLE sessions (session_id BLOB PRIMARY KEY, request BLOB NOT NULL, certificate BLOB NOT NULL,"
     " expiry INTEGER NOT NULL)",
     "CREATE INDEX sessions_by_certificate ON sessions (certificate, expiry)",
     "CREATE INDEX sessions_by_expiry ON sessions (expiry)",
-    "CREATE TABLE reports (task_id BLOB NOT NULL, report_id BLOB NOT NULL, certificate BLOB NOT NULL,"
-    " status INTEGER NOT NULL, batch INTEGER, reason INTEGER, public_share_digest BLOB, verification BLOB NOT NULL,"
-    " PRIMARY KEY (task_id, report_id), UNIQUE (task_id, certificate))",
-    "CREATE INDEX reports_by_status ON reports (task_id, status, report_id)",
-    "CREATE INDEX reports_by_batch ON reports (task_id, batch)",
-    "CREATE TABLE instalments (task_id BLOB NOT NULL, report_id BLOB NOT NULL, round INTEGER NOT NULL,"
-    " session_id BLOB NOT NULL, digest BLOB NOT NULL, public_share BLOB NOT NULL, ciphertext BLOB NOT NULL,"
-    " PRIMARY KEY (task_id, report_id, round))",
+    "CREATE TABLE batches (task_id BLOB NOT NULL, number INTEGER NOT NULL, positions BLOB NOT NULL,"
+    " verdicts BLOB NOT NULL, share_digests BLOB NOT NULL, kept BLOB NOT NULL, PRIMARY KEY (task_id, number))",
     "CREATE TABLE rejections (task_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL,"
     " PRIMARY KEY (task_id, reason))",
     "CREATE TABLE steps (task_id BLOB NOT NULL, name TEXT NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL,"
-    " PRIMARY KEY (task_id, name))",
+    " passing INTEGER NOT NULL, PRIMARY KEY (task_id, name))",
     "CREATE TABLE ledger (task_id BLOB PRIMARY KEY, signal TEXT NOT NULL, opens INTEGER NOT NULL,"
     " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL)",
     "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL)",

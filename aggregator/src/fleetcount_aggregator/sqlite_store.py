@@ -1,6 +1,7 @@
-"""The durable store: one SQLite file, one writer thread that commits many writes together, one reader thread.
+"""The durable store: reports in append-only logs, the rest in one SQLite file; one writer thread, one reader thread.
 
-Runs statements (sqlite_rows) and owns transactions; decides nothing about the protocol.
+The writer takes what waits as one group: instalments first, with one sync a task (report_logs), then everything else in
+one transaction (sqlite_rows). So closing intake never overtakes an instalment. Decides nothing about the protocol.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,14 +20,15 @@ from fleetcount_protocol.errors import FleetcountError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 
 from fleetcount_aggregator import sqlite_rows
+from fleetcount_aggregator.report_logs import ReportLogs
 from fleetcount_aggregator.sqlite_schema import connect, lock_file
+from fleetcount_aggregator.states import State
 from fleetcount_aggregator.store import (
-    CompleteReport,
+    BatchRow,
+    CompleteReports,
     InstalmentRow,
     LedgerRow,
     Outcome,
-    ReportRow,
-    ReportStatus,
     SessionRow,
     Step,
     StoreBusyError,
@@ -38,17 +41,23 @@ __all__ = ["SqliteStore"]
 
 QUEUE_LENGTH: Final = 4096
 """Writes waiting for the disk before the store says it is busy."""
+QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of instalments waiting, likewise."""
 GROUP: Final = 512
 """Writes committed together at most."""
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of instalments from which on a group takes no more."""
 
 
 @dataclass(slots=True)
 class _Write:
-    """One queued write and the future that waits for its commit."""
+    """One queued write and the future that waits for it: instalments, or an operation on the database."""
 
-    operation: Callable[[sqlite3.Connection], Any]
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
+    operation: Callable[[sqlite3.Connection], Any] | None = None
+    instalments: Sequence[InstalmentRow] = ()
+    size: int = 0
     result: Any = None
     error: Exception | None = field(default=None)
 
@@ -69,60 +78,93 @@ class _Write:
 
 
 class SqliteStore:
-    """Implements `Store` over `path`. WAL, synchronous FULL: a write is answered after the disk has it."""
+    """Implements `Store` over `path` and logs beside it. A write is answered after the disk has it."""
 
-    def __init__(self, path: Path, lock: int, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+    def __init__(
+        self, path: Path, lock: int, writer: sqlite3.Connection, reader: sqlite3.Connection, logs: ReportLogs
+    ) -> None:
         self._path = path
         self._lock = lock
         self._writer = writer
         self._reader = reader
+        self._logs = logs
         self._queue: queue.Queue[_Write | None] = queue.Queue(QUEUE_LENGTH)
+        self._queued_bytes = 0
+        self._queued_lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
         self._thread.start()
 
     @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open or make the store.
+    def open(cls, path: Path, log_key: bytes) -> Self:
+        """Open or make the store; finish what a crash left of purging. `log_key`: `at_rest.report_log_key`.
 
         Raises:
-            StoreError: another process holds it, the file is no store, or its schema is unknown.
+            StoreError: another process holds it, a file is no store, damaged, of an unknown schema or another key.
         """
         lock = lock_file(path.with_name(path.name + ".lock"))
-        try:
-            writer = connect(path)
-            reader = connect(path)
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(path, lock, writer, reader)
+        with ExitStack() as opened:
+            opened.callback(os.close, lock)
+            writer = opened.enter_context(closing(connect(path)))
+            reader = opened.enter_context(closing(connect(path)))
+            logs = opened.enter_context(closing(ReportLogs(path, log_key)))
+            states = sqlite_rows.read_log_states(writer)
+            logs.open(states)
+            _purge_ended(writer, logs, [state.task_id for state in states if state.ended])
+            opened.pop_all()
+        return cls(path, lock, writer, reader, logs)
 
     # The writer thread.
 
     def _write_loop(self) -> None:
         while (first := self._queue.get()) is not None:
             group, ending = self._gather(first)
-            self._commit(group)
+            self._append([write for write in group if write.operation is None])
+            self._commit([write for write in group if write.operation is not None])
             for write in group:
                 write.answer()
             if ending:
                 return
 
     def _gather(self, first: _Write) -> tuple[list[_Write], bool]:
-        group = [first]
-        while len(group) < GROUP:
+        group, size, ending = [first], first.size, False
+        while len(group) < GROUP and size < GROUP_BYTES:
             try:
                 following = self._queue.get_nowait()
             except queue.Empty:
                 break
             if following is None:
-                return group, True
+                ending = True
+                break
             group.append(following)
-        return group, False
+            size += following.size
+        with self._queued_lock:
+            self._queued_bytes -= size
+        return group, ending
+
+    def _append(self, group: Sequence[_Write]) -> None:
+        """Store the instalments of a group; nothing of what fails is promised."""
+        if not group:
+            return
+        try:
+            answers = self._logs.add(
+                [write.instalments for write in group], lambda task: sqlite_rows.takes_instalments(self._writer, task)
+            )
+        except Exception as error:
+            # The top of a queued write, as in `_run`.
+            failure = StoreError(f"{self._path} could not take instalments: {type(error).__name__}")
+            answers = [failure] * len(group)
+        for write, answer in zip(group, answers, strict=True):
+            if isinstance(answer, StoreError):
+                write.error = answer
+            else:
+                write.result = answer
 
     def _commit(self, group: Sequence[_Write]) -> None:
-        """Run a group in one transaction; a failed commit fails every write of it, a failed write only itself."""
+        """Run operations in one transaction; a failed commit fails every one of them, a failed one only itself."""
+        if not group:
+            return
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             for write in group:
@@ -132,13 +174,15 @@ class SqliteStore:
             failure = StoreError(f"{self._path} could not commit: {error}")
             for write in group:
                 write.error = failure
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            # A failing disk may fail this too: then the next transaction cannot begin, and says so.
+            with suppress(sqlite3.Error):
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
 
     def _run(self, write: _Write) -> None:
         self._writer.execute("SAVEPOINT one")
         try:
-            write.result = write.operation(self._writer)
+            write.result = write.operation(self._writer) if write.operation is not None else None
         except sqlite3.Error:
             raise
         except Exception as error:
@@ -149,13 +193,22 @@ class SqliteStore:
         self._writer.execute("RELEASE one")
 
     async def _write(self, operation: Callable[[sqlite3.Connection], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        return await self._submit(_Write(loop, loop.create_future(), operation=operation))
+
+    async def _submit(self, write: _Write) -> Any:
         if self._closed:
             raise StoreError(f"{self._path} is closed")
-        loop = asyncio.get_running_loop()
-        write = _Write(operation, loop, loop.create_future())
+        with self._queued_lock:
+            waiting = self._queued_bytes
+            if waiting and waiting + write.size > QUEUE_BYTES:
+                raise StoreBusyError(f"{self._path} has {waiting} bytes of instalments waiting")
+            self._queued_bytes += write.size
         try:
             self._queue.put_nowait(write)
         except queue.Full as error:
+            with self._queued_lock:
+                self._queued_bytes -= write.size
             raise StoreBusyError(f"{self._path} has {QUEUE_LENGTH} writes waiting") from error
         return await write.future
 
@@ -180,6 +233,7 @@ class SqliteStore:
         self._read_pool.shutdown()
         self._reader.close()
         self._writer.close()
+        self._logs.close()
         os.close(self._lock)
 
     # The rows. Each method names its statement; the types are those of `Store`.
@@ -192,6 +246,11 @@ class SqliteStore:
         """See `Store.session`."""
         row: SessionRow | None = await self._read(lambda db: sqlite_rows.read_session(db, session_id))
         return row
+
+    async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
+        """See `Store.sessions`."""
+        rows: Sequence[SessionRow] = await self._read(lambda db: sqlite_rows.read_sessions(db, session_ids))
+        return rows
 
     async def sessions_of(self, certificate: Digest, now: int) -> int:
         """See `Store.sessions_of`."""
@@ -219,16 +278,15 @@ class SqliteStore:
 
     async def add_instalments(self, rows: Sequence[InstalmentRow]) -> Sequence[Outcome]:
         """See `Store.add_instalments`."""
-        outcomes: Sequence[Outcome] = await self._write(
-            lambda db: [sqlite_rows.add_instalment(db, row) for row in rows]
-        )
+        loop = asyncio.get_running_loop()
+        size = sum(len(row.part) + len(row.public_share) for row in rows)
+        write = _Write(loop, loop.create_future(), instalments=rows, size=size)
+        outcomes: Sequence[Outcome] = await self._submit(write)
         return outcomes
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        digest: Digest | None = await self._read(
-            lambda db: sqlite_rows.read_digest(db, task_id, report_id, round_number)
-        )
+        digest: Digest | None = await self._read(lambda _: self._logs.digest(task_id, report_id, round_number))
         return digest
 
     async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
@@ -240,24 +298,27 @@ class SqliteStore:
         counts: Mapping[RejectReason, int] = await self._read(lambda db: sqlite_rows.read_rejections(db, task_id))
         return counts
 
-    async def complete_reports(self, task_id: TaskId, limit: int) -> Sequence[CompleteReport]:
+    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
         """See `Store.complete_reports`."""
-        rows: Sequence[CompleteReport] = await self._read(lambda db: sqlite_rows.complete_reports(db, task_id, limit))
-        return rows
-
-    async def reports(
-        self, task_id: TaskId, *, status: ReportStatus | None = None, batch: int | None = None, after: bytes = b""
-    ) -> Sequence[ReportRow]:
-        """See `Store.reports`."""
-        rows: Sequence[ReportRow] = await self._read(
-            lambda db: sqlite_rows.read_reports(db, task_id, status, batch, after)
+        found: CompleteReports = await self._read(
+            lambda db: self._logs.complete(task_id, closed=not sqlite_rows.takes_instalments(db, task_id))
         )
+        return found
+
+    async def batches(self, task_id: TaskId) -> Sequence[BatchRow]:
+        """See `Store.batches`."""
+        rows: Sequence[BatchRow] = await self._read(lambda db: sqlite_rows.read_batches(db, task_id))
         return rows
 
-    async def report(self, task_id: TaskId, report_id: ReportId) -> ReportRow | None:
-        """See `Store.report`."""
-        row: ReportRow | None = await self._read(lambda db: sqlite_rows.read_report(db, task_id, report_id))
+    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+        """See `Store.batch`."""
+        row: BatchRow | None = await self._read(lambda db: sqlite_rows.read_batch(db, task_id, number))
         return row
+
+    async def chosen(self, task_id: TaskId) -> bytes | None:
+        """See `Store.chosen`."""
+        chosen: bytes | None = await self._read(lambda db: sqlite_rows.read_chosen(db, task_id))
+        return chosen
 
     async def step(self, task_id: TaskId, name: str) -> Step | None:
         """See `Store.step`."""
@@ -266,8 +327,15 @@ class SqliteStore:
 
     async def apply(self, change: TaskChange) -> Step | None:
         """See `Store.apply`."""
-        step: Step | None = await self._write(lambda db: sqlite_rows.apply_change(db, change))
+        step: Step | None = await self._write(lambda db: self._apply(db, change))
         return step
+
+    def _apply(self, db: sqlite3.Connection, change: TaskChange) -> Step | None:
+        held = None
+        # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
+        if change.new_state is State.AGREEING and sqlite_rows.takes_instalments(db, change.task_id):
+            held = sqlite_rows.Closing(self._logs.length(change.task_id), self._logs.incomplete(change.task_id))
+        return sqlite_rows.apply_change(db, change, held)
 
     async def ledger(self) -> Sequence[LedgerRow]:
         """See `Store.ledger`."""
@@ -285,4 +353,17 @@ class SqliteStore:
 
     async def purge(self, task_id: TaskId) -> None:
         """See `Store.purge`."""
-        await self._write(lambda db: sqlite_rows.purge_task(db, task_id))
+        await self._write(lambda db: _purge(db, self._logs, task_id))
+
+
+def _purge(db: sqlite3.Connection, logs: ReportLogs, task_id: TaskId) -> None:
+    logs.purge(task_id, sqlite_rows.read_chosen(db, task_id) or b"")
+    sqlite_rows.purge_task(db, task_id)
+
+
+def _purge_ended(db: sqlite3.Connection, logs: ReportLogs, task_ids: Sequence[TaskId]) -> None:
+    """Finish what a crash left between the end of a task and its purge."""
+    db.execute("BEGIN IMMEDIATE")
+    for task_id in task_ids:
+        _purge(db, logs, task_id)
+    db.execute("COMMIT")

@@ -1,39 +1,40 @@
 """What an aggregator remembers, and what every store keeps to: durable before answered, first bytes win.
 
-Defines the rows and the `Store` protocol; knows nothing of files or SQL (memory_store, sqlite_store).
+Defines the rows and the `Store` protocol; knows nothing of files or SQL (memory_store, sqlite_store). Reports are
+columns: they are named by their position among a closed task's complete reports.
 """
 
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
+import numpy as np
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from numpy.typing import NDArray
 
+from fleetcount_aggregator.proofs import ProofBatch
+from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State
 
 __all__ = [
-    "PAGE",
-    "CompleteReport",
+    "BatchRow",
+    "CompleteReports",
     "InstalmentRow",
     "LedgerRow",
+    "LoadedReports",
     "Outcome",
-    "ReportRow",
-    "ReportStatus",
+    "ReportSource",
     "SessionRow",
     "Step",
     "Store",
     "StoreBusyError",
     "StoreError",
-    "StoredInstalment",
     "TaskChange",
     "TaskRow",
     "Verdict",
 ]
-
-PAGE: Final = 256
-"""Reports a store hands out at once, so that memory stays bounded whatever a task's size."""
 
 
 class StoreError(MachineError):
@@ -58,16 +59,17 @@ class Outcome(enum.Enum):
     """The task takes no instalments any more."""
 
 
-class ReportStatus(enum.Enum):
-    """How far one report has come at this aggregator."""
+class Verdict(enum.IntEnum):
+    """How far one report of a batch has come at this aggregator; the value is a byte of `BatchRow.verdicts`."""
 
-    INCOMPLETE = 0
-    COMPLETE = 1
-    VERIFIED = 2
-    """`verify_init` is done and stored; happens once a task."""
-    ACCEPTED = 3
+    VERIFIED = 0
+    """`verify_init` is done, and what the others say is not known yet."""
+    ACCEPTED = 1
     """The proof holds for this aggregator and, once the set is sealed, for all."""
-    REFUSED = 4
+    DROPPED = 2
+    """Verified, and so in the batch's sum, but out since, and counted under its reason."""
+    REFUSED = 3
+    """Not verified: in no sum, and counted under its reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,68 +96,73 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalmentRow:
-    """One instalment as it arrived, still sealed; `expected` instalments (1 or 2) make its report complete."""
+    """One instalment, its part opened; the store seals it again. `expected` of them (1 or 2) make a report complete."""
 
     task_id: TaskId
     report_id: ReportId
     round: int
-    session_id: SessionId
     certificate: Digest
     digest: Digest
     public_share: bytes = field(repr=False)
-    ciphertext: bytes = field(repr=False)
+    part: bytes = field(repr=False)
     expected: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredInstalment:
-    """What verification needs of a stored instalment."""
+class LoadedReports:
+    """Reports ready for verification, and which of those asked for are missing: damaged in the store, by number."""
 
-    round: int
-    session_id: SessionId
-    public_share: bytes = field(repr=False)
-    ciphertext: bytes = field(repr=False)
+    batch: ProofBatch
+    damaged: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteReport:
-    """A report with all its instalments, ordered by round, not verified yet."""
+class ReportSource(Protocol):
+    """Some complete reports of one task; survives pickling, so that a worker process loads them by itself."""
 
-    report_id: ReportId
-    instalments: tuple[StoredInstalment, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRow:
-    """A report's standing. `verification` is the sealed result of `verify_init`, empty before."""
-
-    report_id: ReportId
-    status: ReportStatus
-    batch: int | None
-    reason: RejectReason | None
-    public_share_digest: Digest | None
-    verification: bytes = field(repr=False)
+    def load(self) -> LoadedReports:
+        """Return the reports with their input shares joined, in order; raises StoreError if the file fails."""
+        ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A new standing of one report; None leaves a field as it is."""
+class CompleteReports(Protocol):
+    """The reports of a task that have all their instalments, by position. Fixed from the moment intake is closed."""
 
-    report_id: ReportId
-    status: ReportStatus
-    reason: RejectReason | None = None
-    batch: int | None = None
-    public_share_digest: Digest | None = None
-    verification: bytes | None = field(default=None, repr=False)
+    @property
+    def ids(self) -> ReportIds:
+        """The report ids by position."""
+        ...
+
+    def source(self, positions: NDArray[np.integer]) -> ReportSource:
+        """Return where a worker finds the reports at these positions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchRow:
+    """One batch of verified reports, in columns of n: what is needed to finish it and to add it up.
+
+    `positions` are those of `CompleteReports`; `verdicts` one byte of `Verdict` each; `share_digests` n x 32: of their
+    public shares. `kept` is sealed at rest: the sum of the verified output shares, and at a helper the seeds.
+    """
+
+    number: int
+    positions: NDArray[np.int64]
+    verdicts: bytes
+    share_digests: bytes
+    kept: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step that happens once a task: the digest of what was asked, and the bytes answered ever after."""
+    """A step that happens once a task: the digest of what was asked, and the bytes answered ever after.
+
+    `passing`: of no use once the task has ended; `Store.purge` deletes it.
+    """
 
     name: str
     request: bytes
     answer: bytes = field(repr=False)
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +182,7 @@ class TaskChange:
     """Everything one step changes, applied in one transaction or not at all.
 
     `required` are the states in which the change is allowed. If `step` is stored already, nothing is applied.
-    Verdicts that refuse a report count its reason; `rejections` are further counts.
+    Moving to AGREEING closes intake: what lacks an instalment then is counted as a half pair.
     """
 
     task_id: TaskId
@@ -183,11 +190,12 @@ class TaskChange:
     new_state: State | None = None
     abort_reason: str = ""
     step: Step | None = None
-    verdicts: tuple[Verdict, ...] = ()
+    batch: BatchRow | None = None
+    """Stored under its number, in place of the one before."""
+    chosen: bytes | None = field(default=None, repr=False)
+    """The set: one byte of 0 or 1 a complete report, by position."""
     rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
     debit: LedgerRow | None = None
-    refuse_incomplete: bool = False
-    """Turn every incomplete report into a refused half pair (when intake closes)."""
 
 
 class Store(Protocol):
@@ -199,6 +207,10 @@ class Store(Protocol):
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
         """Return a session, or None."""
+        ...
+
+    async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
+        """Return those of many sessions that are known, in their order."""
         ...
 
     async def sessions_of(self, certificate: Digest, now: int) -> int:
@@ -222,7 +234,7 @@ class Store(Protocol):
         ...
 
     async def add_instalments(self, rows: Sequence[InstalmentRow]) -> Sequence[Outcome]:
-        """Store instalments in one transaction; one outcome a row, in order."""
+        """Store instalments with one sync; one outcome a row, in order."""
         ...
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
@@ -237,18 +249,20 @@ class Store(Protocol):
         """Return a task's rejection counters."""
         ...
 
-    async def complete_reports(self, task_id: TaskId, limit: int) -> Sequence[CompleteReport]:
-        """Return up to `limit` complete reports that are not verified yet, by report id."""
+    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
+        """Return the complete reports of a task, until it is purged: the same ever after intake is closed."""
         ...
 
-    async def reports(
-        self, task_id: TaskId, *, status: ReportStatus | None = None, batch: int | None = None, after: bytes = b""
-    ) -> Sequence[ReportRow]:
-        """Return up to PAGE reports with an id above `after`, by report id."""
+    async def batches(self, task_id: TaskId) -> Sequence[BatchRow]:
+        """Return the batches of a task, by number."""
         ...
 
-    async def report(self, task_id: TaskId, report_id: ReportId) -> ReportRow | None:
-        """Return one report, or None."""
+    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+        """Return one batch, or None."""
+        ...
+
+    async def chosen(self, task_id: TaskId) -> bytes | None:
+        """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
         ...
 
     async def step(self, task_id: TaskId, name: str) -> Step | None:
@@ -276,7 +290,10 @@ class Store(Protocol):
         ...
 
     async def purge(self, task_id: TaskId) -> None:
-        """Delete what a finished task no longer needs: share ciphertexts and verification results, never digests."""
+        """Delete what an ended task no longer needs: share parts, batches, passing steps; never digests.
+
+        An instalment that comes again is still known by its bytes, and which reports were in the set stays known.
+        """
         ...
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What an aggregator does of its own accord: opens windows, verifies in the background, drives or gives up tasks.
+"""What an aggregator does of its own accord: opens windows, drives the tasks it leads, gives up the others.
 
 One call of `tick` looks at every task once; who calls it how often is app's.
 """
@@ -18,7 +18,6 @@ from fleetcount_aggregator.release import SIGN_STEP
 from fleetcount_aggregator.sealing import abort_here
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
 from fleetcount_aggregator.store import Step, TaskChange
-from fleetcount_aggregator.verification import Verification
 
 __all__ = ["INSTALLED_STEP", "Watch"]
 
@@ -29,9 +28,8 @@ INSTALLED_STEP = "installed"
 class Watch:
     """Looks after the tasks of one aggregator."""
 
-    def __init__(self, party: Party, verification: Verification, leader: Leader) -> None:
+    def __init__(self, party: Party, leader: Leader) -> None:
         self._party = party
-        self._verification = verification
         self._leader = leader
         self._delivered: set[TaskId] = set()
 
@@ -63,8 +61,8 @@ class Watch:
         if self._party.states[task.task_id] is State.ANNOUNCED and self._party.now() >= task.task.round_one_opens:
             await self._collect(task)
         if self._party.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING) and not self.due(task):
-            await self._verification.verify_all(task)
-        elif task.is_leader:
+            return
+        if task.is_leader:
             await self._leader.drive(task)
             self._delivered.add(task.task_id)
         else:

@@ -1,7 +1,7 @@
-"""The arithmetic on shares, run outside the event loop: verifying, combining, finishing and adding reports.
+"""The arithmetic on shares, run outside the event loop: loading and verifying reports, combining, adding up.
 
-Every function is pure and takes bytes; the pool starts fresh processes (spawn), since gRPC forbids a fork. Nothing here
-stores, sends or logs.
+Every function takes plain values and gives plain values; the pool starts fresh processes (spawn), since gRPC forbids a
+fork. Reports are read from the store by the worker itself (`ReportSource`). Nothing here stores, sends or logs.
 """
 
 import asyncio
@@ -14,24 +14,34 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Protocol, TypeVar
 
-from fleetcount_protocol.errors import DecodeError, MachineError, VerificationFailed
-from fleetcount_protocol.prio3 import Prio3, VerifyState
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.set_digest import public_share_digest
 from fleetcount_protocol.task_codec import decode_task
-from fleetcount_protocol.task_rules import context_of, opened_outputs, prio3_for
-from fleetcount_protocol.verifier import RejectedProof, ReportToVerify, ScalarVerifier, Verified
+from fleetcount_protocol.xof import SEED_SIZE
+
+from fleetcount_aggregator.proofs import (
+    BatchVerifier,
+    Prefer,
+    ProofBatch,
+    VerifierSetting,
+    combine,
+    new_batch_verifier,
+    setting_of,
+)
+from fleetcount_aggregator.store import ReportSource, StoreError
 
 __all__ = [
     "InlineWorkers",
     "ProcessWorkers",
     "ProofSetting",
+    "VerifiedReports",
     "Workers",
     "combine_shares",
-    "finish_reports",
-    "sum_outputs",
+    "sum_reports",
     "verify_reports",
 ]
 
@@ -41,59 +51,88 @@ _ATTEMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofSetting:
-    """What the arithmetic of one task at one aggregator needs: its canonical bytes, verify key and share number."""
+    """What the arithmetic of one task at one aggregator needs: its canonical bytes, verify key and share number.
+
+    `prefer` is which implementation, as for `proofs.new_batch_verifier`; all give the same bytes.
+    """
 
     task: bytes
     verify_key: bytes = field(repr=False)
     position: int
+    prefer: Prefer = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedReports:
+    """What verification of n reports gives, in their order; see `proofs.VerifiedBatch`.
+
+    `share_digests` n x 32: of the public shares, zeros for a report that is damaged in the store (its reason is
+    MALFORMED); `damaged` are the numbers of those.
+    """
+
+    reasons: bytes
+    seeds: bytes = field(repr=False)
+    verifier_shares: bytes = field(repr=False)
+    share_digests: bytes
+    output_sum: bytes = field(repr=False)
+    damaged: tuple[int, ...]
 
 
 @lru_cache(maxsize=16)
-def _algorithm(task: bytes) -> tuple[Prio3, bytes]:
-    opened: Task = decode_task(task)
-    return prio3_for(opened), context_of(opened)
+def _verifier(setting: ProofSetting) -> tuple[VerifierSetting, BatchVerifier]:
+    opened = setting_of(decode_task(setting.task), setting.verify_key, setting.position)
+    return opened, new_batch_verifier(opened, prefer=setting.prefer)
 
 
-def verify_reports(setting: ProofSetting, reports: Sequence[ReportToVerify]) -> list[Verified | RejectedProof]:
-    """Return this aggregator's verify state and verifier share of every report, or why it is out."""
-    prio3, context = _algorithm(setting.task)
-    verifier = ScalarVerifier(prio3=prio3, verify_key=setting.verify_key, ctx=context, aggregator=setting.position)
-    return verifier.verify_batch(reports)
+def verify_reports(setting: ProofSetting, source: ReportSource) -> VerifiedReports:
+    """Return this aggregator's verifier share of every report, or why it is out, and the sum of the verified ones."""
+    loaded = source.load()
+    opened, verifier = _verifier(setting)
+    verified = verifier.verify(loaded.batch)
+    filler = partial(_filled, damaged=loaded.damaged)
+    return VerifiedReports(
+        reasons=filler(verified.reasons, 1, bytes((RejectReason.MALFORMED.value,))),
+        seeds=filler(verified.seeds, SEED_SIZE, bytes(SEED_SIZE)),
+        verifier_shares=filler(
+            verified.verifier_shares, opened.prio3.verifier_share_size, bytes(opened.prio3.verifier_share_size)
+        ),
+        share_digests=filler(_share_digests(loaded.batch), Digest.SIZE, bytes(Digest.SIZE)),
+        output_sum=verified.output_sum,
+        damaged=loaded.damaged,
+    )
 
 
-def combine_shares(task: bytes, reports: Sequence[Sequence[bytes]]) -> list[bytes | None]:
-    """Return the verifier message of every report from all aggregators' verifier shares; None where no proof holds."""
-    prio3, context = _algorithm(task)
-    return [_combine(prio3, context, shares) for shares in reports]
+def _share_digests(batch: ProofBatch) -> bytes:
+    if not batch.count:
+        return b""
+    size = len(batch.public_shares) // batch.count
+    shares = (batch.public_shares[start : start + size] for start in range(0, len(batch.public_shares), size))
+    return b"".join(map(public_share_digest, shares))
 
 
-def _combine(prio3: Prio3, context: bytes, shares: Sequence[bytes]) -> bytes | None:
-    try:
-        return prio3.combine_verifier_shares(context, shares)
-    except (VerificationFailed, DecodeError):
-        return None
+def _filled(column: bytes, size: int, filling: bytes, *, damaged: Sequence[int]) -> bytes:
+    """Return a column with a filling in the places of the damaged reports, which verification did not see."""
+    for number in damaged:
+        column = column[: number * size] + filling + column[number * size :]
+    return column
 
 
-def finish_reports(task: bytes, reports: Sequence[tuple[bytes, bytes]]) -> list[bool]:
-    """Return, for every (verify state, verifier message), whether this aggregator accepts the report."""
-    prio3, context = _algorithm(task)
-    return [_finish(prio3, context, state, message) for state, message in reports]
+def combine_shares(setting: ProofSetting, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return verifier messages and whether each proof holds, from all aggregators' shares; see `proofs.combine`."""
+    opened, _ = _verifier(setting)
+    return combine(opened.prio3, opened.ctx, shares, prefer=setting.prefer)
 
 
-def _finish(prio3: Prio3, context: bytes, state: bytes, message: bytes) -> bool:
-    try:
-        prio3.verify_next(context, VerifyState.decode(prio3, state), message)
-    except (VerificationFailed, DecodeError):
-        return False
-    return True
+def sum_reports(setting: ProofSetting, source: ReportSource) -> bytes:
+    """Return the sum of the opened outputs of reports that were verified before.
 
-
-def sum_outputs(task: bytes, states: Sequence[bytes]) -> list[int]:
-    """Return the sum of this aggregator's output shares, field elements: the outputs the task opens, nothing else."""
-    opened = opened_outputs(decode_task(task))
-    prio3, _ = _algorithm(task)
-    shares = [prio3.decode_output_share(VerifyState.decode(prio3, state).output_share) for state in states]
-    return prio3.aggregate(shares)[opened]
+    Raises:
+        StoreError: one of them is damaged in the store by now.
+    """
+    loaded = source.load()
+    if loaded.damaged:
+        raise StoreError(f"{len(loaded.damaged)} reports that were verified do not open any more")
+    return _verifier(setting)[1].sum_outputs(loaded.batch)
 
 
 class Workers(Protocol):
@@ -164,7 +203,8 @@ def _begin_worker() -> None:
 
 def _warm_up() -> None:
     """Load what a release needs before the first one waits for it: SciPy takes a second."""
-    importlib.import_module("fleetcount_aggregator.publication")
+    for name in ("fleetcount_aggregator.publication", "fleetcount_analysis.estimates", "fleetcount_analysis.intervals"):
+        importlib.import_module(name)
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,160 @@
+"""Reads a report log from its first byte to its last: which frames are whole, and where a torn end begins.
+
+A crash can tear only the last group, which nobody was promised; damage before it is an error that names the place.
+Reads heads and columns, not parts (but those of the last group). Changes nothing.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.log_format import FILE_HEADER_BYTES, FRAME_MAGIC, HEAD_BYTES, FrameHead, decode_file_header
+from fleetcount_aggregator.store import StoreError
+
+__all__ = ["LogScan", "ScannedFrame", "read_at", "read_head"]
+
+_BLOCK_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedFrame:
+    """One whole frame: where it begins, its head, its columns."""
+
+    offset: int
+    head: FrameHead
+    columns: bytes
+
+
+def read_at(descriptor: int, path: Path, offset: int, count: int) -> bytes:
+    """Return `count` bytes at an offset.
+
+    Raises:
+        StoreError: the file is shorter, or cannot be read.
+    """
+    try:
+        data = os.pread(descriptor, count, offset)
+    except OSError as error:
+        raise StoreError(f"{path} could not be read at byte {offset}: {error.strerror}") from error
+    if len(data) != count:
+        raise StoreError(f"{path} is damaged at byte {offset}: it ends inside a frame")
+    return data
+
+
+def read_head(descriptor: int, path: Path, offset: int, log_key: bytes) -> FrameHead:
+    """Return the head of the frame at an offset; raises StoreError if there is none."""
+    head = FrameHead.decode(read_at(descriptor, path, offset, HEAD_BYTES), log_key)
+    if head is None:
+        raise StoreError(f"{path} is damaged at byte {offset}: no frame begins there")
+    return head
+
+
+class LogScan:
+    """One reading of a log, as a context: `expected`, then `frames` once through, then `end`.
+
+    Raises:
+        StoreError: on entering, if the file is of another kind, task or signing key; from `frames`, if it is damaged.
+    """
+
+    def __init__(self, path: Path, task_id: TaskId, log_key: bytes) -> None:
+        self.expected = 0
+        """Instalments that make a report complete; 0 if not even the file's header is whole."""
+        self.end = 0
+        """The offset behind the last whole frame; what follows is torn."""
+        self._path = path
+        self._task_id = task_id
+        self._log_key = log_key
+        self._descriptor = -1
+        self._size = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise StoreError(f"{self._path} cannot be opened: {error.strerror}") from error
+        try:
+            self._read_header()
+        except StoreError:
+            os.close(self._descriptor)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._descriptor)
+
+    def _read_header(self) -> None:
+        data = read_at(self._descriptor, self._path, 0, min(FILE_HEADER_BYTES, self._size))
+        try:
+            self.expected = decode_file_header(data, self._log_key, self._task_id)
+            self.end = FILE_HEADER_BYTES
+        except ValueError as error:
+            # The header travels with the first group: torn together with it, it is no loss.
+            torn = len(data) < FILE_HEADER_BYTES or not any(data)
+            if not torn or self._later_group(0, 0):
+                raise StoreError(f"{self._path} cannot be used: {error}") from error
+
+    def frames(self) -> Iterator[ScannedFrame]:
+        """Yield the whole frames in their order."""
+        if not self.expected:
+            return
+        heads = list(self._heads())
+        last_group = heads[-1][1].group if heads else 0
+        for offset, head in heads:
+            columns = read_at(self._descriptor, self._path, offset + HEAD_BYTES, head.columns_bytes)
+            whole = zlib.crc32(columns) == head.columns_crc
+            if whole and head.group == last_group:
+                whole = self._parts_crc(offset, head) == head.parts_crc
+            if not whole:
+                self._check_torn(offset, head.sequence)
+                return
+            self.end = offset + head.frame_bytes
+            yield ScannedFrame(offset, head, columns)
+
+    def _heads(self) -> Iterator[tuple[int, FrameHead]]:
+        """Yield the frames that are there by their heads and the file's size, without a look at their content."""
+        offset, sequence, group = FILE_HEADER_BYTES, 0, 0
+        while offset < self._size:
+            head = FrameHead.decode(os.pread(self._descriptor, HEAD_BYTES, offset), self._log_key)
+            fits = head is not None and offset + head.frame_bytes <= self._size
+            if head is None or not fits or head.sequence != sequence or head.group not in (group, sequence):
+                self._check_torn(offset, sequence)
+                return
+            yield offset, head
+            offset, sequence, group = offset + head.frame_bytes, sequence + 1, head.group
+
+    def _parts_crc(self, offset: int, head: FrameHead) -> int:
+        crc, place, left = 0, offset + head.parts_at, head.count * head.sealed_bytes
+        while left:
+            block = read_at(self._descriptor, self._path, place, min(left, _BLOCK_BYTES))
+            crc, place, left = zlib.crc32(block, crc), place + len(block), left - len(block)
+        return crc
+
+    def _check_torn(self, offset: int, sequence: int) -> None:
+        """Return if the frame at an offset may be what a crash left of the last group.
+
+        Raises:
+            StoreError: a later group was written, so this frame was durable once, and somebody may hold its receipt.
+        """
+        if self._later_group(offset, sequence):
+            raise StoreError(f"{self._path} is damaged at byte {offset}: frame {sequence} is not what was written")
+
+    def _later_group(self, offset: int, sequence: int) -> bool:
+        """Return whether a frame of a group that began after `sequence` lies behind an offset."""
+        while offset < self._size:
+            block = os.pread(self._descriptor, _BLOCK_BYTES, offset)
+            place = block.find(FRAME_MAGIC)
+            while place >= 0:
+                head = FrameHead.decode(os.pread(self._descriptor, HEAD_BYTES, offset + place), self._log_key)
+                if head is not None and head.group > sequence:
+                    return True
+                place = block.find(FRAME_MAGIC, place + 1)
+            offset += max(1, len(block) - len(FRAME_MAGIC) + 1)
+        return False

@@ -1,0 +1,249 @@
+"""What an aggregator holds of one task's reports, in memory and in columns: who sent what, and where it lies.
+
+Numbers only: report ids, certificates and row numbers. Decides what becomes of instalments; reads no file.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+from fleetcount_protocol.ids import Digest, ReportId
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.key_table import KeyTable, Words
+from fleetcount_aggregator.store import Outcome
+
+__all__ = ["NO_ROW", "CompleteRows", "Group", "ReportIndex"]
+
+NO_ROW: Final = 2**32 - 1
+"""Stands for an instalment that has not come."""
+_GROWTH: Final = 1.5
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.uint32]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Instalments to decide about, in columns: joined ids and certificates, one round a byte, digests."""
+
+    ids: bytes
+    certificates: bytes
+    rounds: bytes
+    digests: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteRows:
+    """The complete reports by position: ids (n x 16 bytes), row numbers of their instalments (n x rounds)."""
+
+    ids: bytes
+    rounds: tuple[int, ...]
+    rows: Rows
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no reports at all."""
+        return cls(ids=b"", rounds=(), rows=np.empty((0, 0), dtype=np.uint32))
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The instalments of a group that are not decided yet, as columns; `places` are those in the group."""
+
+    places: Places
+    ids: Words
+    certificates: Words
+    rounds: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, ids: KeyTable, certificates: KeyTable, group: Group) -> Self:
+        """Return all instalments of a group."""
+        return cls(
+            np.arange(len(group.rounds)),
+            ids.words(group.ids),
+            certificates.words(group.certificates),
+            np.frombuffer(group.rounds, dtype=np.uint8),
+        )
+
+    def only(self, mask: Mask) -> "_Pass":
+        """Return those of a mask."""
+        return _Pass(self.places[mask], self.ids[mask], self.certificates[mask], self.rounds[mask])
+
+
+class ReportIndex:
+    """The reports of one task by their order of arrival; `expected` instalments (1 or 2) make one complete.
+
+    Rows are numbered by round, as they lie in the log. What was taken last can be dropped again when it could not be
+    written. Not thread-safe.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self._ids = KeyTable(ReportId.SIZE)
+        self._certificates = KeyTable(Digest.SIZE)
+        self._rows: dict[int, Rows] = {}
+        self._row_counts: dict[int, int] = {}
+        self._kept_reports = 0
+        self._taken: list[tuple[int, Places]] = []
+        self._fresh_digests: dict[int, list[bytes]] = {}
+        """Digests of what was taken since `keep`, by round."""
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the columns."""
+        rows = sum(column.nbytes for column in self._rows.values())
+        return self._ids.memory_bytes + self._certificates.memory_bytes + rows
+
+    def row_count(self, round_number: int) -> int:
+        """Return how many instalments of a round there are."""
+        return self._row_counts.get(round_number, 0)
+
+    def row(self, report_id: bytes, round_number: int) -> int:
+        """Return the row number of an instalment, or `NO_ROW`."""
+        slots = self._ids.find(self._ids.words(report_id))
+        return int(self._rows_of(slots, np.array([round_number]))[0])
+
+    def _rows_of(self, slots: Places, rounds: NDArray[np.integer]) -> Rows:
+        """Return the row numbers of instalments; slots below 0 have none."""
+        found = np.full(len(slots), NO_ROW, dtype=np.uint32)
+        for number, column in self._rows.items():
+            here = (rounds == number) & (slots >= 0) & (slots < len(column))
+            found[here] = column[slots[here]]
+        return found
+
+    def decide(
+        self, group: Group, *, is_open: bool, digest_of: Callable[[int, int], bytes]
+    ) -> tuple[list[Outcome], list[int]]:
+        """Return what becomes of each instalment (`Store.add_instalments`), and the places of those taken, in order.
+
+        In passes: what concerns one report or one device twice is decided after what came before it. `digest_of`
+        returns the digest of an instalment that is durable, by its round and row number.
+        """
+        outcomes = [Outcome.CLOSED] * len(group.rounds)
+        taken: list[int] = []
+        left = _Pass.of(self._ids, self._certificates, group)
+        while len(left.places):
+            left, slots = self._settle(left, group.digests, outcomes, is_open=is_open, digest_of=digest_of)
+            first = self._ids.first_of_each(left.ids) & self._certificates.first_of_each(left.certificates)
+            self._take(left.only(first), slots[first], group.digests)
+            for place in left.places[first].tolist():
+                outcomes[place] = Outcome.STORED
+                taken.append(place)
+            left = left.only(~first)
+        return outcomes, taken
+
+    def _settle(
+        self,
+        left: _Pass,
+        digests: Sequence[bytes],
+        outcomes: list[Outcome],
+        *,
+        is_open: bool,
+        digest_of: Callable[[int, int], bytes],
+    ) -> tuple[_Pass, Places]:
+        """Decide what is held or not to be taken; return the rest and the slots of its reports."""
+        slots = self._ids.find(left.ids)
+        rows = self._rows_of(slots, left.rounds)
+        known = slots >= 0
+        foreign = np.zeros(len(slots), dtype=np.bool_)
+        foreign[known] = (self._certificates.keys[slots[known]] != left.certificates[known]).any(axis=1)
+        held = rows != NO_ROW
+        for at in np.flatnonzero(held).tolist():
+            place = int(left.places[at])
+            same = not foreign[at] and self._digest(int(left.rounds[at]), int(rows[at]), digest_of) == digests[place]
+            outcomes[place] = Outcome.SAME if same else Outcome.OTHER_BYTES
+        if not is_open:
+            return left.only(np.zeros(len(slots), dtype=np.bool_)), slots[:0]
+        second = ~known & (self._certificates.find(left.certificates) >= 0)
+        for place in left.places[foreign & ~held].tolist():
+            outcomes[place] = Outcome.OTHER_BYTES
+        for place in left.places[second].tolist():
+            outcomes[place] = Outcome.SECOND_REPORT
+        rest = ~(held | foreign | second)
+        return left.only(rest), slots[rest]
+
+    def _digest(self, round_number: int, row: int, digest_of: Callable[[int, int], bytes]) -> bytes:
+        fresh = self._fresh_digests.get(round_number, [])
+        behind = row - (self.row_count(round_number) - len(fresh))
+        return digest_of(round_number, row) if behind < 0 else fresh[behind]
+
+    def _take(self, chosen: _Pass, slots: Places, digests: Sequence[bytes]) -> None:
+        """Give row numbers to instalments, each of another report; a slot below 0 is a new report."""
+        new = slots < 0
+        slots[new] = self._ids.add(chosen.ids[new])
+        self._certificates.add(chosen.certificates[new])
+        for round_number in np.unique(chosen.rounds).tolist():
+            here = chosen.rounds == round_number
+            self._number(round_number, slots[here])
+            fresh = self._fresh_digests.setdefault(round_number, [])
+            fresh += [digests[place] for place in chosen.places[here].tolist()]
+
+    def _number(self, round_number: int, slots: Places) -> None:
+        column = self._rows.get(round_number, np.empty(0, dtype=np.uint32))
+        if len(self) > len(column):
+            grown = np.full(int(_GROWTH * len(self)), NO_ROW, dtype=np.uint32)
+            grown[: len(column)] = column
+            column = self._rows[round_number] = grown
+        first = self.row_count(round_number)
+        column[slots] = np.arange(first, first + len(slots), dtype=np.uint32)
+        self._row_counts[round_number] = first + len(slots)
+        self._taken.append((round_number, slots))
+
+    def load(self, ids: bytes, certificates: bytes, round_number: int) -> bool:
+        """Take the next rows of a log that is read again; False if no log of one aggregator can hold them."""
+        group = Group(ids, certificates, bytes((round_number,)) * (len(ids) // ReportId.SIZE), ())
+        rows = _Pass.of(self._ids, self._certificates, group)
+        slots, owners = self._ids.find(rows.ids), self._certificates.find(rows.certificates)
+        fits = (slots == owners).all() and (self._rows_of(slots, rows.rounds) == NO_ROW).all()
+        if not fits or len(set(slots[slots >= 0].tolist())) < (slots >= 0).sum():
+            return False
+        new = slots < 0
+        slots[new] = self._ids.add(rows.ids[new])
+        self._certificates.add(rows.certificates[new])
+        if (self._ids.find(rows.ids) != slots).any() or (self._certificates.find(rows.certificates) != slots).any():
+            return False
+        self._number(round_number, slots)
+        self.keep()
+        return True
+
+    def keep(self) -> None:
+        """Make what was taken last lasting: it is durable and cannot be dropped any more."""
+        self._kept_reports = len(self)
+        self._taken.clear()
+        self._fresh_digests.clear()
+
+    def drop(self) -> None:
+        """Forget everything since `keep`."""
+        if not self._taken:
+            return
+        for round_number, slots in self._taken:
+            self._rows[round_number][slots] = NO_ROW
+            self._row_counts[round_number] -= len(slots)
+        self._ids.drop(self._kept_reports)
+        self._certificates.drop(self._kept_reports)
+        self.keep()
+
+    def complete(self) -> CompleteRows:
+        """Return the complete reports, by the row of their first round: the same live and when the log is read again.
+
+        Not in the order of arrival: a group of both rounds is read again round by round.
+        """
+        rounds = tuple(sorted(self._rows))
+        if not rounds:
+            return CompleteRows.none()
+        slots = np.arange(len(self))
+        columns = np.stack([self._rows_of(slots, np.full(len(slots), number)) for number in rounds], axis=1)
+        whole = np.flatnonzero((columns != NO_ROW).sum(axis=1) >= self.expected)
+        whole = whole[np.argsort(columns[whole, 0])]
+        return CompleteRows(ids=self._ids.keys[whole].tobytes(), rounds=rounds, rows=columns[whole])
+
+    @property
+    def incomplete(self) -> int:
+        """How many reports lack an instalment."""
+        return len(self) - len(self.complete().rows)

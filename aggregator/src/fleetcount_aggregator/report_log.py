@@ -1,0 +1,318 @@
+"""The append-only log of one task's instalments: one file, one sync a group, an index in memory.
+
+Written by one thread; other threads may look up digests and complete reports. Decides nothing about a task.
+"""
+
+import os
+import secrets
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+
+from fleetcount_aggregator.digest_file import DigestRecords
+from fleetcount_aggregator.log_format import HEAD_BYTES, MOST_ROWS, build_frame, encode_file_header
+from fleetcount_aggregator.log_scan import LogScan, ScannedFrame, read_at, read_head
+from fleetcount_aggregator.log_slice import CompleteLog
+from fleetcount_aggregator.report_index import NO_ROW, Group, ReportIndex
+from fleetcount_aggregator.store import InstalmentRow, Outcome, StoreError
+
+__all__ = ["ReportLog", "sync_directory"]
+
+_SALT_BYTES: Final = 32
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(slots=True)
+class _Frames:
+    """Where the frames of one round lie: the number of the first row and the file offset of each."""
+
+    first_rows: "array[int]" = field(default_factory=lambda: array("I"))
+    offsets: "array[int]" = field(default_factory=lambda: array("Q"))
+
+    def add(self, first_row: int, offset: int) -> None:
+        """Remember the next frame."""
+        self.first_rows.append(first_row)
+        self.offsets.append(offset)
+
+    def of_row(self, row: int) -> tuple[int, int]:
+        """Return the offset of the row's frame and the row's place in it."""
+        number = bisect_right(self.first_rows, row) - 1
+        return self.offsets[number], row - self.first_rows[number]
+
+
+class ReportLog:
+    """The log of one task. The file is made with the first instalment.
+
+    `decide` and `write` belong together: rows that `decide` takes are in the index at once, and `write` makes them
+    durable or drops them all again.
+    """
+
+    def __init__(self, path: Path, task_id: TaskId, log_key: bytes, expected: int) -> None:
+        self.path = path
+        self.length = 0
+        """Bytes that are durable."""
+        self._task_id = task_id
+        self._log_key = log_key
+        self._index = ReportIndex(expected)
+        self._frames: dict[int, _Frames] = {}
+        self._sequence = 0
+        self._descriptor = -1
+        self._is_cut = True
+        """False when what a failed write left could not be cut off."""
+        self._waiting: dict[int, list[InstalmentRow]] = {}
+        """What `decide` took, by round."""
+        self._lock = threading.Lock()
+        self._whole: CompleteLog | None = None
+
+    @classmethod
+    def open(cls, path: Path, task_id: TaskId, log_key: bytes, closed_length: int | None) -> "ReportLog | None":
+        """Read a log's index back; cut what the last write left torn. `closed_length`: its bytes when intake closed.
+
+        Returns None, and deletes the file, if not even its first write is whole.
+
+        Raises:
+            StoreError: it is damaged before its end, or not what it was when intake closed; the text names the place.
+        """
+        with LogScan(path, task_id, log_key) as scan:
+            log = cls(path, task_id, log_key, scan.expected)
+            for frame in scan.frames():
+                log._load(frame)
+        if closed_length is not None and scan.end != closed_length:
+            raise StoreError(f"{path} is damaged at byte {scan.end}: intake closed with {closed_length} bytes")
+        if not scan.expected:
+            path.unlink()
+            return None
+        log._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # What was read may still be on its way to the disk, and from now on receipts are given for it.
+        os.ftruncate(log._descriptor, scan.end)
+        os.fdatasync(log._descriptor)
+        log.length = scan.end
+        return log
+
+    def _load(self, frame: ScannedFrame) -> None:
+        """Take a frame's rows into the index."""
+        head = frame.head
+        self._remember(head.round, frame.offset, self._index.row_count(head.round))
+        ids, certificates, _ = head.split_columns(frame.columns)
+        if not self._index.load(ids, certificates, head.round):
+            raise StoreError(f"{self.path} is damaged at byte {frame.offset}: an instalment is there twice")
+
+    def _remember(self, round_number: int, offset: int, first_row: int) -> None:
+        self._frames.setdefault(round_number, _Frames()).add(first_row, offset)
+        self._sequence += 1
+
+    # The writer.
+
+    def decide(self, rows: Sequence[InstalmentRow], *, is_open: bool) -> list[Outcome]:
+        """Return what becomes of instalments, in their order, and take those that are to be stored."""
+        group = Group(
+            ids=b"".join([row.report_id for row in rows]),
+            certificates=b"".join([row.certificate for row in rows]),
+            rounds=bytes([row.round for row in rows]),
+            digests=[row.digest for row in rows],
+        )
+        with self._lock:
+            outcomes, taken = self._index.decide(group, is_open=is_open, digest_of=self._stored_digest)
+            for place in taken:
+                row = rows[place]
+                self._waiting.setdefault(row.round, []).append(row)
+        return outcomes
+
+    def _stored_digest(self, round_number: int, row: int) -> bytes:
+        offset, place = self._frames[round_number].of_row(row)
+        head = read_head(self._descriptor, self.path, offset, self._log_key)
+        return read_at(self._descriptor, self.path, offset + head.digest_at(place), Digest.SIZE)
+
+    def write(self) -> None:
+        """Append what was taken and make it durable, with one sync.
+
+        Raises:
+            StoreError: the disk is full or failed; the file is cut back, and nothing that was taken is there any more.
+        """
+        if not self._waiting:
+            return
+        written = False
+        try:
+            frames = self._build()
+            self._append([frame for _, frame in frames])
+            written = True
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.path} could not be written: {error}") from error
+        finally:
+            if not written:
+                self._take_back()
+        self._keep(frames)
+
+    def _build(self) -> list[tuple[Sequence[InstalmentRow], bytes | bytearray]]:
+        """Return the frames of the rows that wait, before them the file's header if it is new."""
+        group = self._sequence
+        frames: list[tuple[Sequence[InstalmentRow], bytes | bytearray]] = []
+        if not self.length:
+            frames.append(((), encode_file_header(self._log_key, self._task_id, self._index.expected)))
+        runs = [run for rows in self._waiting.values() for run in _alike(rows)]
+        for number, rows in enumerate(runs):
+            frame = build_frame(
+                rows,
+                task_id=self._task_id,
+                round_number=rows[0].round,
+                sequence=group + number,
+                group=group,
+                log_key=self._log_key,
+                salt=secrets.token_bytes(_SALT_BYTES),
+            )
+            frames.append((rows, frame))
+        return frames
+
+    def _append(self, pieces: Sequence[bytes | bytearray]) -> None:
+        created = self._descriptor < 0
+        if created:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._cut()
+        offset = self.length
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                count = os.pwrite(self._descriptor, view, offset)
+                view, offset = view[count:], offset + count
+        os.fdatasync(self._descriptor)
+        if created:
+            sync_directory(self.path.parent)
+
+    def drop(self) -> None:
+        """Forget what was taken and is not written."""
+        with self._lock:
+            self._index.drop()
+            self._waiting.clear()
+
+    def _take_back(self) -> None:
+        """Drop what could not be written, from the index and from the file."""
+        self.drop()
+        if self._descriptor < 0:
+            return
+        self._is_cut = False
+        # If even this fails, the next write tries it again, or the next start cuts what is torn.
+        with suppress(OSError):
+            self._cut()
+        if not self.length:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _cut(self) -> None:
+        """Cut off what a failed write left: whole frames of it must not follow a shorter group of the next one."""
+        if not self._is_cut:
+            os.ftruncate(self._descriptor, self.length)
+            self._is_cut = True
+
+    def _keep(self, frames: Sequence[tuple[Sequence[InstalmentRow], bytes | bytearray]]) -> None:
+        """Let what is durable be seen."""
+        with self._lock:
+            first_rows = {number: self._index.row_count(number) - len(rows) for number, rows in self._waiting.items()}
+            for rows, frame in frames:
+                if rows:
+                    round_number = rows[0].round
+                    self._remember(round_number, self.length, first_rows[round_number])
+                    first_rows[round_number] += len(rows)
+                self.length += len(frame)
+            self._index.keep()
+            self._waiting.clear()
+
+    # Any thread.
+
+    def digest(self, report_id: ReportId, round_number: int) -> Digest | None:
+        """Return the digest of an instalment that is durable, or None."""
+        with self._lock:
+            row = self._index.row(report_id, round_number)
+            durable = self._index.row_count(round_number) - len(self._waiting.get(round_number, ()))
+            if row == NO_ROW or row >= durable:
+                return None
+            return Digest(self._stored_digest(round_number, row))
+
+    @property
+    def incomplete(self) -> int:
+        """How many reports lack an instalment."""
+        with self._lock:
+            return self._index.incomplete
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the index."""
+        return self._index.memory_bytes
+
+    def complete(self, *, closed: bool) -> CompleteLog:
+        """Return the complete reports; once the task is `closed` it is the same object every time."""
+        with self._lock:
+            if self._whole is not None:
+                return self._whole
+            found = self._index.complete()
+            frames = {number: (list(one.first_rows), list(one.offsets)) for number, one in self._frames.items()}
+            whole = CompleteLog(
+                path=self.path, task_id=self._task_id, log_key=self._log_key, complete=found, frames=frames
+            )
+            if closed:
+                self._whole = whole
+            return whole
+
+    # The end of the task.
+
+    @property
+    def row_count(self) -> int:
+        """How many instalments there are, of all rounds."""
+        return sum(self._index.row_count(number) for number in self._frames)
+
+    def records(self, chosen: bytes) -> Iterator[DigestRecords]:
+        """Yield what is remembered of every instalment, frame by frame; `chosen` as in `Store.chosen`, or nothing."""
+        complete = self.complete(closed=False).ids
+        in_set = np.frombuffer(chosen or bytes(len(complete)), dtype=np.uint8)
+        for frames in self._frames.values():
+            for offset in frames.offsets:
+                head = read_head(self._descriptor, self.path, offset, self._log_key)
+                columns = read_at(self._descriptor, self.path, offset + HEAD_BYTES, head.columns_bytes)
+                ids, certificates, digests = head.split_columns(columns)
+                positions = complete.find(ids)
+                flags = np.zeros(head.count, dtype=np.uint8)
+                flags[positions >= 0] = in_set[positions[positions >= 0]]
+                yield DigestRecords(head.round, ids, certificates, digests, flags.tobytes())
+
+    def delete(self) -> None:
+        """Delete the file, and every share in it."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+
+def _alike(rows: Sequence[InstalmentRow]) -> list[Sequence[InstalmentRow]]:
+    """Return the rows of one round in runs that fit one frame: parts of one size, public shares of one size."""
+    if len({len(row.part) for row in rows}) == len({len(row.public_share) for row in rows}) == 1:
+        return [rows[start : start + MOST_ROWS] for start in range(0, len(rows), MOST_ROWS)]
+    runs: list[Sequence[InstalmentRow]] = []
+    start = 0
+    for place, row in enumerate(rows):
+        first = rows[start]
+        same = len(row.part) == len(first.part) and len(row.public_share) == len(first.public_share)
+        if not same or place - start == MOST_ROWS:
+            runs.append(rows[start:place])
+            start = place
+    runs.append(rows[start:])
+    return runs

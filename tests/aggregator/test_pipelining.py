@@ -1,0 +1,115 @@
+"""Streams of batches: order, bounds, and that nothing is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+from fleetcount_aggregator.pipelining import ByteBudget, in_order
+
+
+async def stream(count: int, taken: list[int]) -> AsyncIterator[int]:
+    for number in range(count):
+        taken.append(number)
+        yield number
+
+
+async def test_answers_keep_the_order_and_no_more_is_read_than_may_be_under_way() -> None:
+    taken: list[int] = []
+    answered: list[int] = []
+    under_way, most = 0, 0
+
+    async def work(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range((number * 7) % 5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return number
+
+    async def deliver(answer: Awaitable[int]) -> None:
+        answered.append(await answer)
+        assert len(taken) - len(answered) <= 4
+
+    await in_order(stream(50, taken), work, deliver, 4)
+
+    assert answered == list(range(50))
+    assert 2 <= most <= 4
+
+
+async def test_a_failed_batch_ends_the_stream_and_what_is_under_way() -> None:
+    taken: list[int] = []
+    answered: list[int] = []
+    ended: list[int] = []
+
+    async def work(number: int) -> int:
+        if number == 2:
+            raise OSError("two")
+        try:
+            await asyncio.sleep(0 if number < 2 else 3600)
+        finally:
+            ended.append(number)
+        return number
+
+    async def deliver(answer: Awaitable[int]) -> None:
+        answered.append(await answer)
+
+    with pytest.raises(OSError, match="two"):
+        await in_order(stream(50, taken), work, deliver, 4)
+
+    assert answered == [0, 1]
+    assert sorted(ended) == [number for number in taken if number != 2]
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_broken_stream_is_told_after_what_it_brought() -> None:
+    answered: list[int] = []
+
+    async def broken() -> AsyncIterator[int]:
+        yield 1
+        raise OSError("gone")
+
+    async def work(number: int) -> int:
+        return number
+
+    async def deliver(answer: Awaitable[int]) -> None:
+        answered.append(await answer)
+
+    with pytest.raises(OSError, match="gone"):
+        await in_order(broken(), work, deliver, 4)
+
+    assert answered == [1]
+
+
+async def test_a_cancelled_stream_leaves_no_task() -> None:
+    never = asyncio.Event()
+
+    async def silent() -> AsyncIterator[int]:
+        yield 1
+        await never.wait()
+
+    async def work(number: int) -> int:
+        await never.wait()
+        return number
+
+    async def deliver(answer: Awaitable[int]) -> None:
+        await answer
+
+    running = asyncio.create_task(in_order(silent(), work, deliver, 4))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert running.cancelled()
+    assert len(asyncio.all_tasks()) == 1
+
+
+def test_a_budget_is_kept_and_one_alone_always_fits() -> None:
+    budget = ByteBudget(10)
+
+    assert [budget.take(20), budget.take(1)] == [True, False]
+    budget.give_back(20)
+    assert [budget.take(6), budget.take(4), budget.take(1)] == [True, True, False]
+    budget.give_back(4)
+    assert budget.take(3)

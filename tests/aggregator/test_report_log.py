@@ -1,0 +1,428 @@
+"""The log of a task's instalments: what a crash may tear, what damage is, and that no promise comes before the disk."""
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleetcount_aggregator.digest_file import DigestFile
+from fleetcount_aggregator.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead
+from fleetcount_aggregator.report_log import ReportLog
+from fleetcount_aggregator.store import InstalmentRow, Outcome, StoreError
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+
+TASK = TaskId(b"t" * 32)
+KEY = bytes(range(32))
+
+
+def row(number: int, round_number: int = 1, *, part: bytes = b"", device: int | None = None) -> InstalmentRow:
+    return InstalmentRow(
+        task_id=TASK,
+        report_id=ReportId(number.to_bytes(16)),
+        round=round_number,
+        certificate=Digest((number if device is None else device).to_bytes(32)),
+        digest=Digest(bytes((round_number,)) + number.to_bytes(31)),
+        public_share=b"p" * 64 if round_number == 2 else b"",
+        part=part or b"part %d of report %5d" % (round_number, number),
+        expected=2,
+    )
+
+
+def new_log(directory: Path) -> ReportLog:
+    return ReportLog(directory / "task.log", TASK, KEY, 2)
+
+
+def opened(directory: Path, closed_length: int | None = None) -> ReportLog:
+    log = ReportLog.open(directory / "task.log", TASK, KEY, closed_length)
+    assert log is not None
+    return log
+
+
+def store(log: ReportLog, *rows: InstalmentRow) -> list[Outcome]:
+    """Store a group."""
+    outcomes = log.decide(rows, is_open=True)
+    log.write()
+    return outcomes
+
+
+def held(log: ReportLog, numbers: range) -> list[tuple[int, int]]:
+    return [(n, r) for n in numbers for r in (1, 2) if log.digest(ReportId(n.to_bytes(16)), r) is not None]
+
+
+def filled(directory: Path, groups: int = 3) -> tuple[ReportLog, list[int]]:
+    """Return a log of groups of both rounds of four reports each, and the file's length after each group."""
+    log, lengths = new_log(directory), []
+    for group in range(groups):
+        numbers = range(4 * group, 4 * group + 4)
+        store(log, *(row(number, one) for number in numbers for one in (1, 2)))
+        lengths.append(log.length)
+    return log, lengths
+
+
+def parts(log: ReportLog) -> dict[bytes, bytes]:
+    complete = log.complete(closed=False)
+    loaded = complete.source(np.arange(len(complete.ids))).load()
+    size = len(loaded.batch.input_shares) // max(1, loaded.batch.count)
+    nonces, shares = loaded.batch.nonces, bytes(loaded.batch.input_shares)
+    return {nonces[16 * at : 16 * at + 16]: shares[size * at : size * at + size] for at in range(loaded.batch.count)}
+
+
+# What is there is there again.
+
+
+def test_everything_reads_back_after_opening_again(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+    before = parts(log)
+    log.close()
+
+    again = opened(tmp_path)
+
+    assert parts(again) == before
+    assert len(before) == 12
+    assert before[(5).to_bytes(16)] == b"part 1 of report     5part 2 of report     5"
+    assert store(again, row(5), row(5, 2, device=9), row(100)) == [Outcome.SAME, Outcome.OTHER_BYTES, Outcome.STORED]
+    assert again.memory_bytes > 0
+
+
+def test_parts_of_other_sizes_and_rounds_in_any_order_come_back_too(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    rows = [row(n, one, part=bytes((n, one)) * (1 + n % 3)) for n in range(60) for one in (2, 1)]
+    random.Random(7).shuffle(rows)
+    for start in range(0, len(rows), 13):
+        store(log, *rows[start : start + 13])
+    log.close()
+
+    again = opened(tmp_path)
+    complete = again.complete(closed=True)
+
+    for position in range(60):
+        loaded = complete.source(np.array([position])).load()
+        number = int.from_bytes(loaded.batch.nonces)
+        assert bytes(loaded.batch.input_shares) == bytes((number, 1)) * (1 + number % 3) + bytes((number, 2)) * (
+            1 + number % 3
+        )
+    assert again.complete(closed=True) is complete
+
+
+def test_reports_have_the_same_positions_live_and_read_again(tmp_path: Path) -> None:
+    """What is stored of a batch names positions: a restart must not give them to other reports."""
+    log = new_log(tmp_path)
+    store(log, row(1, 2), row(2, 1), row(3, 2), row(3, 1), row(4, 1), row(1, 1))
+    store(log, row(4, 2), row(2, 2))
+    live = log.complete(closed=True).ids.joined
+    log.close()
+
+    assert opened(tmp_path).complete(closed=True).ids.joined == live
+
+
+def test_a_group_larger_than_a_frame_is_stored_in_several(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+
+    store(log, *(row(number, part=b"x") for number in range(MOST_ROWS + 10)))
+    log.close()
+
+    assert opened(tmp_path).digest(ReportId((MOST_ROWS + 9).to_bytes(16)), 1) is not None
+
+
+def test_no_part_and_no_digest_of_a_key_lies_open(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+
+    data = log.path.read_bytes()
+
+    assert b"part 1 of" not in data
+    assert KEY not in data
+    assert log.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_two_logs_of_the_same_rows_have_nothing_sealed_in_common(tmp_path: Path) -> None:
+    """Every frame has its own key: the same part in the same place is another ciphertext."""
+    other = tmp_path / "other"
+    other.mkdir()
+    files = [filled(directory, 1)[0].path.read_bytes() for directory in (tmp_path, other)]
+    head = FrameHead.decode(files[0][FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES], KEY)
+    assert head is not None
+
+    sealed = [data[FILE_HEADER_BYTES + head.parts_at : FILE_HEADER_BYTES + head.frame_bytes] for data in files]
+
+    starts = range(0, len(sealed[0]), 16)
+    assert not any(sealed[0][at : at + 16] == sealed[1][at : at + 16] for at in starts)
+
+
+# What a crash leaves.
+
+
+def test_any_torn_end_is_cut_and_the_groups_before_it_stay(tmp_path: Path) -> None:
+    log, lengths = filled(tmp_path)
+    data = log.path.read_bytes()
+    log.close()
+
+    for length in range(lengths[1], lengths[2]):
+        log.path.write_bytes(data[:length])
+        again = opened(tmp_path)
+        kept = held(again, range(12))
+        assert kept[:16] == [(n, r) for n in range(8) for r in (1, 2)]
+        assert log.path.stat().st_size == again.length <= length
+        again.close()
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"\xff"])
+def test_a_last_group_whose_blocks_never_came_is_cut(tmp_path: Path, fill: bytes) -> None:
+    """After a power failure a file may have its new length, and blocks in it that were not written."""
+    log, lengths = filled(tmp_path)
+    data = log.path.read_bytes()
+    log.close()
+
+    for start in range(lengths[1], lengths[2], 37):
+        torn = data[:start] + fill * min(40, lengths[2] - start) + data[start + 40 :]
+        log.path.write_bytes(torn)
+        again = opened(tmp_path)
+        assert held(again, range(8)) == [(n, r) for n in range(8) for r in (1, 2)]
+        complete = again.complete(closed=False)
+        assert complete.source(np.arange(len(complete.ids))).load().damaged == (), "what is kept is whole"
+        assert store(again, row(8), row(300)) in ([Outcome.STORED] * 2, [Outcome.SAME, Outcome.STORED])
+        again.close()
+
+
+def test_a_torn_first_group_leaves_no_log(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 1)
+    data = log.path.read_bytes()
+    log.close()
+
+    for torn in (b"", data[:10], bytes(200)):
+        log.path.write_bytes(torn)
+        assert ReportLog.open(log.path, TASK, KEY, None) is None
+        assert not log.path.exists()
+
+
+def test_what_is_read_again_is_on_the_disk_before_it_is_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After kill -9 the last group may be in the cache alone: its repeat would get a receipt without a sync."""
+    filled(tmp_path)[0].close()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+
+    opened(tmp_path)
+
+    assert len(synced) == 1
+
+
+def test_a_device_cannot_make_a_torn_end_look_like_damage(tmp_path: Path) -> None:
+    """Public shares lie open: one that looks like a later frame's head must not keep the log from opening."""
+    log, _ = filled(tmp_path)
+    head = FrameHead.decode(log.path.read_bytes()[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES], KEY)
+    assert head is not None
+    planted = replace(head, sequence=2**40, group=2**40).encode(b"not the log's key, which no device knows")
+    store(log, replace(row(50), public_share=planted))
+    log.close()
+    os.truncate(log.path, log.path.stat().st_size - 1)
+
+    assert held(opened(tmp_path), range(51)) == [(n, r) for n in range(12) for r in (1, 2)]
+
+
+# What is damage.
+
+
+def test_damage_before_the_last_group_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    log, lengths = filled(tmp_path)
+    data = log.path.read_bytes()
+    log.close()
+    columns = [place for place in range(FILE_HEADER_BYTES, lengths[1], 97) if not in_parts(data, place)]
+    assert len(columns) > 5
+
+    for place in columns:
+        log.path.write_bytes(data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :])
+        with pytest.raises(StoreError, match=r"task\.log is damaged at byte \d+") as caught:
+            opened(tmp_path)
+        assert int(str(caught.value).split("at byte ")[1].split(":")[0]) <= place
+        assert log.path.stat().st_size == len(data), "left as it is"
+
+
+def in_parts(data: bytes, place: int) -> bool:
+    offset = FILE_HEADER_BYTES
+    while True:
+        head = FrameHead.decode(data[offset : offset + HEAD_BYTES], KEY)
+        assert head is not None
+        if place < offset + head.frame_bytes:
+            return place >= offset + head.parts_at
+        offset += head.frame_bytes
+
+
+def test_a_damaged_part_is_found_when_it_is_loaded_and_spoils_no_other(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+    head = FrameHead.decode(log.path.read_bytes()[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES], KEY)
+    assert head is not None
+    with log.path.open("r+b") as file:
+        file.seek(FILE_HEADER_BYTES + head.part_at(2))
+        file.write(b"\xff\xff")
+
+    loaded = log.complete(closed=True).source(np.arange(12)).load()
+
+    assert loaded.damaged == (2,)
+    assert loaded.batch.count == 11
+
+
+def test_a_closed_log_is_never_cut(tmp_path: Path) -> None:
+    log, lengths = filled(tmp_path)
+    log.close()
+    with log.path.open("r+b") as file:
+        file.truncate(lengths[2] - 1)
+
+    with pytest.raises(StoreError, match=f"intake closed with {lengths[2]} bytes"):
+        opened(tmp_path, lengths[2])
+
+    assert log.path.stat().st_size == lengths[2] - 1
+
+
+@pytest.mark.parametrize(
+    ("task_id", "key", "what"),
+    [(TaskId(b"u" * 32), KEY, "another task"), (TASK, bytes(32), "another signing key")],
+)
+def test_the_log_of_another_task_or_key_is_refused(tmp_path: Path, task_id: TaskId, key: bytes, what: str) -> None:
+    log, _ = filled(tmp_path)
+    log.close()
+    before = log.path.read_bytes()
+
+    with pytest.raises(StoreError, match=what):
+        ReportLog.open(log.path, task_id, key, None)
+
+    assert log.path.read_bytes() == before
+
+
+# Disk full.
+
+
+def full_after(count: int) -> Callable[[int, Any, int], int]:
+    """Return a pwrite that takes `count` bytes and then says that the disk is full."""
+    honest, left = os.pwrite, [count]
+
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        if left[0] <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = honest(descriptor, data[: left[0]], offset)
+        left[0] -= written
+        return written
+
+    return pwrite
+
+
+@pytest.mark.parametrize("room", [0, 1, 50, 700])
+@pytest.mark.parametrize("groups", [0, 2])
+def test_a_full_disk_promises_nothing_and_later_writes_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, groups: int
+) -> None:
+    log, _ = filled(tmp_path, groups)
+    length, before = log.length, held(log, range(100))
+    rows = [row(number, one) for number in (50, 2, 51) for one in (1, 2)]
+    monkeypatch.setattr(os, "pwrite", full_after(room))
+
+    with pytest.raises(StoreError, match="No space"):
+        store(log, *rows)
+
+    assert held(log, range(100)) == before
+    assert not log.path.exists() or log.path.stat().st_size == length
+    monkeypatch.undo()
+    expected = [Outcome.SAME if groups and one.report_id[-1] == 2 else Outcome.STORED for one in rows]
+    assert store(log, *rows) == expected
+    log.close()
+    assert (51, 2) in held(opened(tmp_path), range(100))
+
+
+def test_a_sync_that_fails_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _ = filled(tmp_path)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(StoreError, match="Input/output"):
+        store(log, row(70))
+    monkeypatch.undo()
+
+    assert log.digest(ReportId((70).to_bytes(16)), 1) is None
+    assert store(log, row(70)) == [Outcome.STORED]
+
+
+def test_what_could_not_be_cut_off_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed group leaves two whole frames; the next group is as long as the first of them."""
+    log, _ = filled(tmp_path)
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "ftruncate", fail)
+    with pytest.raises(StoreError, match="Input/output"):
+        store(log, row(70), row(71, 2))
+    monkeypatch.undo()
+    store(log, row(72))
+    log.close()
+
+    assert held(opened(tmp_path), range(70, 73)) == [(72, 1)]
+
+
+def test_what_waits_is_not_shown_before_it_is_durable(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+
+    assert log.decide([row(70), row(70)], is_open=True) == [Outcome.STORED, Outcome.SAME]
+    assert log.decide([row(70)], is_open=True) == [Outcome.SAME]
+    assert log.digest(ReportId((70).to_bytes(16)), 1) is None
+
+    log.write()
+    assert log.digest(ReportId((70).to_bytes(16)), 1) == row(70).digest
+
+
+def test_a_part_too_long_for_any_task_is_refused_whole(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+
+    with pytest.raises(StoreError, match="too long"):
+        store(log, row(1), replace(row(2), part=bytes(300_000)))
+
+    assert store(log, row(1)) == [Outcome.STORED]
+
+
+# After the end.
+
+
+def test_digests_of_an_ended_task_are_found_in_their_file(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path, 5)
+    chosen = bytes(number % 2 for number in range(20))
+    file = DigestFile(tmp_path / "task.digests", TASK)
+
+    file.write(log.row_count, log.records(chosen))
+    log.delete()
+
+    assert not log.path.exists()
+    for number in range(20):
+        for one in (1, 2):
+            found = file.find(ReportId(number.to_bytes(16)), one)
+            assert found is not None
+            assert (found.digest, found.certificate) == (row(number, one).digest, row(number, one).certificate)
+    assert file.find(ReportId((20).to_bytes(16)), 1) is None
+    assert file.find(ReportId((3).to_bytes(16)), 0) is None
+    assert file.chosen() == {ReportId(number.to_bytes(16)) for number in range(1, 20, 2)}
+    assert (tmp_path / "task.digests").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_digest_file_says_so(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+    path = tmp_path / "task.digests"
+    DigestFile(path, TASK).write(log.row_count, log.records(b""))
+    path.write_bytes(path.read_bytes()[:3] + b"x" + path.read_bytes()[4:])
+
+    with pytest.raises(StoreError, match="damaged"):
+        DigestFile(path, TASK).find(ReportId(bytes(16)), 1)
+
+
+def test_digests_of_no_reports_are_an_empty_file(tmp_path: Path) -> None:
+    file = DigestFile(tmp_path / "task.digests", TASK)
+
+    file.write(0, ())
+
+    assert file.find(ReportId(bytes(16)), 1) is None
+    assert file.chosen() == set()
