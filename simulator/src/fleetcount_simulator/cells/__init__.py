@@ -1,0 +1,80 @@
+"""Cells: how a position, a road edge or a speed becomes one of the values of a question.
+
+`read` takes the `[question]` table apart, `declare` makes the cells for positions of one kind. Each kind is one module
+and is loaded when it is asked for. Nothing here draws a number.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from fleetcount_simulator.cells.model import Cells, Frame
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.scenario.values import nearest, shown
+
+__all__ = ["COMMON_KEYS", "KINDS", "MOVING", "Asked", "declare", "keys_of", "read"]
+
+COMMON_KEYS: Final = (
+    Key(name="title", about="the question as a person would ask it; has a default", example='"Where are you?"'),
+    Key(name="cells", about="how answers become values: see the kinds", example='"square"'),
+)
+KINDS: Final[Mapping[str, tuple[str, str, str, str]]] = {
+    "square": ("square", "KEYS", "declare", "In which square are you?"),
+    "h3": ("hexagons", "KEYS", "declare", "In which H3 cell are you?"),
+    "edges": ("edges", "KEYS", "declare", "On which road edge are you?"),
+    "speed": ("presence", "SPEED_KEYS", "declare_speed", "How fast are you?"),
+    "categories": ("named", "CATEGORIES_KEYS", "", "Which of these is yours?"),
+    "none": ("presence", "NONE_KEYS", "declare_none", "Are you on the road?"),
+}
+"""Per kind: its module, the name of its keys, its function, and the title when none is given."""
+MOVING: Final = ("square", "h3", "edges", "speed", "none")
+"""What vehicles with positions can be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A `[question]` table whose kind and key names are known."""
+
+    kind: str
+    title: str
+    settings: Settings
+
+
+def keys_of(kind: str) -> tuple[Key, ...]:
+    """Return the keys of a kind of cells, beyond `title` and `cells`."""
+    module, keys, _, _ = KINDS[kind]
+    found: tuple[Key, ...] = getattr(import_module(f"{__name__}.{module}"), keys)
+    return found
+
+
+def read(
+    question: Mapping[str, Any], folder: Path, kinds: tuple[str, ...], *, default: str | None = None, title: str = ""
+) -> Asked:
+    """Return the question, which must be of one of `kinds`; `default` and `title` stand in for what is not given.
+
+    Raises:
+        ScenarioError: an unknown kind or one this population cannot answer, an unknown key; with the nearest known.
+    """
+    kind = question.get("cells", default)
+    if kind is None:
+        raise ScenarioError(f"question.cells is missing; it must be one of {', '.join(kinds)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ScenarioError(f"question.cells is {shown(kind)}; {nearest(str(kind), kinds)}")
+    if kind not in kinds:
+        raise ScenarioError(f"question.cells is {kind!r}; this population can be asked for {', '.join(kinds)}")
+    settings = Settings("question", question, (*COMMON_KEYS, *keys_of(kind)), folder)
+    return Asked(kind=kind, title=settings.text("title", 200, title or KINDS[kind][3]), settings=settings)
+
+
+def declare(asked: Asked, frame: Frame) -> Cells:
+    """Return the cells for positions of one kind.
+
+    Raises:
+        ScenarioError: a key outside its range, or data that cannot be asked this.
+    """
+    module, _, function, _ = KINDS[asked.kind]
+    made: Cells = getattr(import_module(f"{__name__}.{module}"), function)(asked.settings, frame, asked.title)
+    return made

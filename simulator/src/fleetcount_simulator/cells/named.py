@@ -1,0 +1,64 @@
+"""Values that are names: categories, counted places, anything without a map.
+
+It must not read data.
+"""
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+from fleetcount_protocol.domain import MAX_VALUES, Categories
+
+from fleetcount_simulator.cells.model import check_count
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Question
+from fleetcount_simulator.scenario.values import shown
+
+__all__ = ["CATEGORIES_KEYS", "checked_name", "declared_names", "question_of"]
+
+CATEGORIES_KEYS: Final = (
+    Key(
+        name="values",
+        about="the names that may be answered, in their order; any other in the data is refused; default: those found",
+        example='["car", "van", "lorry"]',
+    ),
+)
+MAX_NAME_BYTES: Final = 200
+
+
+def checked_name(text: str, place: str) -> str:
+    """Return a name in Unicode NFC.
+
+    Raises:
+        ScenarioError: empty, longer than 200 bytes, a control character or a blank at an end; starting with `place`.
+    """
+    name = unicodedata.normalize("NFC", text)
+    if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise ScenarioError(f"{place}: the name {shown(text)} must have 1 to {MAX_NAME_BYTES} bytes")
+    if name != name.strip() or any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
+        raise ScenarioError(f"{place}: the name {shown(text)} holds a control character or a blank at an end")
+    return name
+
+
+def declared_names(question: Settings) -> tuple[str, ...] | None:
+    """Return the names a `[question]` table declares, or None.
+
+    Raises:
+        ScenarioError: a name that is none, or one that stands twice.
+    """
+    listed = question.texts("values") if question.has("values") else None
+    if listed is None:
+        return None
+    names = tuple(checked_name(name, "question.values") for name in listed)
+    if len(set(names)) != len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise question.wrong("values", f"holds {shown(twice)} twice")
+    return names
+
+
+def question_of(title: str, names: Sequence[str]) -> Question:
+    """Return the question whose value v is the v-th name."""
+    check_count(len(names), "question.cells")
+    domain = Categories(names=tuple(names)) if len(names) <= MAX_VALUES else None
+    return Question(title=title, labels=tuple(names), domain=domain)

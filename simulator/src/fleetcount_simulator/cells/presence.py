@@ -1,0 +1,86 @@
+"""Questions without a map that a moving vehicle can answer: is it on the road, and how fast is it.
+
+It must not read data.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.domain import MAX_VALUES, Bins, Categories
+
+from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, Values
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.model import Integers, Question
+from fleetcount_simulator.scenario.values import Range
+
+__all__ = ["NONE_KEYS", "SPEED_KEYS", "OnTheRoad", "SpeedBins", "declare_none", "declare_speed"]
+
+NONE_KEYS: Final[tuple[Key, ...]] = ()
+SPEED_KEYS: Final = (
+    Key(
+        name="bins_kmh",
+        about="lower ends of the bins in km/h, ascending; the last has no upper end; slower than the first is value 0",
+        example="[30, 50]",
+    ),
+)
+_KMH: Final = 3.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnTheRoad:
+    """One value: the vehicle is on the road."""
+
+    title: str
+
+    def keys(self, positions: Positions) -> Integers:
+        """Return 0 for everyone."""
+        return np.zeros(len(positions.x), dtype=np.int64)
+
+    def close(self, seen: Integers) -> Values:
+        """Return the one value."""
+        names = ("on the road",)
+        question = Question(title=self.title, labels=names, domain=Categories(names=names))
+        return Values(question=question, codes=np.zeros(1, dtype=np.int64), numbers=np.ones(1, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedBins:
+    """Speeds in half-open bins that start at `edges` (km/h)."""
+
+    title: str
+    edges: tuple[Fraction, ...]
+
+    def keys(self, positions: Positions) -> Integers:
+        """Return the bin of every position's speed."""
+        speeds = np.zeros(0) if positions.speed_mps is None else positions.speed_mps * _KMH
+        return np.searchsorted(np.array([float(edge) for edge in self.edges]), speeds, side="right") + OUTSIDE
+
+    def close(self, seen: Integers) -> Values:
+        """Return all bins."""
+        bins = Bins(edges=self.edges, open_above=True, unit="km/h")
+        labels = tuple(bins.label(value) for value in range(1, bins.values + 1))
+        numbers = np.arange(1, len(labels) + 1)
+        question = Question(title=self.title, labels=labels, domain=bins)
+        return Values(question=question, codes=numbers - 1, numbers=numbers)
+
+
+def declare_none(question: Settings, frame: Frame, title: str) -> Cells:
+    """Return the question "are you on the road"."""
+    return OnTheRoad(title=title)
+
+
+def declare_speed(question: Settings, frame: Frame, title: str) -> Cells:
+    """Return the speed bins a `[question]` table asks for.
+
+    Raises:
+        ScenarioError: bins that do not ascend, or data without speeds.
+    """
+    edges = question.numbers("bins_kmh", (1, MAX_VALUES), Range("[0, 1000]"))
+    if edges is None or any(low >= high for low, high in pairwise(edges)):
+        raise question.refuse("bins_kmh", "a list of ascending numbers such as [30, 50]")
+    if not frame.speed:
+        raise question.wrong("cells", "is 'speed', but these data have no speeds")
+    return SpeedBins(title=title, edges=edges)

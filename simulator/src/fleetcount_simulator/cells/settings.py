@@ -1,0 +1,117 @@
+"""The tables `[population]` and `[question]` of a scenario: keys read strictly, and described for people.
+
+Every refusal starts with the dotted key. It opens no file; it only finds where one is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, cast
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.scenario.values import Range, Section, Source, exact_number, shown
+
+__all__ = ["ANY_LENGTH", "COORDINATE", "Key", "Settings"]
+
+ANY_LENGTH: Final = Range("(0, 1000000000)")
+"""Lengths in metres and durations in seconds."""
+COORDINATE: Final = Range("[-1000000000, 1000000000]")
+MAX_LIST: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of a table: its name, what it means (unit, range, default), and an example as TOML."""
+
+    name: str
+    about: str
+    example: str
+
+
+class _Bare(Source):
+    """A table without its file: a refusal starts with the dotted key."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+
+    def refuse(self, path: str, problem: str) -> ScenarioError:
+        """Return the error "PATH PROBLEM"."""
+        return ScenarioError(f"{path} {problem}".rstrip())
+
+
+class Settings(Section):
+    """A table whose keys are known; relative file names are taken from `folder`."""
+
+    __slots__ = ("folder",)
+
+    def __init__(self, path: str, content: Mapping[str, Any], keys: Sequence[Key], folder: Path) -> None:
+        """Refuse every key that is not among `keys`, with the nearest that is."""
+        super().__init__(_Bare(), path, dict(content), [key.name for key in keys])
+        self.folder = folder
+
+    def whole(self, key: str, low: int, high: int) -> int | None:
+        """Return a whole number in low..high, or None when the key is absent."""
+        return self.integer(key, low, high) if self.has(key) else None
+
+    def file(self, key: str) -> Path:
+        """Return the path of an existing regular file."""
+        path = self.folder / self.text(key, 1000)
+        try:
+            found = path.is_file()
+        except OSError:  # A name no file system takes.
+            found = False
+        if not found:
+            raise self.refuse(key, "the name of a file that exists")
+        return path
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """Return a list of texts, or None when the key is absent."""
+        if not self.has(key):
+            return None
+        entries = self._entries(key, 1, MAX_LIST, "texts")
+        if not all(isinstance(entry, str) for entry in entries):
+            raise self.refuse(key, "a list of texts")
+        return tuple(cast("list[str]", entries))
+
+    def numbers(self, key: str, length: tuple[int, int], allowed: Range) -> tuple[Fraction, ...] | None:
+        """Return a list of exact numbers, of a length within `length`, or None when the key is absent."""
+        if not self.has(key):
+            return None
+        entries = self._entries(key, *length, "numbers")
+        numbers = tuple(exact_number(entry) for entry in entries)
+        for entry, number in zip(entries, numbers, strict=True):
+            if number is None or number not in allowed:
+                raise self.wrong(key, f"holds {shown(entry)}; each must be a number, {allowed}")
+        return cast("tuple[Fraction, ...]", numbers)
+
+    def corner(self, key: str) -> tuple[Fraction, Fraction] | None:
+        """Return [longitude, latitude] in degrees, or None when the key is absent."""
+        pair = self.numbers(key, (2, 2), Range("[-180, 180]"))
+        if pair is None:
+            return None
+        if not -85 <= pair[1] <= 85:
+            raise self.refuse(key, "[longitude, latitude] with the latitude from -85 to 85")
+        return pair[0], pair[1]
+
+    def bounds(self, key: str) -> tuple[Fraction, Fraction, Fraction, Fraction] | None:
+        """Return [x0, y0, x1, y1], the lower left and the upper right corner, or None when the key is absent."""
+        corners = self.numbers(key, (4, 4), COORDINATE)
+        if corners is None:
+            return None
+        x0, y0, x1, y1 = corners
+        if x0 >= x1 or y0 >= y1:
+            raise self.refuse(key, "[x0, y0, x1, y1] with x0 below x1 and y0 below y1")
+        return x0, y0, x1, y1
+
+    def _entries(self, key: str, least: int, most: int, what: str) -> list[object]:
+        value = self.raw(key)
+        length = f"{least}" if least == most else f"{least} to {most}"
+        if not isinstance(value, list | tuple):
+            raise self.refuse(key, f"a list of {length} {what}")
+        entries = list(cast("Sequence[object]", value))
+        if not least <= len(entries) <= most:
+            raise self.wrong(key, f"holds {len(entries)} entries; it must be a list of {length} {what}")
+        return entries

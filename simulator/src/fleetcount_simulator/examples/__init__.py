@@ -1,0 +1,48 @@
+"""Ready scenarios: text to print, change and run. Their first comment line says what each is about."""
+
+from importlib import resources
+from typing import Final
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.scenario.values import nearest, shown
+
+__all__ = ["EXAMPLES", "example_about", "example_names", "example_text"]
+
+EXAMPLES: Final = (
+    "bologna-morning",
+    "billion",
+    "coverage",
+    "sweep-epsilon",
+    "mechanisms-compared",
+    "drop-out-bias",
+    "liars",
+    "commuters-day",
+    "gowalla",
+    "network-small",
+)
+"""The names, the first to try first."""
+
+
+def example_names() -> tuple[str, ...]:
+    """Return the names of all examples."""
+    return EXAMPLES
+
+
+def example_text(name: str) -> str:
+    """Return the scenario file of an example.
+
+    Raises:
+        ScenarioError: there is none of that name.
+    """
+    if name not in EXAMPLES:
+        raise ScenarioError(f"there is no example {shown(name)}; {nearest(name, EXAMPLES)}")
+    return resources.files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+
+
+def example_about(name: str) -> str:
+    """Return one line about an example: its first comment.
+
+    Raises:
+        ScenarioError: there is none of that name.
+    """
+    return example_text(name).partition("\n")[0].removeprefix("#").strip()

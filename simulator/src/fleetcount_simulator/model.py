@@ -1,0 +1,221 @@
+"""What a study is made of, as values and protocols: question, population, mechanism, faults, attackers, case, outcome.
+
+Everything else in this package reads, makes or consumes these; nothing here draws, counts, reads a file or a clock.
+NumPy arrays are int64 and never changed after they are handed over.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from fleetcount_protocol.domain import ValueDomain
+from numpy.typing import NDArray
+
+__all__ = [
+    "Attacker",
+    "Case",
+    "Engine",
+    "EngineName",
+    "Epochs",
+    "Faults",
+    "Integers",
+    "Mechanism",
+    "MechanismKind",
+    "Outcome",
+    "Places",
+    "Population",
+    "Question",
+    "Row",
+]
+
+Integers = NDArray[np.int64]
+EngineName = Literal["exact-law", "per-device", "network"]
+MechanismKind = Literal[
+    "sampling", "two-coin", "warner", "mangat", "k-ary", "vector-mangat", "unary", "direct", "one-sided"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Where the values lie, for a map: the outline of value v is `outlines[v-1]`, corners (x, y) in `unit`.
+
+    Outlines are areas, or open lines (road edges) where `lines`; a pair of corners always is a line. `unit` is "m" (a
+    projected frame) or "deg" (longitude, latitude).
+    """
+
+    outlines: tuple[tuple[tuple[float, float], ...], ...] = field(repr=False)
+    unit: Literal["m", "deg"]
+    lines: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Question:
+    """What is asked: a title, V labels (value v is `labels[v-1]`, 0 is "none of them"), and where the values lie.
+
+    `domain` is how a device's signal becomes a value; only the network engine needs it, and only up to 4,095 values.
+    """
+
+    title: str
+    labels: tuple[str, ...] = field(repr=False)
+    places: Places | None = None
+    domain: ValueDomain | None = None
+
+    @property
+    def values(self) -> int:
+        """V, the number of values without 0."""
+        return len(self.labels)
+
+
+class Population(Protocol):
+    """Who is asked and what each would truly answer, at every epoch. A pure function of its data and its seed."""
+
+    @property
+    def question(self) -> Question:
+        """The question this population was made for."""
+        ...
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are, the same at every epoch."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """How many times it can be asked."""
+        ...
+
+    def histogram(self, epoch: int) -> Integers:
+        """Return shape (V+1,): how many devices hold each value, [0] none of them; the sum is `devices`."""
+        ...
+
+    def truths(self, epoch: int, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.int32]:
+        """Return the values 0..V of devices start..stop-1; over all devices they make up `histogram`."""
+        ...
+
+    def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_] | None:
+        """Return which of the devices are on (ignition, coverage) in round 1 or 2; None when all always are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mechanism:
+    """How devices answer and aggregators release. Unused parameters are None.
+
+    `sampling` needs sampling_rate; responses need epsilon_local (or their own `parameters`, exact fractions by the
+    names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
+    two-sided (one-sided: asymmetric) geometric noise, None for none.
+    """
+
+    name: str
+    kind: MechanismKind
+    sampling_rate: Fraction | None = None
+    epsilon_local: Fraction | None = None
+    noise_epsilon: Fraction | None = None
+    direction: Literal["up", "down"] | None = None
+    parameters: tuple[tuple[str, Fraction], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong on the way; shares of devices are probabilities per device, exact.
+
+    `loss`: neither instalment ever arrives. `drop_out`: gone between the rounds (a half pair, which is removed);
+    `ignition` takes that from the population's `reachable` instead. `late`: arrives after its window. `duplicates` and
+    `reorder`: sent again / out of turn (must change nothing). `clock_skew_s`: largest error of a device's clock.
+    `outage`: (aggregator position, step, seconds down; 0 never comes back), by the steps of docs/operating.md.
+    `naive`: count half pairs, as without agreement (an ablation that shows the bias).
+    """
+
+    loss: Fraction = Fraction(0)
+    drop_out: Fraction = Fraction(0)
+    ignition: bool = False
+    late: Fraction = Fraction(0)
+    duplicates: Fraction = Fraction(0)
+    reorder: bool = False
+    clock_skew_s: Fraction = Fraction(0)
+    outage: tuple[tuple[int, str, Fraction], ...] = ()
+    naive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attacker:
+    """One adversary: its kind and its own parameters, checked by the attackers module that knows the kind."""
+
+    name: str
+    kind: Literal["liars", "cheats", "known-others", "colluding-aggregators", "repeating-analyst"]
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epochs:
+    """A question repeated: how often, and what each device's ledger allows in total (None: no limit)."""
+
+    count: int = 1
+    device_epsilon: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Case:
+    """One point of a scenario's grid: everything an engine needs, and the axes' values that name the point.
+
+    `index` numbers the case within its scenario; with the scenario's seed, the run and the shard it seeds every draw.
+    """
+
+    index: int
+    point: Mapping[str, str]
+    population: Population = field(repr=False)
+    mechanism: Mechanism
+    aggregators: int = 2
+    min_batch_size: int = 10
+    level: Fraction = Fraction(95, 100)
+    faults: Faults = Faults()
+    attackers: tuple[Attacker, ...] = ()
+    epochs: Epochs = Epochs()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """What a shard of runs of one case at one epoch gave; the first axis of every array is the run.
+
+    `outputs` (runs, outputs) is what is opened, noise included: V numbers for sampling, direct, one-sided and bits,
+    V+1 (with value 0 first) for responses; all zero where `released` (runs,) is False. `counted` (runs, V+1) is the
+    histogram of the devices in the agreed set, `participants` (runs,) their number: known to the study alone.
+    `tallies` are further numbers per run by name, int64: reports "lost", "half_pairs", "late", "counted_twice", ...
+    """
+
+    outputs: Integers
+    released: NDArray[np.bool_]
+    counted: Integers
+    tallies: Mapping[str, Integers] = field(default_factory=dict[str, Integers])
+
+    @property
+    def participants(self) -> Integers:
+        """Shape (runs,)."""
+        return np.asarray(self.counted.sum(axis=-1), dtype=np.int64)
+
+
+class Engine(Protocol):
+    """Carries out runs of a case. `seed` alone decides every draw, whatever process or machine runs it."""
+
+    @property
+    def name(self) -> EngineName:
+        """Its name on the command line."""
+        ...
+
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+        """Return the outcome of the numbered runs at one epoch; a run's draws depend on its number, not on the shard.
+
+        `seed` has the scenario's seed as entropy and the spawn key (case index, epoch). Run r draws from
+        `SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, r))` and its children, and from nothing else, so that
+        cutting the runs into other shards changes no number.
+
+        Raises:
+            ScenarioError: the engine cannot carry out this case; says what to change.
+        """
+        ...
+
+
+Row = Mapping[str, Any]
+"""One row of a results table: column name to int, float, str, bool or None."""

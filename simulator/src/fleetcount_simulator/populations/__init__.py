@@ -1,0 +1,65 @@
+"""Populations: who is asked and where they are, built from the tables `[population]` and `[question]` of a scenario.
+
+`build` is the way in; each kind is one module with its keys (`KEYS`), a line about it (`ABOUT`), what it can be asked
+(`CELLS`) and `build(settings, question, seed)`. A population is a function of its tables, its files and its seed: the
+same in every process. It knows no mechanism, and no coin, share or noise ever comes from its seed.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Population
+from fleetcount_simulator.scenario.values import nearest, shown
+
+__all__ = ["KINDS", "KIND_KEY", "about", "build", "cells_of", "keys_of"]
+
+KINDS: Final = ("counts", "city", "mobility", "bologna", "trace", "fcd", "sumo", "gowalla", "categories")
+"""Every kind; the module of the same name is loaded when it is asked for."""
+KIND_KEY: Final = Key(name="kind", about="which population: see the kinds", example='"mobility"')
+
+
+def _module(kind: str) -> ModuleType:
+    return import_module(f"{__name__}.{kind}")
+
+
+def about(kind: str) -> str:
+    """Return one line about a kind."""
+    text: str = _module(kind).ABOUT
+    return text
+
+
+def keys_of(kind: str) -> tuple[Key, ...]:
+    """Return the keys of a kind's `[population]` table."""
+    keys: tuple[Key, ...] = (KIND_KEY, *_module(kind).KEYS)
+    return keys
+
+
+def cells_of(kind: str) -> tuple[str, ...]:
+    """Return which cells a kind can be asked for."""
+    cells: tuple[str, ...] = _module(kind).CELLS
+    return cells
+
+
+def build(population: Mapping[str, Any], question: Mapping[str, Any], seed: int, folder: Path) -> Population:
+    """Return the population of two tables; relative file names are taken from `folder`, `seed` is not negative.
+
+    Numbers are as the scenario reader gives them: whole, `Decimal`, or text like "1/20"; never float.
+
+    Raises:
+        ScenarioError: an unknown kind or key (with the nearest known), a value outside its range, a file that cannot be
+            used; starts with the dotted key, or names the file and the line.
+    """
+    kind = population.get("kind")
+    if kind is None:
+        raise ScenarioError(f"population.kind is missing; it must be one of {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ScenarioError(f"population.kind is {shown(kind)}; {nearest(str(kind), KINDS)}")
+    if isinstance(seed, bool) or seed < 0:
+        raise ScenarioError(f"seed is {shown(seed)}; it must not be negative")
+    made: Population = _module(kind).build(Settings("population", population, keys_of(kind), folder), question, seed)
+    return made

@@ -1,0 +1,68 @@
+"""Kind `categories`: a table `vehicle,value`, the same file that `fleetcount demo --truths` takes.
+
+At most 100,000 vehicles and 4,095 values; an empty value is "none of them". Nobody moves.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fleetcount_simulator.cells import read
+from fleetcount_simulator.cells.files import lines
+from fleetcount_simulator.cells.model import value_type
+from fleetcount_simulator.cells.named import declared_names, question_of
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Population
+from fleetcount_simulator.populations.clock_keys import DEVICES
+from fleetcount_simulator.populations.fixed import MAX_DEVICES
+from fleetcount_simulator.populations.snapshots import Fleet, Moment, Snapshots, drawn_order
+from fleetcount_simulator.scenario.values import nearest, shown
+from fleetcount_simulator.truths import Truths, parse_truths
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
+
+ABOUT: Final = "a table vehicle,value: one row a device, as the demo takes it"
+CELLS: Final = ("categories",)
+KEYS: Final = (Key(name="file", about="the table (.csv or .csv.gz)", example='"fuel.csv"'), DEVICES)
+MAX_CHARACTERS: Final = 64 * 2**20
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return the vehicles of a table, as they stand or drawn.
+
+    Raises:
+        ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
+    """
+    asked = read(question, settings.folder, CELLS, default="categories")
+    path = settings.file("file")
+    truths = parse_truths(_text(path), path.name)
+    names = declared_names(asked.settings) or truths.categories
+    devices = settings.whole("devices", 2, MAX_DEVICES)
+    made, vehicles = question_of(asked.title, names), len(truths.values)
+    moment = Moment(np.arange(vehicles, dtype=np.int32), _values(truths, names, path.name))
+    order = drawn_order(vehicles, moment.vehicles, Fleet(devices=devices, seed=seed))
+    return Snapshots(made, [moment], vehicles, order, devices or vehicles, steady=True)
+
+
+def _values(truths: Truths, names: tuple[str, ...], file: str) -> Any:
+    numbers = {"": 0} | {name: number for number, name in enumerate(names, start=1)}
+    for row, value in enumerate(truths.values):
+        if value not in numbers:
+            # No field may hold a line end, so a row is a line; the header is the first.
+            near = nearest(value, names[:12])
+            raise ScenarioError(f"{file} line {row + 2}: {shown(value)} is not among question.values; {near}")
+    return np.array([numbers[value] for value in truths.values], dtype=value_type(len(names)))
+
+
+def _text(path: Path) -> str:
+    parts: list[str] = []
+    size = 0
+    for line in lines(path):
+        size += len(line)
+        if size > MAX_CHARACTERS:
+            raise ScenarioError(f"{path.name}: more than {MAX_CHARACTERS} characters")
+        parts.append(line)
+    return "".join(parts)

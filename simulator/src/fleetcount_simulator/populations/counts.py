@@ -1,0 +1,131 @@
+"""Kind `counts`: so many devices per value, from a table `value,count` or written in the scenario.
+
+An empty value is "none of them". A billion devices cost no more than ten: counts are all that is held.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import numpy as np
+
+from fleetcount_simulator.cells import Asked, read
+from fleetcount_simulator.cells.model import MAX_CELLS, check_count
+from fleetcount_simulator.cells.named import checked_name, declared_names, question_of
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Population, Question
+from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
+from fleetcount_simulator.populations.tables import Column, read_table
+from fleetcount_simulator.scenario.values import nearest, shown
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
+
+ABOUT: Final = "so many devices per value: a table value,count, or counts written in the scenario"
+CELLS: Final = ("categories", "none", "h3")
+KEYS: Final = (
+    Key(name="file", about="the table (.csv, .csv.gz, .parquet); an empty value is none of them", example='"ages.csv"'),
+    Key(name="counts", about="instead of a file: value = count", example='{ "north" = 700, "south" = 300 }'),
+    Key(name="value", about='column of the value; default "value"', example='"age"'),
+    Key(name="count", about='column of the count; default "count"', example='"patients"'),
+    Key(name="elsewhere", about="devices without a value, beyond those of the table; default 0", example="5000"),
+    Key(
+        name="devices",
+        about="scale all counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
+        example="1000000000",
+    ),
+)
+_CELL: Final = re.compile(r"[1-9a-f][0-9a-f]{14,15}", re.ASCII)
+_TITLE: Final = "Which of these is yours?"
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return a population of counts.
+
+    Raises:
+        ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
+    """
+    asked = read(question, settings.folder, CELLS, default="categories", title=_TITLE)
+    if settings.has("file") == settings.has("counts"):
+        raise settings.wrong("file", "or counts must be given, one of the two")
+    if settings.has("file"):
+        key, counts = "population.file", _from_file(settings, asked)
+    else:
+        key, counts = "population.counts", _from_table(settings, asked)
+    elsewhere = counts.pop("", 0) + settings.integer("elsewhere", 0, MAX_DEVICES, 0)
+    made, names = _question(asked, list(counts))
+    devices = settings.whole("devices", 2, MAX_DEVICES)
+    return fixed(made, elsewhere, [counts.get(name, 0) for name in names], devices, key)
+
+
+def _from_file(settings: Settings, asked: Asked) -> dict[str, int]:
+    columns = {
+        "value": Column(name=settings.text("value", 200, "value")),
+        "count": Column(name=settings.text("count", 200, "count"), form="number", low=0, high=MAX_DEVICES),
+    }
+    counts: dict[str, int] = {}
+    allowed = _allowed(asked)
+    for batch in read_table(settings.file("file"), columns):
+        for row, (value, count) in enumerate(zip(batch.texts["value"], batch.numbers["count"].tolist(), strict=True)):
+            _take(counts, value, count, batch.place.of(row), allowed)
+    if not counts:
+        raise ScenarioError(f"{settings.file('file').name}: no rows")
+    return counts
+
+
+def _from_table(settings: Settings, asked: Asked) -> dict[str, int]:
+    content = settings.raw("counts")
+    if not isinstance(content, dict) or not content:
+        raise settings.refuse("counts", 'a table like { "north" = 700, "south" = 300 }')
+    counts: dict[str, int] = {}
+    allowed = _allowed(asked)
+    for value, count in cast("dict[str, object]", content).items():
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_DEVICES:
+            raise settings.wrong("counts", f"gives {shown(value)} = {shown(count)}; it must be 0 to {MAX_DEVICES}")
+        _take(counts, value, count, "population.counts", allowed)
+    return counts
+
+
+def _allowed(asked: Asked) -> tuple[str, ...] | None:
+    return declared_names(asked.settings) if asked.kind == "categories" else None
+
+
+def _take(counts: dict[str, int], value: str, count: float, place: str, allowed: tuple[str, ...] | None) -> None:
+    name = checked_name(value, place) if value else ""
+    if name and allowed is not None and name not in allowed:
+        raise ScenarioError(f"{place}: {shown(name)} is not among question.values; {nearest(name, allowed[:12])}")
+    if name in counts:
+        raise ScenarioError(f"{place}: the value {shown(name)} stands twice")
+    if count != int(count):
+        raise ScenarioError(f"{place}: the count is {count:g}, not a whole number")
+    if len(counts) > MAX_CELLS:
+        raise ScenarioError(f"{place}: more than {MAX_CELLS} values")
+    counts[name] = int(count)
+
+
+def _question(asked: Asked, names: list[str]) -> tuple[Question, list[str]]:
+    if asked.kind == "h3":
+        return _hexagons(asked, names)
+    declared = declared_names(asked.settings) if asked.kind == "categories" else None
+    ordered = names if declared is None else list(declared)
+    return question_of(asked.title, ordered), ordered
+
+
+def _hexagons(asked: Asked, names: list[str]) -> tuple[Question, list[str]]:
+    # The library takes eight spellings of one cell for the cell; only its own lower-case text is one here.
+    from h3.api import basic_int as h3
+
+    from fleetcount_simulator.cells import hexagons
+
+    resolution = asked.settings.integer("resolution", 0, 15)
+    for key in ("bounds", "origin"):
+        if asked.settings.has(key):
+            raise asked.settings.wrong(key, "is of no use: the table names the cells")
+    for name in names:
+        cell = int(name, 16) if _CELL.fullmatch(name) else 0
+        if not h3.is_valid_cell(cell) or h3.get_resolution(cell) != resolution:
+            raise ScenarioError(f"question.resolution: {shown(name)} is not an H3 cell of resolution {resolution}")
+    ordered = sorted(names, key=lambda name: int(name, 16))
+    cells = np.array([int(name, 16) for name in ordered], dtype=np.int64)
+    check_count(len(cells), "population")
+    return hexagons.question_of(asked.title, resolution, cells), ordered

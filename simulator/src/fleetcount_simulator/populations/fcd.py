@@ -1,0 +1,137 @@
+"""Kind `fcd`: SUMO's floating-car data (`--fcd-output`), plain or .gz, streamed.
+
+Vehicles only; persons and containers are passed over. Positions are metres, or degrees when SUMO wrote them with
+`--fcd-output.geo`. No element is kept and no entity expanded.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells.model import Frame, Positions, Roads
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.cells.xml_stream import elements
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Population
+from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
+from fleetcount_simulator.populations.tables import BATCH, Column, in_range, parsed_numbers
+from fleetcount_simulator.scenario.values import shown
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
+
+ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml or .xml.gz"
+CELLS: Final = MOVING
+KEYS: Final = (
+    Key(name="file", about="the floating-car data: .xml or .xml.gz", example='"fcd.xml.gz"'),
+    *FLEET_KEYS,
+    *CLOCK_KEYS,
+    Key(
+        name="geo", about="true when x, y are longitude and latitude (--fcd-output.geo); default false", example="true"
+    ),
+)
+_PASSED_OVER: Final = frozenset({"person", "container"})
+_NEEDED: Final = ("id", "x", "y")
+_NEEDED_FOR: Final[Mapping[str, tuple[str, ...]]] = {"speed": ("speed",), "edges": ("lane",)}
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Vehicles read and not yet handed on: texts as they stand in the file, and the line of each."""
+
+    time: list[str] = field(default_factory=list[str])
+    vehicle: list[str] = field(default_factory=list[str])
+    x: list[str] = field(default_factory=list[str])
+    y: list[str] = field(default_factory=list[str])
+    speed: list[str] = field(default_factory=list[str])
+    edge: list[str] = field(default_factory=list[str])
+    lines: list[int] = field(default_factory=list[int])
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Where rows stand: the file's name, and the line of each."""
+
+    file: str
+    lines: list[int]
+
+    def of(self, row: int) -> str:
+        return f"{self.file} line {self.lines[row]}"
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return the vehicles of floating-car data.
+
+    Raises:
+        ScenarioError: a key or an element that cannot be used; with the dotted key, or the file and line.
+    """
+    path, geo = settings.file("file"), settings.boolean("geo", default=False)
+    asked = read(question, settings.folder, CELLS)
+    return recorded(path, asked, clock_of(settings, Fraction(0)), fleet_of(settings, seed), geo=geo)
+
+
+def recorded(
+    path: Path,
+    asked: Asked,
+    clock: Clock,
+    fleet: Fleet,
+    roads: Roads | None = None,
+    *,
+    geo: bool = False,
+) -> Population:
+    """Return the vehicles of a file; `roads` is the network SUMO drove on, when it is known."""
+    frame = Frame(unit="deg" if geo else "m", speed=True, edges=True, roads=roads)
+    recorder = Recorder(declare(asked, frame), clock, path.name)
+    for rows in _rows(path, (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))):
+        recorder.add(_sightings(rows, path.name, geo=geo))
+    return recorder.close(fleet)
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[_Rows]:
+    file, rows, time, keys = path.name, _Rows(), "", set(needed)
+    for depth, name, attributes, line in elements(path, "fcd-export"):
+        if depth == 1:
+            if name != "timestep" or "time" not in attributes:
+                raise _unexpected(file, line, name, "timestep", ("time",), attributes)
+            time = attributes["time"]
+            if len(rows.lines) >= BATCH:
+                yield rows
+                rows = _Rows()
+        elif depth == 2 and name not in _PASSED_OVER:
+            if name != "vehicle" or not attributes.keys() >= keys:
+                raise _unexpected(file, line, name, "vehicle", needed, attributes)
+            rows.time.append(time)
+            rows.vehicle.append(attributes["id"])
+            rows.x.append(attributes["x"])
+            rows.y.append(attributes["y"])
+            rows.speed.append(attributes.get("speed", "0"))
+            rows.edge.append(attributes.get("lane", "").rpartition("_")[0])
+            rows.lines.append(line)
+    yield rows
+
+
+def _unexpected(
+    file: str, line: int, name: str, expected: str, needed: tuple[str, ...], attributes: Mapping[str, str]
+) -> ScenarioError:
+    if name != expected:
+        return ScenarioError(f"{file} line {line}: the element {shown(name)} where {expected!r} is expected")
+    missing = next(key for key in needed if key not in attributes)
+    return ScenarioError(f"{file} line {line}: a {name} without {missing}")
+
+
+def _sightings(rows: _Rows, file: str, *, geo: bool) -> Sightings:
+    place = _Lines(file, rows.lines)
+    columns = (
+        (rows.time, Column(name="time", form="number", low=0)),
+        (rows.x, Column(name="x", form="number", low=-180 if geo else -1e9, high=180 if geo else 1e9)),
+        (rows.y, Column(name="y", form="number", low=-90 if geo else -1e9, high=90 if geo else 1e9)),
+        (rows.speed, Column(name="speed", form="number", low=0, high=1000)),
+    )
+    time, x, y, speed = (
+        in_range(parsed_numbers(cells, column.name, place), column, place) for cells, column in columns
+    )
+    positions = Positions(x=x, y=y, speed_mps=speed, edges=rows.edge)
+    return Sightings(times=time, vehicles=rows.vehicle, positions=positions, place=place.of)

@@ -1,0 +1,134 @@
+"""Kind `gowalla`: check-ins at the busiest places of New York City, as counts; the unit is a check-in.
+
+Without a file: the repository's counts, which have no coordinates, so the cells are the places themselves. With a
+file of locations (location, checkins, users, lat, lon, name): squares or H3 cells too.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fleetcount_simulator.cells import Asked, declare, read
+from fleetcount_simulator.cells.model import OUTSIDE, Floats, Frame, Positions
+from fleetcount_simulator.cells.named import checked_name, question_of
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Integers, Population
+from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
+from fleetcount_simulator.populations.shipped import shipped
+from fleetcount_simulator.populations.tables import Column, read_table
+from fleetcount_simulator.scenario.values import shown
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
+
+ABOUT: Final = "check-ins at the busiest places of New York City (counts come with the repository)"
+CELLS: Final = ("none", "square", "h3")
+KEYS: Final = (
+    Key(name="file", about="a table of locations with checkins, users, lat and lon", example='"locations.csv.gz"'),
+    Key(name="places", about="how many of the busiest places, 1 to 100000; default 5835", example="1000"),
+    Key(name="unit", about='"checkins" (default), or "users": who counts; users need a file', example='"checkins"'),
+    Key(name="devices", about="scale all counts to this sum, 2 to 10^12; default: as they are", example="1000000"),
+)
+_COUNTS: Final = {
+    "location": Column(name="location"),
+    "checkins": Column(name="checkins", form="number", low=1),
+    "users": Column(name="users", form="number", low=1),
+    "name": Column(name="name"),
+}
+_COORDINATES: Final = {
+    "lat": Column(name="lat", form="number", low=-90, high=90),
+    "lon": Column(name="lon", form="number", low=-180, high=180),
+}
+_HISTOGRAM: Final = {
+    "checkins": Column(name="checkins", form="number", low=1),
+    "locations": Column(name="locations", form="number", low=1),
+}
+MAX_PLACES: Final = 1_000_000
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return check-ins of Gowalla.
+
+    Raises:
+        ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
+    """
+    asked = read(question, settings.folder, CELLS, default="none", title="At which place did you check in?")
+    places = settings.integer("places", 1, 100_000, 5835)
+    unit = settings.choice("unit", ("checkins", "users"), "checkins")
+    devices = settings.whole("devices", 2, MAX_DEVICES)
+    if settings.has("file"):
+        return _from_file(settings.file("file"), asked, places, unit, devices)
+    if asked.kind != "none":
+        raise settings.refuse("file", "given for cells on a map: the counts of the repository have no coordinates")
+    if unit == "users":
+        raise settings.wrong("unit", "is 'users', which needs population.file: the repository counts check-ins")
+    listed = _shipped_places()[:places]
+    made = question_of(asked.title, [name for name, _ in listed])
+    return fixed(made, 0, [checkins for _, checkins in listed], devices, "population")
+
+
+def _from_file(path: Path, asked: Asked, places: int, unit: str, devices: int | None) -> Population:
+    table = _locations(path, _COUNTS | _COORDINATES)
+    counts: Integers = table[unit].astype(np.int64)
+    busiest = np.argsort(-counts, kind="stable")[:places]
+    counts = counts[busiest]
+    if asked.kind == "none":
+        names: list[str] = [table["label"][place] for place in busiest.tolist()]
+        return fixed(question_of(asked.title, names), 0, counts.tolist(), devices, "population.file")
+    return _on_a_map(asked, table["lon"][busiest], table["lat"][busiest], counts, devices)
+
+
+def _on_a_map(asked: Asked, longitude: Floats, latitude: Floats, counts: Integers, devices: int | None) -> Population:
+    cells = declare(asked, Frame(unit="deg"))
+    keys = cells.keys(Positions(x=longitude, y=latitude))
+    seen = np.unique(keys)
+    values = cells.close(seen[seen != OUTSIDE])
+    totals = np.zeros(values.question.values + 1, dtype=np.int64)
+    np.add.at(totals, values.of(keys), counts)
+    if not totals[1:].any():
+        raise ScenarioError(f"question.bounds: not one of {len(counts)} places lies in any cell")
+    elsewhere, *inside = totals.tolist()
+    return fixed(values.question, elsewhere, inside, devices, "population.file")
+
+
+def _locations(path: Path, columns: Mapping[str, Column]) -> dict[str, Any]:
+    """Return the table's columns whole, with a distinct label for every place."""
+    parts: dict[str, list[Any]] = {role: [] for role in (*columns, "label")}
+    seen: set[str] = set()
+    for batch in read_table(path, columns):
+        for role, column in columns.items():
+            parts[role].extend(batch.texts[role] if column.form == "text" else batch.numbers[role].tolist())
+        for row, (number, name) in enumerate(zip(batch.texts["location"], batch.texts["name"], strict=True)):
+            place = batch.place.of(row)
+            label = f"location {checked_name(number, place)}"
+            if label in seen:
+                raise ScenarioError(f"{place}: location {shown(number)} stands twice")
+            seen.add(label)
+            parts["label"].append(checked_name(f"{name.strip()} ({number})", place) if name.strip() else label)
+        if len(seen) > MAX_PLACES:
+            raise ScenarioError(f"{path.name}: more than {MAX_PLACES} places")
+    if not seen:
+        raise ScenarioError(f"{path.name}: no rows")
+    texts = {"location", "name", "label"}
+    return {role: part if role in texts else np.array(part) for role, part in parts.items()}
+
+
+def _shipped_places() -> list[tuple[str, int]]:
+    """Return all 21,509 places of the repository's counts, busiest first: a label and the check-ins of each.
+
+    Where the counts name a location it keeps its name; the others are known only by how many check-ins they have.
+    """
+    named = _locations(shipped("gowalla", "gowalla_nyc/locations.csv"), _COUNTS)
+    known = list(zip(named["label"], named["checkins"].astype(int).tolist(), strict=True))
+    rest: dict[int, int] = {}
+    for batch in read_table(shipped("gowalla", "gowalla_nyc/histogram.csv"), _HISTOGRAM):
+        pairs = zip(batch.numbers["checkins"].tolist(), batch.numbers["locations"].tolist(), strict=True)
+        rest.update({int(checkins): int(locations) for checkins, locations in pairs})
+    for _, checkins in known:
+        rest[checkins] -= 1
+    others = [checkins for checkins, locations in rest.items() for _ in range(locations)]
+    everyone = known + [("", checkins) for checkins in others]
+    everyone.sort(key=lambda place: -place[1])
+    return [(name or f"place {rank}", checkins) for rank, (name, checkins) in enumerate(everyone, start=1)]

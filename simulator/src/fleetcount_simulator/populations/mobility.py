@@ -1,0 +1,220 @@
+"""Kind `mobility`: the built-in mobility model, asked every few minutes of a day or a week.
+
+Only a few blocks of vehicles are held: every answer is computed from the seed when it is asked for (well under a
+microsecond a vehicle), so that many vehicles and many epochs cost time, not memory. It must not read data.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells.model import Cells, Frame, Values, value_type
+from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Integers, Population, Question
+from fleetcount_simulator.populations.commuters import (
+    BLOCK,
+    DAY_S,
+    LONGEST_TRIP_S,
+    Day,
+    Town,
+    Where,
+    day_of,
+    roads_of,
+    where,
+)
+from fleetcount_simulator.populations.fixed import check_range
+from fleetcount_simulator.scenario.values import Range
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "Mobility", "build"]
+
+ABOUT: Final = "a built-in town: commuters on a grid of streets, rush hours, errands, ignition on and off"
+CELLS: Final = MOVING
+KEYS: Final = (
+    Key(name="devices", about="how many vehicles, 2 to 10^9", example="10000"),
+    Key(name="columns", about="streets from west to east, 2 to 500; default 21", example="21"),
+    Key(name="rows", about="streets from south to north, 2 to 500; default 21", example="21"),
+    Key(name="block_m", about="metres between crossings, 10 to 5000; default 250", example="250"),
+    Key(
+        name="speed_kmh", about="mean speed of a driving vehicle, 1 to 200; each has its own; default 30", example="40"
+    ),
+    Key(name="commuters", about="share of vehicles that drive to work and home, 0 to 1; default 0.7", example='"2/3"'),
+    Key(name="errands", about="share of vehicles that drive on an errand a day, 0 to 1; default 0.3", example="0.5"),
+    Key(name="rush_hours", about="[morning, evening] in hours; default [8, 17.5]", example="[7.5, 17]"),
+    Key(name="rush_spread_h", about="standard deviation of departures in hours, 0 to 6; default 1", example="0.5"),
+    Key(name="work_spread", about="places of work around the middle: 0 to 10 town widths; default 0.15", example="0.3"),
+    Key(name="start_h", about="hour of the first day when epoch 0 is asked, 0 to 24; default 0", example="6"),
+    Key(name="hours", about="how long it is asked, above 0 to 168; default 24", example="12"),
+    Key(name="interval_s", about="seconds from one epoch to the next; default 900", example="1800"),
+    Key(name="round_gap_s", about="seconds from round one to round two; default 60", example="300"),
+    Key(
+        name="parked",
+        about='"none" (default): a parked vehicle answers none of them; "place": where it stands',
+        example='"place"',
+    ),
+)
+_SHARE: Final = Range("[0, 1]")
+_KEPT_MOMENTS: Final = 3
+"""Moments of a block that are remembered: an epoch, its second round and the one before."""
+_KEPT_DAYS: Final = 8
+"""Days of blocks that are remembered, about 4 MB each: a quarter of a million vehicles need no second draw."""
+
+
+class Mobility:
+    """Vehicles of a town; epoch e is at start + e * interval, seconds from the midnight before day 0."""
+
+    def __init__(
+        self,
+        *,
+        town: Town,
+        cells: Cells,
+        devices: int,
+        seed: int,
+        clock: tuple[float, float, int],
+        gap_s: float,
+        parked: bool,
+    ) -> None:
+        self._town, self._cells, self._seed = town, cells, seed
+        self._values: Values = cells.close(np.empty(0, dtype=np.int64))
+        self.devices = devices
+        self._start, self._interval, self.epochs = clock
+        self._gap_s, self._parked = gap_s, parked
+        self._days: dict[tuple[int, int], Day] = {}
+        self._latest: dict[tuple[int, float], Where] = {}
+        self._histogram: tuple[int, Integers] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what is remembered: another process draws it again."""
+        return self.__dict__ | {"_days": {}, "_latest": {}, "_histogram": None}
+
+    @property
+    def question(self) -> Question:
+        """The question this population was made for."""
+        return self._values.question
+
+    def histogram(self, epoch: int) -> Integers:
+        """Return shape (V+1,): how many vehicles hold each value; looks at every vehicle once, then remembers."""
+        second = self._second(epoch)
+        if self._histogram is None or self._histogram[0] != epoch:
+            total = np.zeros(self.question.values + 1, dtype=np.int64)
+            for block in range(-(-self.devices // BLOCK)):
+                answers = self._answers(block, second)[: self.devices - block * BLOCK]
+                total += np.bincount(answers, minlength=len(total))
+            self._histogram = epoch, total
+        return self._histogram[1]
+
+    def truths(self, epoch: int, start: int, stop: int) -> NDArray[Any]:
+        """Return the values of vehicles start..stop-1.
+
+        Raises:
+            ScenarioError: an epoch or devices that do not exist.
+        """
+        check_range(start, stop, self.devices)
+        second = self._second(epoch)
+        parts = [self._answers(block, second)[low:high] for block, low, high in _blocks(start, stop)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=value_type(self.question.values))
+
+    def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return which vehicles drive when the round is asked."""
+        check_range(start, stop, self.devices)
+        second = self._second(epoch) + (round_number - 1) * self._gap_s
+        parts = [self._where(block, second).driving[low:high] for block, low, high in _blocks(start, stop)]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.bool_)
+
+    def _second(self, epoch: int) -> float:
+        if not 0 <= epoch < self.epochs:
+            raise ScenarioError(f"epochs: there is no epoch {epoch}; this population has 0 to {self.epochs - 1}")
+        return self._start + epoch * self._interval
+
+    def _answers(self, block: int, second: float) -> NDArray[Any]:
+        found = self._where(block, second)
+        values = self._values.of(self._cells.keys(found.positions))
+        return values if self._parked else np.where(found.driving, values, 0).astype(values.dtype)
+
+    def _where(self, block: int, second: float) -> Where:
+        key = block, second
+        if key not in self._latest:
+            if len(self._latest) == _KEPT_MOMENTS:
+                del self._latest[next(iter(self._latest))]
+            day, of_day = divmod(second, DAY_S)
+            self._latest[key] = where(self._town, self._day(block, int(day)), of_day)
+        return self._latest[key]
+
+    def _day(self, block: int, day: int) -> Day:
+        key = block, day
+        if key not in self._days:
+            if len(self._days) == _KEPT_DAYS:
+                del self._days[next(iter(self._days))]
+            self._days[key] = day_of(self._town, self._seed, block, day)
+        return self._days[key]
+
+
+def _blocks(start: int, stop: int) -> list[tuple[int, int, int]]:
+    """Return the blocks that hold vehicles start..stop-1, and which of each."""
+    return [
+        (block, max(0, start - block * BLOCK), min(BLOCK, stop - block * BLOCK))
+        for block in range(start // BLOCK, -(-stop // BLOCK))
+        if stop > start
+    ]
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return a town.
+
+    Raises:
+        ScenarioError: a key that cannot be used; with the dotted key.
+    """
+    devices = settings.integer("devices", 2, 10**9)
+    asked = read(question, settings.folder, CELLS)
+    town = _town(settings)
+    interval = settings.number("interval_s", ANY_LENGTH, Fraction(900))
+    start = settings.number("start_h", Range("[0, 24]"), Fraction(0)) * 3600
+    length = settings.number("hours", Range("(0, 168]"), Fraction(24)) * 3600
+    epochs = max(1, int(length / interval))
+    if epochs > 100_000:
+        raise settings.refuse("interval_s", "longer: it gives more than 100000 epochs")
+    return Mobility(
+        town=town,
+        cells=_cells(asked, town),
+        devices=devices,
+        seed=seed,
+        clock=(float(start), float(interval), epochs),
+        gap_s=float(settings.number("round_gap_s", Range("[0, 86400]"), Fraction(60))),
+        parked=settings.choice("parked", ("none", "place"), "none") == "place",
+    )
+
+
+def _town(settings: Settings) -> Town:
+    rush = settings.numbers("rush_hours", (2, 2), Range("[0, 20]")) or (Fraction(8), Fraction("17.5"))
+    if rush[0] >= rush[1]:
+        raise settings.refuse("rush_hours", "[morning, evening] with the morning first")
+    town = Town(
+        columns=settings.integer("columns", 2, 500, 21),
+        rows=settings.integer("rows", 2, 500, 21),
+        block_m=float(settings.number("block_m", Range("[10, 5000]"), Fraction(250))),
+        speed_mps=float(settings.number("speed_kmh", Range("[1, 200]"), Fraction(30)) * Fraction(10, 36)),
+        commuters=float(settings.number("commuters", _SHARE, Fraction("0.7"))),
+        errands=float(settings.number("errands", _SHARE, Fraction("0.3"))),
+        rush_hours=(float(rush[0]), float(rush[1])),
+        rush_spread_h=float(settings.number("rush_spread_h", Range("[0, 6]"), Fraction(1))),
+        work_spread=float(settings.number("work_spread", Range("[0, 10]"), Fraction("0.15"))),
+    )
+    longest = (town.columns + town.rows - 2) * town.block_m / (0.8 * town.speed_mps)
+    if longest > LONGEST_TRIP_S:
+        problem = (
+            f"makes trips of up to {longest / 3600:.1f} hours; they must be at most 3: take a faster or smaller town"
+        )
+        raise settings.wrong("speed_kmh", problem)
+    return town
+
+
+def _cells(asked: Asked, town: Town) -> Cells:
+    width, height = (town.columns - 1) * town.block_m, (town.rows - 1) * town.block_m
+    # A vehicle can stand on the upper border itself: the box ends one metre beyond it.
+    extent = Fraction(0), Fraction(0), Fraction(width) + 1, Fraction(height) + 1
+    roads = roads_of(town) if asked.kind == "edges" else None
+    return declare(asked, Frame(unit="m", speed=True, edges=True, roads=roads, extent=extent))

@@ -1,0 +1,172 @@
+"""Kind `sumo`: traffic that SUMO drives now, headless, on a generated grid or on a given network (extra `traffic`).
+
+SUMO runs once, in a temporary directory, with the population's seed; its floating-car data are streamed into a
+population and the directory is removed. Nothing is written beside the given files, except what a given configuration
+itself asks SUMO to write.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fleetcount_simulator.cells import MOVING, read
+from fleetcount_simulator.cells.model import Roads
+from fleetcount_simulator.cells.road_network import read_network
+from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Population
+from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.fcd import recorded
+from fleetcount_simulator.scenario.values import Range
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
+
+ABOUT: Final = "traffic that SUMO drives now on a generated grid or a given network (extra: traffic)"
+CELLS: Final = MOVING
+KEYS: Final = (
+    Key(name="config", about="a SUMO configuration to run (.sumocfg) instead of a grid", example='"run.sumocfg"'),
+    Key(name="network", about="a SUMO network (.net.xml, .net.xml.gz) instead of a grid", example='"town.net.xml.gz"'),
+    Key(name="routes", about="with network: its routes; default: trips between random edges", example='"town.rou.xml"'),
+    Key(name="columns", about="grid: streets from west to east, 2 to 100; default 8", example="10"),
+    Key(name="rows", about="grid: streets from south to north, 2 to 100; default 8", example="10"),
+    Key(name="block_m", about="grid: metres between crossings, 50 to 5000; default 200", example="150"),
+    Key(
+        name="vehicles", about="trips that are made when no routes are given, 2 to 100000; default 500", example="2000"
+    ),
+    Key(name="duration_s", about="seconds that are driven, 60 to 86400; default 1800", example="3600"),
+    Key(name="step_s", about="seconds between sightings, 1 to 3600; default 30", example="10"),
+    Key(name="timeout_s", about="SUMO is ended when it takes longer; default 600", example="1200"),
+    *FLEET_KEYS,
+    *CLOCK_KEYS,
+)
+_TRIPS: Final = 4
+"""Spawn key of the draw of trips under a population's seed."""
+_GRID_KEYS: Final = ("columns", "rows", "block_m")
+_QUIET: Final = ("--no-step-log", "--no-warnings", "--duration-log.disable", "--xml-validation", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sumo:
+    """The programs, and where they find their own files."""
+
+    home: Path
+
+    def run(self, program: str, arguments: Sequence[str], directory: Path, timeout_s: float) -> None:
+        """Run a program of SUMO to its end.
+
+        Raises:
+            ScenarioError: it failed or took too long; with the last thing it said.
+        """
+        command = [str(self.home / "bin" / program), *arguments]
+        environment = os.environ | {"SUMO_HOME": str(self.home)}
+        try:
+            done = subprocess.run(  # noqa: S603 SUMO's own program, arguments built here
+                command, cwd=directory, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ScenarioError(f"population.timeout_s: {program} was not ready after {timeout_s:g} s") from error
+        except OSError as error:
+            raise ScenarioError(f"population.kind: {program} cannot be started: {error.strerror}") from error
+        if done.returncode < 0:
+            raise ScenarioError(f"population.kind: {program} was ended by signal {-done.returncode}")
+        if done.returncode > 0:
+            said = [line for line in done.stderr.splitlines() if line.startswith("Error")] or done.stderr.splitlines()
+            raise ScenarioError(f"population.kind: {program} ended with {done.returncode}: {' '.join(said)[:200]}")
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return the vehicles SUMO drives.
+
+    Raises:
+        ScenarioError: SUMO is not installed or fails, or a key cannot be used; with the dotted key.
+    """
+    asked = read(question, settings.folder, CELLS)
+    clock, fleet = clock_of(settings, Fraction(0)), fleet_of(settings, seed)
+    _check_keys(settings)
+    sumo = _Sumo(_home())
+    with tempfile.TemporaryDirectory(prefix="fleetcount-sumo-") as name:
+        directory = Path(name)
+        arguments, roads = _drive(sumo, settings, seed, directory)
+        data = directory / "fcd.xml.gz"
+        timeout = float(settings.number("timeout_s", ANY_LENGTH, Fraction(600)))
+        duration = settings.integer("duration_s", 60, 86_400, 1800)
+        step = settings.integer("step_s", 1, 3600, 30)
+        ends = () if settings.has("config") and not settings.has("duration_s") else ("--end", str(duration))
+        recording = ("--fcd-output", str(data), "--device.fcd.period", str(step), "--seed", str(seed % 2**31))
+        sumo.run("sumo", (*arguments, *ends, *recording, *_QUIET), directory, timeout)
+        return recorded(data, asked, clock, fleet, roads)
+
+
+def _check_keys(settings: Settings) -> None:
+    if settings.has("config") and (settings.has("network") or settings.has("routes")):
+        raise settings.wrong("config", "names its own network and routes; give it alone")
+    if settings.has("routes") and not settings.has("network"):
+        raise settings.wrong("routes", "needs population.network, the network they were made for")
+    for key in _GRID_KEYS:
+        if settings.has(key) and (settings.has("config") or settings.has("network")):
+            raise settings.wrong(key, "is for the generated grid; a network is given")
+    if settings.has("vehicles") and (settings.has("config") or settings.has("routes")):
+        raise settings.wrong("vehicles", "is for made trips; routes are given")
+
+
+def _home() -> Path:
+    """Return where SUMO is installed: the package `eclipse-sumo`, or SUMO_HOME."""
+    package = find_spec("sumo")
+    places = list(package.submodule_search_locations or ()) if package is not None else []
+    for place in (*places, os.environ.get("SUMO_HOME", "")):
+        if place and shutil.which("sumo", path=str(Path(place) / "bin")):
+            return Path(place)
+    raise ScenarioError("population.kind: 'sumo' needs the extra traffic: pip install 'fleetcount[traffic]'")
+
+
+def _drive(sumo: _Sumo, settings: Settings, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
+    """Return what SUMO is to drive, as arguments, and the roads when they are known."""
+    if settings.has("config"):
+        return ("-c", str(settings.file("config").resolve())), None
+    network = settings.file("network").resolve() if settings.has("network") else _grid(sumo, settings, directory)
+    roads = read_network(network)
+    routes = settings.file("routes").resolve() if settings.has("routes") else _trips(roads, settings, seed, directory)
+    return ("-n", str(network), "-r", str(routes), "--ignore-route-errors", "true"), roads
+
+
+def _grid(sumo: _Sumo, settings: Settings, directory: Path) -> Path:
+    path = directory / "grid.net.xml"
+    columns, rows = settings.integer("columns", 2, 100, 8), settings.integer("rows", 2, 100, 8)
+    block = str(float(settings.number("block_m", Range("[50, 5000]"), Fraction(200))))
+    shape = ("--grid.x-number", str(columns), "--grid.y-number", str(rows))
+    lengths = ("--grid.x-length", block, "--grid.y-length", block)
+    sumo.run("netgenerate", ("--grid", *shape, *lengths, "--output-file", str(path)), directory, 60)
+    return path
+
+
+def _trips(roads: Roads, settings: Settings, seed: int, directory: Path) -> Path:
+    """Write trips between random edges, departing evenly over the first three quarters of the time."""
+    vehicles = settings.integer("vehicles", 2, 100_000, 500)
+    if len(roads.names) < 2:
+        raise ScenarioError("population.network: a trip needs two edges; the network has one")
+    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_TRIPS,)))
+    starts = generator.integers(0, len(roads.names), vehicles)
+    ends = (starts + generator.integers(1, len(roads.names), vehicles)) % len(roads.names)
+    departures = np.sort(generator.uniform(0, 0.75 * settings.integer("duration_s", 60, 86_400, 1800), vehicles))
+    path = directory / "trips.trips.xml"
+    with path.open("w", encoding="utf-8") as file:
+        file.write("<routes>\n")
+        for trip, (start, end, departure) in enumerate(zip(starts, ends, departures, strict=True)):
+            places = f"from={_quoted(roads.names[start])} to={_quoted(roads.names[end])}"
+            file.write(f'  <trip id="{trip}" depart="{departure:.2f}" {places}/>\n')
+        file.write("</routes>\n")
+    return path
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return f'"{escaped}"'

@@ -1,0 +1,106 @@
+"""Kind `trace`: a table of sightings (CSV, .csv.gz or Parquet), read once, in pieces.
+
+One row a vehicle and moment, sorted by time. Positions are metres (columns x, y) or degrees (lon, lat); speed and road
+edge are read when their columns are named.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from fleetcount_simulator.cells import MOVING, Asked, declare, read
+from fleetcount_simulator.cells.model import Frame, Positions
+from fleetcount_simulator.cells.settings import Key, Settings
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Population
+from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
+from fleetcount_simulator.populations.tables import Batch, Column, read_table
+
+__all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
+
+ABOUT: Final = "a table of sightings (CSV or Parquet): time, vehicle, x and y or lon and lat, perhaps speed and edge"
+CELLS: Final = MOVING
+KEYS: Final = (
+    Key(name="file", about="the table: .csv, .csv.gz or .parquet", example='"buses.csv.gz"'),
+    *FLEET_KEYS,
+    *CLOCK_KEYS,
+    Key(name="time", about='column of the time; default "time"', example='"timestamp"'),
+    Key(
+        name="time_form",
+        about='"seconds" (default), or "utc": moments like 2026-01-26T15:57:02Z, read as seconds since 1970',
+        example='"utc"',
+    ),
+    Key(name="vehicle", about='column of the vehicle\'s name; default "vehicle"', example='"vehicle_id"'),
+    Key(name="x", about='column of x in metres; default "x", or "lon" and "lat" when given', example='"x"'),
+    Key(name="y", about='column of y in metres; default "y"', example='"y"'),
+    Key(name="lon", about="column of the longitude in degrees, instead of x", example='"longitude"'),
+    Key(name="lat", about="column of the latitude in degrees, instead of y", example='"latitude"'),
+    Key(name="speed", about="column of the speed in metres a second", example='"speed_mps"'),
+    Key(name="edge", about="column of the road edge's name", example='"edge"'),
+)
+
+
+def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Population:
+    """Return the vehicles of a table.
+
+    Raises:
+        ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
+    """
+    path, columns = settings.file("file"), _columns(settings)
+    asked = read(question, settings.folder, CELLS)
+    return recorded(path, columns, asked, clock_of(settings, None), fleet_of(settings, seed))
+
+
+def recorded(path: Path, columns: Mapping[str, Column], asked: Asked, clock: Clock, fleet: Fleet) -> Population:
+    """Return the vehicles of a table whose columns are known, by the roles time, vehicle, x, y, speed and edge."""
+    degrees = columns["x"].high == 180
+    frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)
+    recorder = Recorder(declare(asked, frame), clock, path.name)
+    for piece in _pieces(path, columns, degrees=degrees):
+        recorder.add(piece)
+    return recorder.close(fleet)
+
+
+def _pieces(path: Path, columns: Mapping[str, Column], *, degrees: bool) -> Iterator[Sightings]:
+    for batch in read_table(path, columns):
+        positions = Positions(
+            x=batch.numbers["x"],
+            y=batch.numbers["y"],
+            speed_mps=batch.numbers.get("speed"),
+            edges=batch.texts.get("edge"),
+        )
+        if degrees:
+            _check_fix(batch)
+        times, vehicles = batch.numbers["time"], batch.texts["vehicle"]
+        yield Sightings(times=times, vehicles=vehicles, positions=positions, place=batch.place.of)
+
+
+def _check_fix(batch: Batch) -> None:
+    """Refuse longitude 0, latitude 0: what a receiver writes that does not know where it is."""
+    lost = (batch.numbers["x"] == 0) & (batch.numbers["y"] == 0)
+    if lost.any():
+        place = batch.place.of(int(lost.argmax()))
+        raise ScenarioError(f"{place}: longitude 0, latitude 0 is a receiver without a fix; leave such rows out")
+
+
+def _columns(settings: Settings) -> dict[str, Column]:
+    in_degrees = settings.has("lon") or settings.has("lat")
+    if in_degrees and (settings.has("x") or settings.has("y")):
+        raise settings.wrong("x", "and y are metres, lon and lat degrees: name one pair")
+    moments = settings.choice("time_form", ("seconds", "utc"), "seconds") == "utc"
+    columns = {
+        "time": Column(name=settings.text("time", 200, "time"), form="utc" if moments else "number", low=0),
+        "vehicle": Column(name=settings.text("vehicle", 200, "vehicle")),
+    }
+    if in_degrees:
+        columns["x"] = Column(name=settings.text("lon", 200, "lon"), form="number", low=-180, high=180)
+        columns["y"] = Column(name=settings.text("lat", 200, "lat"), form="number", low=-90, high=90)
+    else:
+        columns["x"] = Column(name=settings.text("x", 200, "x"), form="number", low=-1e9, high=1e9)
+        columns["y"] = Column(name=settings.text("y", 200, "y"), form="number", low=-1e9, high=1e9)
+    if settings.has("speed"):
+        columns["speed"] = Column(name=settings.text("speed", 200), form="number", low=0, high=1000)
+    if settings.has("edge"):
+        columns["edge"] = Column(name=settings.text("edge", 200))
+    return columns

@@ -1,0 +1,3 @@
+"""Scenario files: strict reading, sweeps, and the cases they name."""
+
+__all__: list[str] = []

@@ -1,0 +1,244 @@
+"""The strict reader of scenario files (TOML): from bytes to a `Scenario`, or a refusal that names file, line and key.
+
+Reads text; makes no population and starts nothing. What it does not know it refuses, never guesses. docs/simulating.md
+explains every key.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+from fleetcount_simulator import attackers, faults
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Attacker, EngineName, Epochs, Faults
+from fleetcount_simulator.scenario.grid import GridPoint, grid_of
+from fleetcount_simulator.scenario.mechanisms import AskedMechanism, read_mechanism
+from fleetcount_simulator.scenario.plan import CasePlan, PopulationMaker, Scenario
+from fleetcount_simulator.scenario.values import Range, Section, Source, shown
+
+__all__ = ["MAX_BYTES", "MAX_RELEASES", "parse_scenario", "read_scenario"]
+
+MAX_BYTES: Final = 2**20
+MAX_RELEASES: Final = 2_000_000
+"""Runs times epochs times cases of one study."""
+MAX_RUNS: Final = 1_000_000
+_TOP: Final = ("name", "title", "seed", "runs", "engine")
+_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "metrics", "sweep")
+_KNOWN: Final = (*_TOP, *_TABLES, "mechanism", "attacker")
+_ENGINES: Final = get_args(EngineName)
+_ATTACKERS: Final = get_args(Attacker.__annotations__["kind"])
+_FAULTS: Final = (
+    *("loss", "drop_out", "ignition", "late", "duplicates", "reorder"),
+    *("clock_skew_s", "outage", "naive"),
+)
+_SHARE: Final = Range("[0, 1]")
+_LEVEL: Final = Range("[1/2, 999999/1000000]")
+_SECONDS: Final = Range("[0, 86400]")
+_LEDGER: Final = Range("[1/1000, 1000]")
+
+
+def read_scenario(path: Path, make_population: PopulationMaker, seed: int | None = None) -> Scenario:
+    """Return the scenario of a file; relative paths in it count from its folder, `seed` replaces its own.
+
+    Raises:
+        ScenarioError: it cannot be read, is too large or not UTF-8 text, or `parse_scenario` refuses it.
+    """
+    if path.is_dir():
+        raise ScenarioError(f"{shown(str(path))} is a directory, not a scenario file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ScenarioError(f"{shown(str(path))} cannot be read: {reason}") from error
+    if not 1 <= len(content) <= MAX_BYTES:
+        size = "is empty" if not content else f"has more than {MAX_BYTES} bytes"
+        raise ScenarioError(f"{shown(str(path))} {size}; it must have 1 to {MAX_BYTES} bytes")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{shown(str(path))} is not UTF-8 text (byte {error.start})") from error
+    return parse_scenario(text, path.name, path.absolute().parent, make_population, seed)
+
+
+def parse_scenario(
+    text: str, name: str, folder: Path, make_population: PopulationMaker, seed: int | None = None
+) -> Scenario:
+    """Return the scenario of a text; `name` is the file's in messages, `folder` what relative paths count from.
+
+    `seed`, when given, stands in place of the file's own.
+
+    Raises:
+        ScenarioError: not TOML, or anything unknown, missing or out of range; with file, line, key, value and what is
+            allowed.
+    """
+    source = Source(name, text)
+    root = Section(source, "", _document(text, name), _KNOWN)
+    runs = root.integer("runs", 1, MAX_RUNS, 1)
+    _check_shapes(root)
+    points = grid_of(root.content, source)
+    if not points:
+        raise root.wrong("mechanism", "is missing; give at least one [[mechanism]] table")
+    plans = tuple(_plan(point, source) for point in points)
+    _check_names([plan.mechanism.name for plan in plans], points, source)
+    _check_work(plans, runs, source)
+    own_seed = root.integer("seed", 0, 2**64 - 1, 1)
+    return Scenario(
+        file=name,
+        name=root.slug("name"),
+        title=root.text("title", 200, root.slug("name")),
+        seed=own_seed if seed is None else seed,
+        runs=runs,
+        engine=cast("EngineName", root.choice("engine", _ENGINES, "exact-law")),
+        plans=plans,
+        axes=tuple(dict.fromkeys(label for plan in plans for label in plan.point)),
+        text=text,
+        source=source,
+        folder=folder,
+        make_population=make_population,
+    )
+
+
+def _document(text: str, name: str) -> dict[str, Any]:
+    for unwanted, called in (("\0", "a NUL character"), ("\ufeff", "a byte-order mark")):
+        if unwanted in text:
+            raise ScenarioError(f"{name} holds {called} at position {text.index(unwanted)}")
+    try:
+        return tomllib.loads(text, parse_float=_decimal)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ScenarioError(f"{name} is not TOML: {str(error) or 'nested too deeply'}") from error
+    except ValueError as error:
+        raise ScenarioError(f"{name} holds a number that is too long") from error
+
+
+def _decimal(text: str) -> Decimal:
+    """Return a TOML float as it is written; nan and inf stay what they are and are refused where they are read."""
+    return Decimal(text.replace("_", ""))
+
+
+def _check_shapes(root: Section) -> None:
+    """Refuse sections of the wrong shape before the grid is made of them."""
+    for key in _TABLES:
+        if root.has(key):
+            root.section(key, None)
+    for key in ("population", "question"):
+        if not root.has(key):
+            raise root.wrong(key, f"is missing; give a [{key}] table")
+
+
+def _check_names(names: list[str], points: list[GridPoint], source: Source) -> None:
+    """Refuse two mechanisms of one name."""
+    owner: dict[str, int] = {}
+    for name, point in zip(names, points, strict=True):
+        if owner.setdefault(name, point.mechanism) != point.mechanism:
+            other = f"the name of mechanism[{owner[name]}] too; give each its own"
+            raise source.refuse(f"mechanism[{point.mechanism}].name", f"is {shown(name)}, {other}")
+
+
+def _check_work(plans: tuple[CasePlan, ...], runs: int, source: Source) -> None:
+    releases = runs * sum(plan.epochs.count for plan in plans)
+    if releases > MAX_RELEASES:
+        problem = f"is {runs}: {len(plans)} cases with their epochs make {releases} releases; at most {MAX_RELEASES}"
+        raise source.refuse("runs", problem)
+
+
+def _plan(point: GridPoint, source: Source) -> CasePlan:
+    root = Section(source, "", point.document, None)
+    count, batch = _aggregators(root.section("aggregators", ("count", "min_batch_size")))
+    metrics = root.section("metrics", ("level", "keep_cells"))
+    return CasePlan(
+        index=point.index,
+        point=point.values,
+        population=_own(root, "population"),
+        question=_own(root, "question"),
+        mechanism=_mechanism(point, source),
+        aggregators=count,
+        min_batch_size=batch,
+        level=metrics.number("level", _LEVEL, Fraction(95, 100)),
+        keep_cells=metrics.boolean("keep_cells", default=True),
+        faults=_faults(root.section("faults", _FAULTS), count, source),
+        attackers=_attackers(root),
+        epochs=_epochs(root.section("epochs", ("count", "device_epsilon"))),
+    )
+
+
+def _own(root: Section, key: str) -> Mapping[str, Any]:
+    """Return a table that another module reads, after checking that it names its kind or is a question's."""
+    table = root.section(key, None)
+    name = "kind" if key == "population" else "cells"
+    table.slug(name)
+    return table.content
+
+
+def _mechanism(point: GridPoint, source: Source) -> AskedMechanism:
+    table = point.document["mechanism"][point.mechanism]
+    known = ("name", "kind", *_MECHANISM_KEYS)
+    return read_mechanism(Section(source, f"mechanism[{point.mechanism}]", table, known))
+
+
+_MECHANISM_KEYS: Final = (
+    *("sampling_rate", "epsilon", "noise_epsilon", "epsilon_local", "direction"),
+    *("truth_probability", "yes_probability", "keep", "flip"),
+)
+
+
+def _aggregators(table: Section) -> tuple[int, int]:
+    return table.integer("count", 2, 255, 2), table.integer("min_batch_size", 2, 10**12, 10)
+
+
+def _epochs(table: Section) -> Epochs:
+    return Epochs(count=table.integer("count", 1, 100_000, 1), device_epsilon=table.optional("device_epsilon", _LEDGER))
+
+
+def _faults(table: Section, aggregators: int, source: Source) -> Faults:
+    rows = table.sections("outage", ("aggregator", "step", "seconds"), most=16)
+    found = Faults(
+        loss=table.number("loss", _SHARE, Fraction(0)),
+        drop_out=table.number("drop_out", _SHARE, Fraction(0)),
+        ignition=table.boolean("ignition", default=False),
+        late=table.number("late", _SHARE, Fraction(0)),
+        duplicates=table.number("duplicates", _SHARE, Fraction(0)),
+        reorder=table.boolean("reorder", default=False),
+        clock_skew_s=table.number("clock_skew_s", _SECONDS, Fraction(0)),
+        outage=tuple(
+            (row.integer("aggregator", 0, aggregators - 1), row.slug("step"), row.number("seconds", _SECONDS))
+            for row in rows
+        ),
+        naive=table.boolean("naive", default=False),
+    )
+    try:
+        faults.check(found, aggregators)
+    except ScenarioError as error:
+        raise source.located(error) from error
+    return found
+
+
+def _attackers(root: Section) -> tuple[Attacker, ...]:
+    found: list[Attacker] = []
+    for table in root.sections("attacker", None, most=16):
+        kind = table.choice("kind", _ATTACKERS)
+        name = table.slug("name", kind)
+        if name in {attacker.name for attacker in found}:
+            raise table.wrong("name", f"is {shown(name)}, the name of another attacker; give each its own")
+        own = tuple((key, _parameter(table, key)) for key in table.content if key not in {"kind", "name"})
+        made = Attacker(name=name, kind=cast("Any", kind), parameters=own)
+        found.append(_checked_attacker(table, made))
+    return tuple(found)
+
+
+def _checked_attacker(table: Section, attacker: Attacker) -> Attacker:
+    table.naming(lambda: attackers.check(attacker), "kind", ScenarioError)
+    return attacker
+
+
+def _parameter(table: Section, key: str) -> str:
+    """Return an attacker's own parameter as text: numbers as the file spells them, true and false."""
+    value = table.raw(key)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | Decimal):
+        return str(value)
+    return table.text(key, 200)

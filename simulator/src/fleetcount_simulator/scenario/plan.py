@@ -1,0 +1,125 @@
+"""A scenario: what one study runs, as an ordered list of cases whose populations are made when first needed.
+
+Holds what the file says; reads no file itself, draws nothing and runs nothing.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Attacker, Case, EngineName, Epochs, Faults, Population
+from fleetcount_simulator.scenario.mechanisms import AskedMechanism
+from fleetcount_simulator.scenario.values import Source
+
+__all__ = ["CasePlan", "PopulationMaker", "Scenario"]
+
+PopulationMaker = Callable[[Mapping[str, Any], Mapping[str, Any], int, Path], Population]
+"""`populations.build`: population table, question table, seed, folder of the scenario file."""
+
+_KEPT_POPULATIONS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CasePlan:
+    """One point of the grid before its population is made: tables of population and question, everything else read."""
+
+    index: int
+    point: Mapping[str, str]
+    population: Mapping[str, Any] = field(repr=False)
+    question: Mapping[str, Any] = field(repr=False)
+    mechanism: AskedMechanism
+    aggregators: int
+    min_batch_size: int
+    level: Fraction
+    keep_cells: bool
+    faults: Faults
+    attackers: tuple[Attacker, ...]
+    epochs: Epochs
+
+    @property
+    def population_key(self) -> str:
+        """A text equal for plans that ask the same population the same question."""
+        return json.dumps([self.population, self.question], default=str, sort_keys=True)
+
+
+class Scenario:
+    """A whole study: its name, seed, number of runs and cases.
+
+    `file` is the file's name in messages, `text` its content, `folder` what relative paths in it count from. `case(i)`
+    gives case i with its population; populations of equal settings are one object, and the eight used last are kept.
+    Not safe for threads.
+    """
+
+    def __init__(  # noqa: PLR0913 the parts of a file, by name
+        self,
+        *,
+        file: str,
+        name: str,
+        title: str,
+        seed: int,
+        runs: int,
+        engine: EngineName,
+        plans: tuple[CasePlan, ...],
+        axes: tuple[str, ...],
+        text: str,
+        source: Source,
+        folder: Path,
+        make_population: PopulationMaker,
+    ) -> None:
+        self.file = file
+        self.name = name
+        self.title = title
+        self.seed = seed
+        self.runs = runs
+        self.engine: EngineName = engine
+        self.plans = plans
+        self.axes = axes
+        self.text = text
+        self.folder = folder
+        self.make_population = make_population
+        self._source = source
+        self._populations: OrderedDict[str, Population] = OrderedDict()
+
+    def case(self, index: int) -> Case:
+        """Return a case, making its population now unless it is at hand.
+
+        Raises:
+            ScenarioError: the population cannot be made, or what is asked does not fit it; names file and key.
+        """
+        plan = self.plans[index]
+        population = self._population(plan)
+        if plan.epochs.count > population.epochs:
+            can = f"this population can be asked {population.epochs} times"
+            raise self._source.refuse("epochs.count", f"is {plan.epochs.count}; {can}")
+        return Case(
+            index=index,
+            point=plan.point,
+            population=population,
+            mechanism=plan.mechanism.for_values(population.question.values),
+            aggregators=plan.aggregators,
+            min_batch_size=plan.min_batch_size,
+            level=plan.level,
+            faults=plan.faults,
+            attackers=plan.attackers,
+            epochs=plan.epochs,
+        )
+
+    def _population(self, plan: CasePlan) -> Population:
+        key = plan.population_key
+        if key not in self._populations:
+            self._populations[key] = self._made(plan)
+        self._populations.move_to_end(key)
+        while len(self._populations) > _KEPT_POPULATIONS:
+            self._populations.popitem(last=False)
+        return self._populations[key]
+
+    def _made(self, plan: CasePlan) -> Population:
+        try:
+            return self.make_population(plan.population, plan.question, self.seed, self.folder)
+        except ScenarioError as error:
+            raise self._source.located(error) from error

@@ -1,0 +1,105 @@
+"""The demo's scenarios: a pure function of data and seed, with truths that add up to who is on the road."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from fleetcount_simulator.demo_scenarios import (
+    bologna_position,
+    bologna_speed,
+    category,
+    find_bologna,
+    read_traces,
+    yes_or_no,
+)
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.truths import Truths
+
+TRACES = read_traces(find_bologna())
+
+
+def test_the_same_seed_gives_the_same_fleet_and_another_seed_another() -> None:
+    assert bologna_position(TRACES, 500, 7) == bologna_position(TRACES, 500, 7)
+    assert bologna_position(TRACES, 500, 7).readings != bologna_position(TRACES, 500, 8).readings
+
+
+@pytest.mark.parametrize("vehicles", [2, 2000, 9000, 20_000])
+def test_every_vehicle_on_the_road_is_in_one_cell_and_no_other_is(vehicles: int) -> None:
+    scenario = bologna_position(TRACES, vehicles, 1)
+
+    assert len(scenario.readings) == vehicles
+    assert sum(scenario.truths()) == sum(reading is not None for reading in scenario.readings)
+
+
+def test_the_default_fleet_has_vehicles_on_and_off_the_road_in_many_cells() -> None:
+    truths = bologna_position(TRACES, 2000, 1).truths()
+
+    assert 600 < sum(truths) < 1400
+    assert sum(count > 0 for count in truths) >= 40
+
+
+def test_faster_than_fifty_counts_the_fast_only() -> None:
+    scenario = bologna_speed(TRACES, 2000, 1)
+
+    assert scenario.truths() == [sum(isinstance(speed, float) and speed >= 50 for speed in scenario.readings)]
+    assert 10 < scenario.truths()[0] < 200
+
+
+def test_categories_count_as_the_table_says() -> None:
+    truths = Truths(values=("b", "a", "", "b"))
+
+    assert category(truths, 4, 1).truths() == [1, 2]
+    assert yes_or_no(truths, "b", 4, 1).truths() == [2]
+
+
+def test_a_yes_nobody_has_and_more_vehicles_than_rows_are_refused() -> None:
+    truths = Truths(values=("b", "a"))
+
+    with pytest.raises(ScenarioError, match="--yes is 'c'"):
+        yes_or_no(truths, "c", 2, 1)
+    with pytest.raises(ScenarioError, match="the file has 2"):
+        category(truths, 3, 1)
+
+
+HEADER = "t,vehicle,x,y,speed_mps\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "header"),
+        (HEADER, "no rows"),
+        (HEADER.replace("t,", "\ufefftime,"), "header"),
+        (HEADER + "0,a,1,2\n", "4 fields"),
+        (HEADER + "0,a,1_0,2,3\n", "x is '1_0'"),
+        (HEADER + "0,a,nan,2,3\n", "x is 'nan'"),
+        (HEADER + "0,a,１２,2,3\n", "x is"),
+        (HEADER + '0,a,"1,5",2,3\n', "x is '1,5'"),
+        (HEADER + "0,a,1,2,-3\n", "speed_mps is '-3'"),
+        (HEADER + "-1,a,1,2,3\n", "t is '-1'"),
+        (HEADER + "0,,1,2,3\n", "vehicle is ''"),
+        (HEADER + '0,"a\nb",1,2,3\n', "vehicle is"),
+        (HEADER + "0,a,1,2,3\n0,a,1,2,3\n", "stands twice"),
+        (HEADER + '0,"a,1,2,3\n', "line 2"),
+        (HEADER + "0,a\0,1,2,3\n", "NUL"),
+    ],
+)
+def test_a_wrong_trace_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+
+    with pytest.raises(ScenarioError) as refusal:
+        read_traces(path)
+
+    assert named in str(refusal.value)
+
+
+def test_a_truncated_or_foreign_or_bloated_archive_is_refused(tmp_path: Path) -> None:
+    whole = find_bologna().read_bytes()
+    (tmp_path / "half.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.gz").write_bytes(b"t,vehicle")
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(65 * 2**20)))
+
+    for name, reason in [("half.gz", "cannot be read"), ("text.gz", "cannot be read"), ("bomb.gz", "more than")]:
+        with pytest.raises(ScenarioError, match=reason):
+            read_traces(tmp_path / name)
