@@ -6,8 +6,8 @@ from pathlib import Path
 
 import aiomqtt
 import pytest
-from fleetcount_simulator.children import Child, Children
 from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.children import Child, Children
 
 READY = 'import time, sys; print(\'{"ready": true, "n": 1}\', flush=True);'
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + READY + "time.sleep(600)"
@@ -35,7 +35,7 @@ async def test_a_child_that_fails_to_start_is_named_with_its_last_words(tmp_path
 
 
 async def test_every_child_is_ended_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_simulator.children._TERM_S", 0.3)
+    monkeypatch.setattr("fleetcount_simulator.network.children._TERM_S", 0.3)
     started: list[Child] = []
 
     async def run() -> None:
@@ -73,7 +73,7 @@ async def test_an_interrupted_run_ends_its_children_too(tmp_path: Path) -> None:
 
 async def test_the_embedded_broker_delivers_on_a_port_of_its_own_and_ends_on_sigterm(tmp_path: Path) -> None:
     async with Children(tmp_path) as children:
-        child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.broker"])
+        child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
         port = (await child.ready(30))["port"]
 
         async with aiomqtt.Client("127.0.0.1", port, identifier="one") as client:

@@ -8,8 +8,8 @@ from typing import Any
 
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.task import SignedTask
-from fleetcount_simulator.fleet_spec import FleetSpec, TrustedParty
-from fleetcount_simulator.network_fleet import GatedTransport, Tally, coins_of
+from fleetcount_simulator.network.fleet import GatedTransport, Tally, coins_of
+from fleetcount_simulator.network.fleet_spec import FleetSpec, TrustedParty
 
 
 def test_what_a_fleet_is_told_survives_its_file(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
-"""What a fleet process is told: the file between the demo and `python -m fleetcount_simulator.network_fleet`.
+"""What a fleet process is told: the file between the demo and `python -m fleetcount_simulator.network.fleet`.
 
 Holds truths, which are known only because it is a simulation; the file is private to the run.
 """
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from fleetcount_protocol.domain import Signal
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.task_signing import TrustedAggregator
 
-__all__ = ["FleetSpec", "TrustedParty"]
+__all__ = ["FleetSpec", "TrustedParty", "party_from_json", "party_to_json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,29 @@ class TrustedParty:
     operator: str
     signing_public_key: bytes
     grpc_endpoint: str
+
+    def trusted(self) -> TrustedAggregator:
+        """Return it as a device's trust store takes it."""
+        return TrustedAggregator(
+            aggregator_id=AggregatorId(self.aggregator_id),
+            operator=self.operator,
+            signing_public_key=self.signing_public_key,
+        )
+
+
+def party_to_json(party: TrustedParty) -> dict[str, str]:
+    """Return a party as JSON takes it."""
+    return {**asdict(party), "signing_public_key": base64.b64encode(party.signing_public_key).decode()}
+
+
+def party_from_json(content: Mapping[str, str]) -> TrustedParty:
+    """Return the party `party_to_json` wrote."""
+    return TrustedParty(
+        aggregator_id=content["aggregator_id"],
+        operator=content["operator"],
+        signing_public_key=base64.b64decode(content["signing_public_key"]),
+        grpc_endpoint=content["grpc_endpoint"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +77,14 @@ class FleetSpec:
     def encode(self) -> str:
         """Return the JSON text of the file."""
         content = asdict(self)
-        for party in content["aggregators"]:
-            party["signing_public_key"] = base64.b64encode(party["signing_public_key"]).decode()
+        content["aggregators"] = [party_to_json(party) for party in self.aggregators]
         return json.dumps(content)
 
     @classmethod
     def read(cls, path: Path) -> "FleetSpec":
         """Return what a file written by `encode` says; it comes from our own parent and is not checked further."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
-        parties = tuple(
-            TrustedParty(
-                aggregator_id=one["aggregator_id"],
-                operator=one["operator"],
-                signing_public_key=base64.b64decode(one["signing_public_key"]),
-                grpc_endpoint=one["grpc_endpoint"],
-            )
-            for one in content.pop("aggregators")
-        )
+        parties = tuple(map(party_from_json, content.pop("aggregators")))
         # A position is a tuple for the domain, and a list in JSON.
         readings = tuple(tuple(one) if isinstance(one, list) else one for one in content.pop("readings"))
         return cls(**content, aggregators=parties, readings=cast("tuple[Signal, ...]", readings))

@@ -1,4 +1,4 @@
-"""A fleet of real devices in one process: `python -m fleetcount_simulator.network_fleet SPEC.json`.
+"""A fleet of real devices in one process: `python -m fleetcount_simulator.network.fleet SPEC.json`.
 
 Every vehicle is a `fleetcount_client.Device` with its own certificate, session and connections; only the process, the
 state file and the limit of vehicles connected at once are shared. Speaks JSON lines on stdout, never a truth or a coin.
@@ -34,14 +34,12 @@ from fleetcount_client.backoff import Retry
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.session import DeviceIdentity
 from fleetcount_protocol.task import Aggregator, SignedTask, Task
-from fleetcount_protocol.task_signing import TrustedAggregator
 
-from fleetcount_simulator.fleet_spec import FleetSpec
-from fleetcount_simulator.vehicle_transports import vehicle_transport
+from fleetcount_simulator.network.fleet_spec import FleetSpec
+from fleetcount_simulator.network.vehicle_transports import vehicle_transport
 
 __all__ = ["GatedTransport", "Tally", "coins_of", "main"]
 
@@ -119,7 +117,7 @@ class _Fleet:
         self._spec = spec
         self.tally = Tally(receipts=Counter())
         self._gate = asyncio.Semaphore(spec.at_once)
-        self._trust = TrustStore(spec.deployment, [_trusted(spec, i) for i in range(len(spec.aggregators))])
+        self._trust = TrustStore(spec.deployment, [party.trusted() for party in spec.aggregators])
         # An fsync a vehicle and step would measure the disk, not the fleet: a simulation need not survive a power cut.
         self._file = SpoolFile(Path(spec.spool_file), durable=False)
         authority = CertificateAuthority(
@@ -197,15 +195,6 @@ def _late(signed: SignedTask) -> Outcome:
         name=signed.task.name,
         kind=OutcomeKind.GIVEN_UP,
         reason="no answer before the windows closed: this machine is too busy",
-    )
-
-
-def _trusted(spec: FleetSpec, number: int) -> TrustedAggregator:
-    party = spec.aggregators[number]
-    return TrustedAggregator(
-        aggregator_id=AggregatorId(party.aggregator_id),
-        operator=party.operator,
-        signing_public_key=party.signing_public_key,
     )
 
 

@@ -1,4 +1,4 @@
-"""The demo's embedded MQTT 3.1.1 broker, a process of its own: `python -m fleetcount_simulator.broker [--port N]`.
+"""The embedded MQTT 3.1.1 broker, a process of its own: `python -m fleetcount_simulator.network.broker [--port N]`.
 
 Listens on loopback only, takes anyone, keeps nothing: it stands for a broker that nobody needs to trust. It loses
 messages when a client is away; no promise of delivery rests on it, only the aggregators' receipts do.

@@ -11,7 +11,7 @@ from fleetcount_client import Transport
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.session import DeviceIdentity
 
-from fleetcount_simulator.fleet_spec import FleetSpec
+from fleetcount_simulator.network.fleet_spec import FleetSpec
 
 __all__ = ["vehicle_transport"]
 

@@ -68,6 +68,13 @@ class Child:
             raise ProcessError(f"{self.name} ended with code {code} before it was ready: {last_line(self.log)}")
         return value
 
+    async def tell(self, line: str) -> None:
+        """Write one line to its stdin; nobody who has ended is told anything."""
+        stdin = cast("asyncio.StreamWriter", self.process.stdin)  # Every child is started with a pipe.
+        with contextlib.suppress(ConnectionError):
+            stdin.write(line.encode() + b"\n")
+            await stdin.drain()
+
     async def succeed(self) -> None:
         """Wait for its end.
 

@@ -1,0 +1,71 @@
+"""The mover test: do more devices change between the rounds than the sampling rate explains?
+
+A function of what a release opens and of the number of reports, which the aggregators know; it sees no device.
+
+Each honest device whose truth is a value v >= 1 moves with probability p, one without a value never does. So
+M = sum over v >= 1 of Y_v has at most the law Bin(n, p) + the noise of all cells, and a liar always moves. The test
+raises an alarm when M is larger than n p by more than c standard deviations, c the normal quantile of the false alarm.
+It is sharp when every device has a value (a question with an "elsewhere"); devices without one give liars room.
+"""
+
+import math
+
+import numpy as np
+from fleetcount_analysis.channels import noise_sum
+from numpy.typing import NDArray
+from scipy import stats
+
+from fleetcount_simulator.model import Case, Integers
+
+__all__ = ["FALSE_ALARM", "alarm_power", "alarms", "largest_unseen", "mover_scores"]
+
+FALSE_ALARM = 1e-6
+"""How often an honest fleet raises the alarm."""
+
+
+def mover_scores(outputs: Integers, participants: Integers, rate: float, noise_variance: float) -> NDArray[np.float64]:
+    """Return (M - n p)/sd for every run; `noise_variance` is that of the whole sum M, all cells and aggregators."""
+    n = np.asarray(participants, dtype=np.float64)
+    spread = np.sqrt(n * rate * (1 - rate) + noise_variance)
+    return np.asarray((outputs.sum(axis=-1) - n * rate) / np.where(spread > 0, spread, 1), dtype=np.float64)
+
+
+def alarms(
+    case: Case, outputs: Integers, participants: Integers, false_alarm: float = FALSE_ALARM
+) -> NDArray[np.bool_]:
+    """Return which runs of a sampling case raise the alarm."""
+    scores = mover_scores(outputs, participants, float(case.mechanism.sampling_rate or 0), _noise_variance(case))
+    return np.asarray(scores > stats.norm.isf(false_alarm), dtype=np.bool_)
+
+
+def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: float = FALSE_ALARM) -> float:
+    """Return the chance of an alarm, by the normal approximation of M.
+
+    `holders` honest devices have a value, `others` have none, `liars` claim one.
+    """
+    rate, noise = float(case.mechanism.sampling_rate or 0), _noise_variance(case)
+    n = holders + others + liars
+    limit = n * rate + float(stats.norm.isf(false_alarm)) * math.sqrt(n * rate * (1 - rate) + noise)
+    spread = math.sqrt(holders * rate * (1 - rate) + noise)
+    excess = holders * rate + liars - limit
+    if spread == 0:
+        return 1.0 if excess > 0 else 0.0
+    return float(stats.norm.cdf(excess / spread))
+
+
+def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) -> int:
+    """Return how many liars among so many honest devices, all with a value, raise the alarm in half of the runs.
+
+    The root in m of m (1 - p) = c sqrt((n + m) p (1 - p) + noise), rounded down.
+    """
+    rate, noise = float(case.mechanism.sampling_rate or 0), _noise_variance(case)
+    square = float(stats.norm.isf(false_alarm)) ** 2
+    # (1-p)^2 m^2 - c^2 p (1-p) m - c^2 (n p (1-p) + noise) = 0
+    a, b = (1 - rate) ** 2, square * rate * (1 - rate)
+    constant = square * (honest * rate * (1 - rate) + noise)
+    return int((b + math.sqrt(b * b + 4 * a * constant)) / (2 * a))
+
+
+def _noise_variance(case: Case) -> float:
+    cells = case.population.question.values
+    return cells * noise_sum(case.mechanism.noise_epsilon, case.aggregators).variance

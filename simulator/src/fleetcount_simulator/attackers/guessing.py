@@ -1,0 +1,256 @@
+"""A guess at one device's truth from a release: what is seen of it, how likely that is, and the best guess.
+
+The game. The device holds one of a few candidate values, each as likely. Who guesses knows everything about all other
+devices (or, for sampling, their truths without their coins) and subtracts it; what remains, the residual, is what the
+device itself added plus the noise he does not know. He names the likeliest candidate. Nothing better can be done, so
+the guess rate measures what the release tells; what is promised about it is in `promises`.
+
+Draws come from the seeded generator handed in; no formula of a privacy loss is used here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from fleetcount_analysis.channels import noise_sum
+from numpy.typing import NDArray
+from scipy import stats
+
+from fleetcount_simulator.engines.laws import AnswerLaw
+from fleetcount_simulator.engines.noise import summed_noise
+from fleetcount_simulator.model import Integers, Mechanism
+
+__all__ = ["CellLaw", "Doubt", "best_guess_rate", "play", "posteriors"]
+
+Floats = NDArray[np.float64]
+
+_CERTAIN = 1e200
+"""Stands for an infinite ratio, so that sums and products of ratios stay numbers."""
+
+_RULED_OUT = 1e6
+"""A log-likelihood this far below stands for an impossible candidate."""
+
+_TAIL = 1e-15
+_GRID_POINTS = 1 << 22
+_DRAWN_AT_ONCE = 1 << 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellLaw:
+    """The law of what the guesser cannot subtract from one cell: `log_mass[i]` is ln P[start + i], -inf elsewhere."""
+
+    start: int
+    log_mass: Floats
+
+    def logs(self, values: Integers) -> Floats:
+        """Return ln P of every value."""
+        index = values - self.start
+        inside = (index >= 0) & (index < self.log_mass.size)
+        found = self.log_mass[np.clip(index, 0, self.log_mass.size - 1)]
+        return np.asarray(np.where(inside, found, -np.inf), dtype=np.float64)
+
+    def ratios(self, values: Integers) -> Floats:
+        """Return P[value - 1]/P[value]: how much likelier a residual is if the device added one than if it did not."""
+        with np.errstate(invalid="ignore"):
+            apart = self.logs(values - 1) - self.logs(values)
+        return np.asarray(np.exp(np.minimum(apart, math.log(_CERTAIN))), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """What is open to the guesser: the device's `candidates` (values 0..V), and `noises` of the aggregators.
+
+    `hidden` holds, for each candidate, how many other devices in its cell toss coins he does not know (sampling only);
+    empty: he knows all.
+    """
+
+    law: AnswerLaw
+    mechanism: Mechanism
+    noises: int
+    candidates: tuple[int, ...]
+    hidden: tuple[int, ...] = ()
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The values whose cells tell something: all outputs of a response, otherwise the candidates' own."""
+        if self.law.with_zero:
+            return tuple(range(self.law.values + 1))
+        return tuple(value for value in self.candidates if value > 0)
+
+    def cell_law(self, value: int) -> CellLaw:
+        """Return the law of what he cannot subtract from the cell of a value."""
+        return _cell_law(self.mechanism, self.noises, self._others(value), self.law.hit)
+
+    def log_likelihoods(self, held: Integers, generator: np.random.Generator) -> Floats:
+        """Return shape (games, candidates): of one residual a game, in which the device holds candidates[held]."""
+        truths = np.array(self.candidates)[held]
+        residual = _contributions(self.law, self.cells, truths, generator)
+        if self.noises:
+            noise = summed_noise(self.mechanism, self.noises, residual.size, generator)
+            residual += noise.reshape(residual.shape)
+        if self.hidden:
+            others = [self._others(value) for value in self.cells]
+            residual += generator.binomial(others, self.law.hit, residual.shape)
+            columns = [self.cell_law(value).ratios(residual[:, index]) for index, value in enumerate(self.cells)]
+            ratios = np.stack(columns, axis=1)
+        else:
+            ratios = _cell_law(self.mechanism, self.noises, 0, self.law.hit).ratios(residual)
+        with np.errstate(divide="ignore"):
+            logs = np.stack([self._log_likelihood(ratios, value) for value in self.candidates], axis=1)
+        # Certainties add up to certainties, and a candidate once ruled out stays so.
+        return np.asarray(np.clip(logs, -_RULED_OUT, _RULED_OUT), dtype=np.float64)
+
+    def _others(self, value: int) -> int:
+        return dict(zip(self.candidates, self.hidden, strict=True))[value] if self.hidden else 0
+
+    def _log_likelihood(self, ratios: Floats, value: int) -> Floats:
+        """Return the log-likelihood of a candidate, against that of a device which adds nothing anywhere."""
+        law, cells = self.law, self.cells
+        if law.shape == "bits":
+            chances = np.where(np.array(cells) == value, law.hit, law.miss)
+            return np.asarray(np.log(chances * ratios + 1 - chances).sum(axis=1), dtype=np.float64)
+        if law.with_zero:
+            weights = _output_law(law, value)
+            return np.asarray(np.log(ratios @ weights), dtype=np.float64)
+        if value == 0:
+            return np.zeros(ratios.shape[0])
+        own = ratios[:, cells.index(value)]
+        return np.asarray(np.log(law.hit * own + (1 - law.hit)), dtype=np.float64)
+
+
+def play(doubt: Doubt, questions: int, games: int, generator: np.random.Generator) -> int:
+    """Return in how many of so many games the guess is right, after so many releases with fresh coins and noise."""
+    right = 0
+    for size in _portions(doubt, games):
+        held = generator.integers(0, len(doubt.candidates), size)
+        total = np.zeros((size, len(doubt.candidates)))
+        for _ in range(questions):
+            total += doubt.log_likelihoods(held, generator)
+        right += _right(total, held, generator)
+    return right
+
+
+def posteriors(doubt: Doubt, held: int, games: int, generator: np.random.Generator) -> tuple[Floats, int]:
+    """Return, for a device that holds candidates[held], the posterior of that candidate after one release in every
+    game, and in how many games the guess is right."""
+    own: list[Floats] = []
+    right = 0
+    for size in _portions(doubt, games):
+        truths = np.full(size, held)
+        logs = doubt.log_likelihoods(truths, generator)
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+        own.append(np.asarray(shares[:, held] / shares.sum(axis=1), dtype=np.float64))
+        right += _right(logs, truths, generator)
+    return np.concatenate(own), right
+
+
+def _portions(doubt: Doubt, games: int) -> list[int]:
+    """Return the games in portions whose residuals fit into memory."""
+    step = max(1, _DRAWN_AT_ONCE // max(1, len(doubt.cells)))
+    return [min(step, games - start) for start in range(0, games, step)]
+
+
+def _right(logs: Floats, held: Integers, generator: np.random.Generator) -> int:
+    """Return how many guesses of the likeliest candidate are right; of equally likely ones one is drawn."""
+    likeliest = logs >= logs.max(axis=1, keepdims=True) - 1e-9
+    guess = np.where(likeliest, generator.random(logs.shape), -1.0).argmax(axis=1)
+    return int((guess == held).sum())
+
+
+def best_guess_rate(doubt: Doubt) -> float | None:
+    """Return the rate of the best guess between two candidates after one release, by summing over all residuals.
+
+    It is 1/2 + TV/2, with TV the distance in variation of the residual's two laws; the cells of the two candidates are
+    sufficient. None for more candidates, or where the sum has more than four million terms.
+    """
+    if len(doubt.candidates) != 2:
+        return None
+    values = [value for value in doubt.candidates if value > 0 or doubt.law.with_zero]
+    laws = [_padded(doubt.cell_law(value)) for value in values]
+    if math.prod(law.size for law in laws) > _GRID_POINTS:
+        return None
+    apart = np.zeros([law.size for law in laws])
+    for sign, truth in zip((1, -1), doubt.candidates, strict=True):
+        for moved, chance in _moves(doubt.law, values, truth):
+            shifted = [np.roll(law, step) for law, step in zip(laws, moved, strict=True)]
+            apart += sign * chance * (shifted[0] if len(shifted) == 1 else np.outer(shifted[0], shifted[1]))
+    return 0.5 + float(np.abs(apart).sum()) / 4
+
+
+def _padded(law: CellLaw) -> Floats:
+    """Return the probabilities with a zero behind them, so that a shift by one loses nothing."""
+    return np.append(np.exp(law.log_mass), 0.0)
+
+
+def _moves(law: AnswerLaw, values: Sequence[int], truth: int) -> list[tuple[tuple[int, ...], float]]:
+    """Return what a device of this truth adds to the cells of `values`, and with which chance."""
+    nothing = (0,) * len(values)
+    if law.shape == "bits":
+        moves: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        for value in values:
+            hit = law.hit if value == truth else law.miss
+            moves = [((*moved, bit), p * (hit if bit else 1 - hit)) for moved, p in moves for bit in (0, 1)]
+        return moves
+    units: list[tuple[int, ...]] = [tuple(int(one == other) for other in values) for one in values]
+    if law.with_zero:
+        chances = [float(_output_law(law, truth)[value]) for value in values]
+    else:
+        chances = [law.hit if value == truth else 0.0 for value in values]
+    return [*zip(units, chances, strict=True), (nothing, 1 - sum(chances))]
+
+
+def _output_law(law: AnswerLaw, truth: int) -> Floats:
+    """Return P[output | truth] for the outputs 0..V of a response."""
+    if law.shape == "binary":
+        yes = law.hit if truth == 1 else law.miss
+        return np.array([1 - yes, yes])
+    weights = np.full(law.values + 1, law.miss)
+    weights[truth] = law.hit
+    return weights
+
+
+def _contributions(law: AnswerLaw, cells: Sequence[int], truths: Integers, generator: np.random.Generator) -> Integers:
+    """Return shape (games, cells): what the device adds to each cell, given its truth in every game."""
+    own = truths[:, None] == np.array(cells)[None, :]
+    if law.shape == "truth":
+        return np.asarray(own, dtype=np.int64)
+    if law.shape == "sampling":
+        return np.asarray(own & (generator.random(truths.size) < law.hit)[:, None], dtype=np.int64)
+    if law.shape == "bits":
+        return np.asarray(generator.random(own.shape) < np.where(own, law.hit, law.miss), dtype=np.int64)
+    if law.shape == "k-ary":
+        # With chance P - Q the truth, otherwise any of the V+1 outputs, the truth included.
+        kept = generator.random(truths.size) < law.hit - law.miss
+        outputs = np.where(kept, truths, generator.integers(0, law.values + 1, truths.size))
+        return np.asarray(outputs[:, None] == np.array(cells)[None, :], dtype=np.int64)
+    yes = generator.random(truths.size) < np.where(truths == 1, law.hit, law.miss)
+    return np.asarray(yes[:, None] == np.array(cells)[None, :], dtype=np.int64)
+
+
+@lru_cache(maxsize=128)
+def _cell_law(mechanism: Mechanism, noises: int, others: int, rate: float) -> CellLaw:
+    """Return the law of the sum of `noises` noises and of Bin(others, rate)."""
+    start, log_mass = _noise_law(mechanism, noises)
+    if others == 0:
+        return CellLaw(start=start, log_mass=log_mass)
+    low, high = (int(end) for end in stats.binom.ppf([_TAIL, 1 - _TAIL], others, rate))
+    sampled = stats.binom.pmf(np.arange(low, high + 1), others, rate)
+    with np.errstate(divide="ignore"):
+        mass = np.log(np.convolve(sampled, np.exp(log_mass)))
+    return CellLaw(start=start + low, log_mass=np.asarray(mass, dtype=np.float64))
+
+
+@lru_cache(maxsize=64)
+def _noise_law(mechanism: Mechanism, noises: int) -> tuple[int, Floats]:
+    if noises == 0 or mechanism.noise_epsilon is None:
+        return 0, np.zeros(1)
+    if mechanism.kind != "one-sided":
+        law = noise_sum(mechanism.noise_epsilon, noises)
+        reach = law.reach
+        return -reach, law.log_mass(np.arange(-reach, reach + 1))
+    success = -math.expm1(-float(mechanism.noise_epsilon))
+    reach = int(stats.nbinom.isf(1e-18, noises, success)) + 1
+    mass = np.asarray(stats.nbinom.logpmf(np.arange(reach + 1), noises, success), dtype=np.float64)
+    return (0, mass) if mechanism.direction == "up" else (-reach, mass[::-1])

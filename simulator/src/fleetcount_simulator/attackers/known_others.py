@@ -1,0 +1,62 @@
+"""The attacker who knows all devices but one, and reads the release: n - 1 devices are his own, or he watched them.
+
+Plays the guessing game of `guessing` with all aggregators' noises unknown to him.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from fleetcount_simulator.attackers.findings import finding, share_of
+from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
+from fleetcount_simulator.attackers.parameters import Parameters
+from fleetcount_simulator.attackers.promises import guess_bound
+from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
+from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+
+__all__ = ["KEYS", "check", "rows"]
+
+KEYS: Final = (*TARGET_KEYS, "knows")
+KNOWS: Final = ("answers", "truths")
+"""What he knows of the others: what each of them sent, or only what is true of them (their coins then hide him too)."""
+
+
+def check(attacker: Attacker) -> None:
+    """See `attackers.check`."""
+    given = Parameters(attacker, KEYS)
+    check_target(attacker, given)
+    given.choice("knows", "answers", KNOWS)
+
+
+def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+    """Return his guess rate beside the best possible one and the promised bound.
+
+    With `knows = "truths"` the others are those counted in the outcome's first run.
+
+    Raises:
+        ScenarioError: as `targets.candidates`, or `knows` other than "answers" for a kind without sampling.
+    """
+    given = Parameters(attacker, KEYS)
+    law = answer_law(case.mechanism, case.population.question.values)
+    pair = candidates(attacker, given, case)
+    hidden = _hidden(attacker, given, law, outcome, pair)
+    doubt = Doubt(law=law, mechanism=case.mechanism, noises=case.aggregators, candidates=pair, hidden=hidden)
+    tried = games(given)
+    measured = share_of(play(doubt, 1, tried, generator), tried)
+    bound = guess_bound(case.mechanism, law.values, case.aggregators, case.aggregators)
+    return [
+        finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(doubt), bound=bound, questions=1)
+    ]
+
+
+def _hidden(
+    attacker: Attacker, given: Parameters, law: AnswerLaw, outcome: Outcome, pair: tuple[int, int]
+) -> tuple[int, ...]:
+    if given.choice("knows", "answers", KNOWS) == "answers":
+        return ()
+    if law.shape != "sampling":
+        raise ScenarioError(f"attacker {attacker.name!r}: knows is 'truths'; allowed without sampling is 'answers'")
+    counted = outcome.counted[0]
+    return tuple(max(int(counted[value]) - int(value == pair[0]), 0) for value in pair)

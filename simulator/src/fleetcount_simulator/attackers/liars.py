@@ -1,0 +1,151 @@
+"""Devices that lie: valid reports that claim, for certain, to hold a value.
+
+A liar cannot be told from a device whose truth and coins are what it claims. It chooses its value and nothing else,
+since the aggregators check that a report moves one cell by one (docs/wire.md); so the shift of m of them is bounded.
+They are the attacker's own devices, further ones beside the population, and hold none of the values.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
+from fleetcount_simulator.attackers.findings import finding, mean_of, share_of
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
+from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Attacker, Case, Integers, Outcome, Row
+
+__all__ = ["KEYS", "check", "claimed_values", "rows", "weight"]
+
+KEYS: Final = ("devices", "strategy", "value")
+STRATEGIES: Final = ("one-cell", "spread", "random")
+"""All claim `value`; they share the values evenly; each claims a value of its own, drawn at random in every run."""
+
+
+def check(attacker: Attacker) -> None:
+    """See `attackers.check`."""
+    given = Parameters(attacker, KEYS)
+    strategy = given.choice("strategy", "one-cell", STRATEGIES)
+    given.integer("devices", 1, 1, MOST_DEVICES)
+    given.integer("value", 1, 1, MOST_DEVICES)
+    if strategy != "one-cell" and given.given("value"):
+        raise ScenarioError(f"attacker {attacker.name!r}: value is for strategy 'one-cell', not {strategy!r}")
+
+
+def claimed_values(attacker: Attacker, values: int, generator: np.random.Generator) -> Integers:
+    """Return shape (V+1,): how many of the liars claim each value, in one run.
+
+    Raises:
+        ScenarioError: the value to claim is beyond V.
+    """
+    given = Parameters(attacker, KEYS)
+    number = given.integer("devices", 1, 1, MOST_DEVICES)
+    claims = np.zeros(values + 1, dtype=np.int64)
+    match given.choice("strategy", "one-cell", STRATEGIES):
+        case "one-cell":
+            claims[_target(attacker, values)] = number
+        case "spread":
+            claims[1:] = number // values
+            claims[1 : 1 + number % values] += 1
+        case _:
+            claims[1:] = generator.multinomial(number, np.full(values, 1 / values))
+    return claims
+
+
+def weight(law: AnswerLaw) -> float:
+    """Return by how much one liar lifts the estimate of the cell it claims: 1/p for sampling, 1 for plain truths.
+
+    (1-Q)/(P-Q) for responses and bits, with P = P[v | v] and Q = P[v | another].
+    """
+    if law.shape == "sampling":
+        return 1 / law.hit
+    return (1 - law.miss) / (law.hit - law.miss)
+
+
+def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+    """Return the shift of the cell claimed first against the bound m times `weight`, and how often the alarm rings.
+
+    The shift is that of the estimate against the counted devices' truths, in the outcome's released runs; `generator`
+    is not used.
+    """
+    law = answer_law(case.mechanism, case.population.question.values)
+    number = Parameters(attacker, KEYS).integer("devices", 1, 1, MOST_DEVICES)
+    target = _target(attacker, law.values)
+    shift = mean_of(_errors(case, law, outcome, target))
+    made = [
+        finding(
+            attacker,
+            "shift",
+            f"value {target}",
+            shift,
+            theory=_expected(attacker, law, target),
+            bound=number * weight(law),
+        )
+    ]
+    return made + (_alarm_rows(attacker, case, outcome, number) if law.shape == "sampling" else [])
+
+
+def _target(attacker: Attacker, values: int) -> int:
+    """Return the value claimed, or the first one where several are."""
+    value = Parameters(attacker, KEYS).integer("value", 1, 1, MOST_DEVICES)
+    if value > values:
+        raise ScenarioError(f"attacker {attacker.name!r}: value is {value}; allowed is 1 to V = {values}")
+    return value
+
+
+def _expected(attacker: Attacker, law: AnswerLaw, target: int) -> float:
+    """Return the mean shift of the target's estimate: each claim of it by `weight`, each other claim by -Q/(P-Q)."""
+    given = Parameters(attacker, KEYS)
+    number = given.integer("devices", 1, 1, MOST_DEVICES)
+    match given.choice("strategy", "one-cell", STRATEGIES):
+        case "one-cell":
+            claims = float(number)
+        case "spread":
+            claims = float(number // law.values + (target <= number % law.values))
+        case _:
+            claims = number / law.values
+    elsewhere = 0.0 if law.shape in {"sampling", "truth"} else -law.miss / (law.hit - law.miss)
+    return claims * weight(law) + (number - claims) * elsewhere
+
+
+def _errors(case: Case, law: AnswerLaw, outcome: Outcome, target: int) -> NDArray[np.float64]:
+    """Return estimate minus truth of the target's cell in every released run."""
+    opened = outcome.outputs[outcome.released].astype(np.float64)
+    column = target if law.with_zero else target - 1
+    if law.shape == "sampling":
+        estimates = opened[:, column] / law.hit
+    elif law.shape == "truth":
+        estimates = opened[:, column] - _mean_noise(case)
+    else:
+        participants = (
+            opened.sum(axis=1) if law.with_zero else outcome.tallies["participation"][outcome.released].astype(float)
+        )
+        estimates = (opened[:, column] - law.miss * participants) / (law.hit - law.miss)
+    return np.asarray(estimates - outcome.counted[outcome.released, target], dtype=np.float64)
+
+
+def _mean_noise(case: Case) -> float:
+    """Return the mean of the summed noise: 0 unless it is one-sided."""
+    if case.mechanism.kind != "one-sided" or case.mechanism.noise_epsilon is None:
+        return 0.0
+    mean = case.aggregators / float(np.expm1(float(case.mechanism.noise_epsilon)))
+    return mean if case.mechanism.direction == "up" else -mean
+
+
+def _alarm_rows(attacker: Attacker, case: Case, outcome: Outcome, number: int) -> list[Row]:
+    opened = outcome.released
+    rung = alarms(case, outcome.outputs[opened], outcome.participants[opened])
+    liars = int(outcome.tallies["liars"].max(initial=number))
+    runs = max(int(opened.sum()), 1)
+    counted = outcome.counted[opened].sum(axis=0) // runs
+    holders, others = int(counted[1:].sum()), max(int(counted[0]) - liars, 0)
+    power = alarm_power(case, holders, others, liars)
+    unseen = largest_unseen(case, holders + others)
+    computed = mean_of(np.empty(0))
+    rate = float(case.mechanism.sampling_rate or 1)
+    return [
+        finding(attacker, "alarm", "all cells", share_of(int(rung.sum()), int(opened.sum())), theory=power),
+        finding(attacker, "shift_at_alarm", "all cells", computed, theory=unseen / rate),
+    ]

@@ -1,0 +1,177 @@
+"""The analyst who asks again, and asks overlapping questions: averaging, differencing, and following one device.
+
+Plays the guessing game of `guessing` over several releases. To him who knows all other devices, a question about a
+region that overlaps the target's cell is one more question about it, and so is the difference of two such questions;
+so `repeats` times `overlaps` releases are seen. A device's own ledger ends this: the second guess rate is what is left
+to him when each device refuses once its budget is spent.
+"""
+
+import math
+from collections import Counter
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from fleetcount_analysis.estimates import sampling_standard_errors
+from numpy.typing import NDArray
+
+from fleetcount_simulator.attackers.colluding import exposure_row
+from fleetcount_simulator.attackers.findings import Measured, finding, mean_of, share_of
+from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play, posteriors
+from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
+from fleetcount_simulator.attackers.promises import allows_two_values, guess_bound
+from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
+from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.noise import summed_noise
+from fleetcount_simulator.engines.participation import answers_allowed
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+
+__all__ = ["KEYS", "check", "rows"]
+
+KEYS: Final = (*TARGET_KEYS, "repeats", "overlaps", "device")
+_MOST_QUESTIONS: Final = 10**4
+_AVERAGES: Final = 2000
+
+
+def check(attacker: Attacker) -> None:
+    """See `attackers.check`."""
+    given = Parameters(attacker, KEYS)
+    check_target(attacker, given)
+    given.integer("repeats", 1, 1, _MOST_QUESTIONS)
+    given.integer("overlaps", 1, 1, _MOST_QUESTIONS)
+    given.integer("device", 0, 0, MOST_DEVICES)
+
+
+def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+    """Return his guess rate without and with the devices' ledgers, the error of his average, and, when `device` is
+    given, what he learns of that device at every epoch.
+
+    `repeats` is by default the number of epochs.
+
+    Raises:
+        ScenarioError: as `targets.candidates`, more than 10^4 questions in all, or a device the population has not.
+    """
+    given = Parameters(attacker, KEYS)
+    law = answer_law(case.mechanism, case.population.question.values)
+    repeats = given.integer("repeats", min(case.epochs.count, _MOST_QUESTIONS), 1, _MOST_QUESTIONS)
+    asked = repeats * given.integer("overlaps", 1, 1, _MOST_QUESTIONS)
+    if asked > _MOST_QUESTIONS:
+        raise ScenarioError(f"attacker {attacker.name!r}: {asked} questions in all; allowed is 1 to {_MOST_QUESTIONS}")
+    pair = candidates(attacker, given, case)
+    doubt = Doubt(law=law, mechanism=case.mechanism, noises=case.aggregators, candidates=pair)
+    made = [_guess_row(attacker, case, doubt, "guess_rate", asked, games(given), generator)]
+    allowed = answers_allowed(case)
+    if allowed is not None:
+        answered = min(asked, allowed)
+        made.append(_guess_row(attacker, case, doubt, "guess_rate_ledger", answered, games(given), generator))
+    if law.shape in {"sampling", "truth"}:
+        made.append(_average_row(attacker, case, law, outcome, pair[0], asked, generator))
+    if given.given("device"):
+        made += _tracked(attacker, case, law, given.integer("device", 0, 0, MOST_DEVICES), games(given), generator)
+    return made
+
+
+def _guess_row(
+    attacker: Attacker,
+    case: Case,
+    doubt: Doubt,
+    measure: str,
+    questions: int,
+    tried: int,
+    generator: np.random.Generator,
+) -> Row:
+    measured = share_of(play(doubt, questions, tried, generator), tried)
+    bound = guess_bound(case.mechanism, doubt.law.values, case.aggregators, doubt.noises, questions)
+    theory = {0: 0.5, 1: best_guess_rate(doubt)}.get(questions)
+    target = shown(doubt.candidates)
+    return finding(attacker, measure, target, measured, theory=theory, bound=bound, questions=questions)
+
+
+def _average_row(
+    attacker: Attacker,
+    case: Case,
+    law: AnswerLaw,
+    outcome: Outcome,
+    value: int,
+    questions: int,
+    generator: np.random.Generator,
+) -> Row:
+    """Return the standard deviation of the average estimate of a cell, in devices; in theory sd/sqrt(Q)."""
+    count = int(outcome.counted[0, value])
+    averages = np.zeros(_AVERAGES)
+    for _ in range(questions):
+        averages += generator.binomial(count, law.hit, _AVERAGES)
+        averages += summed_noise(case.mechanism, case.aggregators, _AVERAGES, generator)
+    measured = _deviation(averages / questions / law.hit)
+    theory = _one_error(case, law, count) / math.sqrt(questions)
+    return finding(
+        attacker, "error_of_average", f"value {value}, {count} devices", measured, theory=theory, questions=questions
+    )
+
+
+def _one_error(case: Case, law: AnswerLaw, count: int) -> float:
+    """Return the standard deviation of one estimate."""
+    epsilon, aggregators = case.mechanism.noise_epsilon, case.aggregators
+    if case.mechanism.kind == "one-sided" and epsilon is not None:
+        return math.sqrt(aggregators) / (2 * math.sinh(float(epsilon) / 2))
+    rate = case.mechanism.sampling_rate if law.shape == "sampling" else None
+    return float(sampling_standard_errors(count, rate or Fraction(1), epsilon, aggregators))
+
+
+def _deviation(values: NDArray[np.float64]) -> Measured:
+    """Return the standard deviation with the normal interval of its estimate, kurtosis included."""
+    centred = values - values.mean()
+    variance = float((centred**2).mean())
+    squares = mean_of(centred**2)
+    low, high, least = (math.sqrt(max(end, 0.0)) for end in (squares.low, squares.high, squares.least))
+    return Measured(trials=values.size, value=math.sqrt(variance), low=low, high=high, least=least)
+
+
+def _tracked(
+    attacker: Attacker, case: Case, law: AnswerLaw, device: int, tried: int, generator: np.random.Generator
+) -> list[Row]:
+    """Return, for every epoch the device answers, the tracker's mean posterior of its true place and his guess rate.
+
+    He knows the places it goes to (all its values over the epochs) and holds each as likely, epoch by epoch.
+    """
+    population = case.population
+    if device >= population.devices:
+        raise ScenarioError(f"attacker {attacker.name!r}: device is {device}; allowed is 0 to {population.devices - 1}")
+    epochs = min(case.epochs.count, population.epochs)
+    allowed = answers_allowed(case)
+    answered = epochs if allowed is None else min(epochs, allowed)
+    way = [int(population.truths(epoch, device, device + 1)[0]) for epoch in range(epochs)]
+    places = _places(case, way)
+    doubt = Doubt(law=law, mechanism=case.mechanism, noises=case.aggregators, candidates=places)
+    target = f"device {device}: {shown(places)}"
+    made: list[Row] = []
+    for epoch in range(answered):
+        # A place that is not among the candidates adds nothing to their cells, as "none" does.
+        held = places.index(way[epoch]) if way[epoch] in places else places.index(0)
+        posterior, right = posteriors(doubt, held, tried, generator)
+        made.append(finding(attacker, "posterior", target, mean_of(posterior), epoch=epoch, questions=1))
+        made.append(finding(attacker, "guess_rate_tracked", target, share_of(right, tried), epoch=epoch, questions=1))
+    made.append(_any_place_row(attacker, case, doubt, tried, generator))
+    if law.shape == "sampling":
+        made.append(exposure_row(attacker, case, answered, tried, generator))
+    return made
+
+
+def _places(case: Case, way: list[int]) -> tuple[int, ...]:
+    """Return the device's values in order; its most frequent one and none where it has one only, or where the
+    mechanism promises nothing between two values."""
+    visits = Counter(value for value in way if value > 0)
+    usual = visits.most_common(1)[0][0] if visits else 1
+    if len(set(way)) == 1 or not allows_two_values(case.mechanism, case.population.question.values):
+        return 0, usual
+    return tuple(sorted(set(way)))
+
+
+def _any_place_row(attacker: Attacker, case: Case, doubt: Doubt, tried: int, generator: np.random.Generator) -> Row:
+    """Return his guess rate of the place over all places, each as likely: what the promise bounds."""
+    measured = share_of(play(doubt, 1, tried, generator), tried)
+    places, aggregators = len(doubt.candidates), case.aggregators
+    bound = guess_bound(case.mechanism, doubt.law.values, aggregators, aggregators, 1, places)
+    theory, target = best_guess_rate(doubt), f"any of {places} places"
+    return finding(attacker, "guess_rate_of_place", target, measured, theory=theory, bound=bound, questions=1)

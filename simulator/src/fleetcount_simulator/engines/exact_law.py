@@ -1,0 +1,122 @@
+"""The exact-law engine: draws the released sums themselves, from the histogram of truths alone.
+
+Exact in distribution and O(V) a release, whatever the number of devices; it never looks at a device (but for ignition,
+whose patterns are counted once a call).
+
+The laws, for n_v counted devices of value v and N in all:
+
+* Sampling. A device answers (r1, r2) = (0, truth) with probability p, the sampling rate, and (f, f) otherwise, f one of
+  0..V (`fleetcount_mechanisms.sampling`). In the cells v >= 1 its difference e_r2 - e_r1 is therefore e_truth with
+  probability p and 0 otherwise: whatever face it threw cancels, and so does the baseline, output 0, which is not
+  opened. Devices toss independently and each moves its own cell only, so D_v = Bin(n_v, p), independent over v: exact.
+* A half pair that is counted all the same (`naive`) takes its round-one answer away: face v >= 1 with probability
+  (1-p)/(V+1), nothing otherwise, whatever its truth. H half pairs take away a multinomial.
+* Yes-or-no responses. Yes is said by Bin(n_1, P[Yes | Yes]) + Bin(n_0, P[Yes | No]) devices, No by the others.
+* k-ary response. With P = P[v | v] and Q = P[v | another], an answer is the truth with probability P - Q and otherwise
+  uniform on all V+1 outputs. So Bin(n_v, P - Q) devices of value v stick to it, and all the others together are one
+  uniform multinomial.
+* Bits. The V bits of a device are independent, so cell v holds Bin(n_v, P[1 | 1]) + Bin(N - n_v, P[1 | 0]) ones.
+* Direct and one-sided. n_v itself.
+
+Noise is that of `noise.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fleetcount_simulator.engines.laws import AnswerLaw
+from fleetcount_simulator.engines.opening import Sums, checked_law, empty_sums, open_release, run_seed
+from fleetcount_simulator.engines.participation import ABSENT, HALF, ON, REFUSED, presence_histograms
+from fleetcount_simulator.faults import Fates, fates
+from fleetcount_simulator.model import Case, Engine, EngineName, Integers, Outcome
+
+__all__ = ["ExactLaw", "engine"]
+
+
+class ExactLaw:
+    """Draws the law of the released sums."""
+
+    @property
+    def name(self) -> EngineName:
+        """Its name on the command line."""
+        return "exact-law"
+
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+        """See `Engine.run`."""
+        law = checked_law(case, epoch)
+        present = presence_histograms(case, epoch, law.rounds)
+        generators = [np.random.Generator(np.random.PCG64(run_seed(seed, run))) for run in runs]
+        sums = empty_sums(law, len(runs))
+        chances = fates(case.faults, law.rounds)
+        for row, generator in enumerate(generators):
+            halves = _thin(case, chances, present, sums, row, generator)
+            sums.opened[row] = _answers(law, sums.counted[row], generator)
+            if case.faults.naive and halves and law.rounds == 2:
+                sums.opened[row] -= _half_pairs(law, halves, generator)
+        return open_release(case, law, sums, generators)
+
+
+def engine() -> Engine:
+    """Return the engine."""
+    return ExactLaw()
+
+
+def _thin(case: Case, chances: Fates, present: Integers, sums: Sums, row: int, generator: np.random.Generator) -> int:
+    """Fill in who is counted and what became of the others; return how many first instalments came alone."""
+    tallies = sums.tallies
+    tallies["absent"][row] = present[ABSENT].sum()
+    tallies["refused"][row] = present[REFUSED].sum()
+    sums.counted[row] = present[ON]
+    sending = int(present[[ON, HALF]].sum())
+    halves = 0
+    for state, one in ((ON, chances), (HALF, chances.without_drop_out())):
+        if one.counted == 1 or not present[state].any():
+            continue
+        fallen = _fallen(one, present[state], generator)
+        if state == ON:
+            sums.counted[row] -= fallen.sum(axis=0)
+        lost, missed, dropped, late, cut = (int(number) for number in fallen.sum(axis=1))
+        tallies["lost"][row] += lost
+        tallies["late"][row] += missed + late
+        tallies["half_pairs"][row] += dropped + cut
+        sending -= lost + missed
+        halves += dropped + late + cut
+    if case.faults.duplicates:
+        tallies["resent"][row] = generator.binomial(sending, float(case.faults.duplicates))
+    return halves
+
+
+def _fallen(chances: Fates, counts: Integers, generator: np.random.Generator) -> Integers:
+    """Return shape (5, V+1): the devices lost, missed, dropped, late and cut of every value."""
+    parts = [chances.lost, chances.missed, chances.dropped, chances.late, chances.cut]
+    # The last column is the remainder, the devices counted.
+    drawn = generator.multinomial(counts, [float(part) for part in (*parts, chances.counted)])
+    return np.asarray(drawn[:, : len(parts)].T, dtype=np.int64)
+
+
+def _answers(law: AnswerLaw, counted: Integers, generator: np.random.Generator) -> Integers:
+    """Return the sums of the outputs of the counted devices; see the module for the laws."""
+    total = int(counted.sum())
+    match law.shape:
+        case "sampling":
+            return np.asarray(generator.binomial(counted[1:], law.hit), dtype=np.int64)
+        case "binary":
+            yes = int(generator.binomial(counted[1], law.hit)) + int(generator.binomial(counted[0], law.miss))
+            return np.array([total - yes, yes], dtype=np.int64)
+        case "k-ary":
+            kept = generator.binomial(counted, law.hit - law.miss)
+            uniform = np.full(law.values + 1, 1 / (law.values + 1))
+            return np.asarray(kept + generator.multinomial(total - int(kept.sum()), uniform), dtype=np.int64)
+        case "bits":
+            own = generator.binomial(counted[1:], law.hit)
+            return np.asarray(own + generator.binomial(total - counted[1:], law.miss), dtype=np.int64)
+        case "truth":
+            return counted[1:]
+
+
+def _half_pairs(law: AnswerLaw, halves: int, generator: np.random.Generator) -> Integers:
+    """Return what so many round-one answers add to the cells 1..V."""
+    faces = np.full(law.values + 1, law.miss)
+    faces[0] = 1 - law.values * law.miss
+    return np.asarray(generator.multinomial(halves, faces)[1:], dtype=np.int64)

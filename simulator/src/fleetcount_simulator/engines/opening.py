@@ -1,0 +1,103 @@
+"""From the honest devices' sums to what a release opens: attackers' claims, noise, the smallest batch, an outage.
+
+Shared by the engines that draw; how a device answers is not known here.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fleetcount_simulator import attackers, faults
+from fleetcount_simulator.attackers.cheats import refused_reports
+from fleetcount_simulator.attackers.liars import claimed_values
+from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.noise import summed_noise
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Case, Integers, Outcome
+
+__all__ = ["PARTICIPATION", "Sums", "checked_law", "empty_sums", "open_release", "run_seed"]
+
+PARTICIPATION = "participation"
+"""The tally of bit vectors: the noised number of devices, which such a release opens beside the bits."""
+
+
+class Sums:
+    """What the honest devices of some runs add up to, to be filled by an engine; int64, the first axis is the run.
+
+    `opened` (runs, outputs) is what would be opened without noise, `counted` (runs, V+1) the histogram of the devices
+    in it, `tallies` (runs,) what became of the others.
+    """
+
+    __slots__ = ("counted", "opened", "tallies")
+
+    def __init__(self, opened: Integers, counted: Integers, tallies: dict[str, Integers]) -> None:
+        self.opened = opened
+        self.counted = counted
+        self.tallies = tallies
+
+
+def run_seed(seed: np.random.SeedSequence, run: int) -> np.random.SeedSequence:
+    """Return the seed of one run, by its number."""
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, run))
+
+
+def checked_law(case: Case, epoch: int) -> AnswerLaw:
+    """Return the law of a device's answer in a case that makes sense.
+
+    Raises:
+        ScenarioError: a mechanism, fault, attacker, number of aggregators or epoch that cannot be; names it.
+    """
+    if case.aggregators < 2:
+        raise ScenarioError(f"aggregators is {case.aggregators}; allowed is 2 or more")
+    if not 0 <= epoch < case.population.epochs:
+        raise ScenarioError(f"epoch is {epoch}; this population has epochs 0 to {case.population.epochs - 1}")
+    faults.check(case.faults, case.aggregators)
+    for attacker in case.attackers:
+        attackers.check(attacker)
+    return answer_law(case.mechanism, case.population.question.values)
+
+
+def empty_sums(law: AnswerLaw, runs: int) -> Sums:
+    """Return zeros for so many runs."""
+    return Sums(
+        opened=np.zeros((runs, law.outputs), dtype=np.int64),
+        counted=np.zeros((runs, law.values + 1), dtype=np.int64),
+        tallies={name: np.zeros(runs, dtype=np.int64) for name in faults.TALLIES},
+    )
+
+
+def open_release(case: Case, law: AnswerLaw, sums: Sums, generators: Sequence[np.random.Generator]) -> Outcome:
+    """Return what the aggregators open of the sums; the sums' arrays become the outcome's.
+
+    Liars are further devices of the attacker, which hold none of the values: they are in the agreed set, at value 0.
+    """
+    if law.shape == "bits":
+        sums.tallies[PARTICIPATION] = np.zeros(len(generators), dtype=np.int64)
+    survives = faults.is_released(case.faults)
+    released = np.zeros(len(generators), dtype=np.bool_)
+    for row, generator in enumerate(generators):
+        _add_attackers(case, law, sums, row, generator)
+        released[row] = survives and int(sums.counted[row].sum()) >= case.min_batch_size
+        _add_noise(case, law, sums, row, generator)
+    sums.opened[~released] = 0
+    return Outcome(outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies)
+
+
+def _add_attackers(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
+    for attacker in case.attackers:
+        if attacker.kind == "liars":
+            claims = claimed_values(attacker, law.values, generator)
+            sums.opened[row] += claims if law.with_zero else claims[1:]
+            number = int(claims.sum())
+            sums.counted[row, 0] += number
+            sums.tallies["liars"][row] += number
+        elif attacker.kind == "cheats":
+            sums.tallies["invalid"][row] += refused_reports(attacker)
+
+
+def _add_noise(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
+    sums.opened[row] += summed_noise(case.mechanism, case.aggregators, law.outputs, generator)
+    if law.shape == "bits":
+        devices = int(sums.counted[row].sum())
+        noise = summed_noise(case.mechanism, case.aggregators, 1, generator)
+        sums.tallies[PARTICIPATION][row] = devices + int(noise[0])

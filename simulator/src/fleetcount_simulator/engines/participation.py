@@ -1,0 +1,128 @@
+"""Who takes part in an epoch: devices that are on, and whose own ledger still allows an answer.
+
+Reads the population and counts; it draws nothing.
+"""
+
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from fleetcount_mechanisms import losses
+from fleetcount_mechanisms.responses import OptimizedUnaryEncoding
+from fleetcount_mechanisms.sampling import SamplingDie
+from numpy.typing import NDArray
+
+from fleetcount_simulator.model import Case, Integers, Mechanism
+from fleetcount_simulator.scenario.laws import law_of
+
+__all__ = [
+    "ABSENT",
+    "HALF",
+    "ON",
+    "REFUSED",
+    "Presence",
+    "answers_allowed",
+    "presence",
+    "presence_histograms",
+    "release_loss",
+]
+
+ON: Final = 0
+"""The device is there for every round."""
+HALF: Final = 1
+"""It is off in round two."""
+ABSENT: Final = 2
+"""It is off in round one."""
+REFUSED: Final = 3
+"""Its ledger has no room for one more answer."""
+
+Presence = NDArray[np.uint8]
+_CHUNK: Final = 1 << 20
+
+
+@lru_cache(maxsize=256)
+def release_loss(mechanism: Mechanism, values: int, aggregators: int) -> Decimal | None:
+    """Return what a device's ledger charges for one release: its epsilon against the public, None if it has none."""
+    law, noise = law_of(mechanism, values), mechanism.noise_epsilon
+    if isinstance(law, SamplingDie):
+        views = (
+            losses.exact_sampling_views(law, aggregators)
+            if noise is None
+            else losses.sampling_views(law, noise, aggregators)
+        )
+        return losses.release_epsilon(views)
+    if isinstance(law, OptimizedUnaryEncoding):
+        return Decimal(law.epsilon)
+    if law is not None:
+        return losses.release_epsilon(losses.response_views(law, noise, aggregators))
+    if noise is None:
+        return None
+    if mechanism.kind == "one-sided":
+        return Decimal(-(-noise.numerator * 10**5 // noise.denominator)).scaleb(-5)
+    return losses.release_epsilon(losses.direct_views(noise, values, aggregators))
+
+
+def answers_allowed(case: Case) -> int | None:
+    """Return how many releases a device's ledger allows in all; None for no limit.
+
+    Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing: whether a
+    device takes part in such a one is not a matter of its budget.
+    """
+    budget = case.epochs.device_epsilon
+    if budget is None:
+        return None
+    loss = release_loss(case.mechanism, case.population.question.values, case.aggregators)
+    return None if loss is None or loss == 0 else int(budget // Fraction(loss))
+
+
+def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Presence | None:
+    """Return ON, HALF, ABSENT or REFUSED for devices start..stop-1; None when all of them are ON.
+
+    A device is charged for every epoch in whose first round it was on, whatever became of its report.
+    """
+    allowed = answers_allowed(case)
+    if not case.faults.ignition:
+        spent = allowed is not None and epoch >= allowed
+        return np.full(stop - start, REFUSED, dtype=np.uint8) if spent else None
+    population = case.population
+    first = population.reachable(epoch, 1, start, stop)
+    second = population.reachable(epoch, 2, start, stop) if rounds == 2 else None
+    states = np.full(stop - start, ON, dtype=np.uint8)
+    if second is not None:
+        states[~second] = HALF
+    if allowed is not None and epoch >= allowed:
+        states[_answered_before(case, epoch, start, stop) >= allowed] = REFUSED
+    if first is not None:
+        states[~first] = ABSENT
+    return states
+
+
+def _answered_before(case: Case, epoch: int, start: int, stop: int) -> Integers:
+    """Return in how many epochs before this one each device was on in round one."""
+    answered = np.zeros(stop - start, dtype=np.int64)
+    for earlier in range(epoch):
+        reached = case.population.reachable(earlier, 1, start, stop)
+        answered += 1 if reached is None else reached
+    return answered
+
+
+def presence_histograms(case: Case, epoch: int, rounds: int) -> Integers:
+    """Return shape (4, V+1): how many devices are ON, HALF, ABSENT and REFUSED, by their values.
+
+    O(V) without ignition; with it every device is looked at once, a million at a time.
+    """
+    population, width = case.population, case.population.question.values + 1
+    if not case.faults.ignition:
+        counts = np.zeros((4, width), dtype=np.int64)
+        state = presence(case, epoch, rounds, 0, 1)
+        counts[ON if state is None else int(state[0])] = population.histogram(epoch)
+        return counts
+    flat = np.zeros(4 * width, dtype=np.int64)
+    for start in range(0, population.devices, _CHUNK):
+        stop = min(start + _CHUNK, population.devices)
+        truths = population.truths(epoch, start, stop).astype(np.int64)
+        states = presence(case, epoch, rounds, start, stop)
+        flat += np.bincount(truths if states is None else truths + width * states.astype(np.int64), minlength=4 * width)
+    return flat.reshape(4, width)

@@ -1,0 +1,72 @@
+"""Who was counted in a network run, and what became of everybody else: from receipts, checked against the agreed set.
+
+Pure. The aggregators tell nobody whom they counted; a device knows by its receipts, and the digest on which the
+aggregators agreed says whether what the receipts say is the set.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.set_digest import set_digest
+from numpy.typing import NDArray
+
+from fleetcount_simulator.model import Integers
+from fleetcount_simulator.network.clients import OUTCOMES
+from fleetcount_simulator.network.spec import ClientsReport
+
+__all__ = ["Account", "account_of", "explains"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Account:
+    """`counted` (V+1,): the histogram of the devices in the agreed set; `tallies` by the names of `faults.TALLIES`.
+
+    Every device is counted, or in exactly one of "lost", "half_pairs", "late", "absent" and "refused". `missing` of
+    those that no fault befell were not counted: this machine was too slow for them.
+    """
+
+    counted: Integers
+    missing: int
+    tallies: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def explains(reports: Sequence[ClientsReport], digest: Digest) -> bool:
+    """Return whether the reports with all their receipts are the very set the aggregators agreed on."""
+    return set_digest(item for report in reports for item in report.items()) == digest
+
+
+def account_of(
+    reports: Sequence[ClientsReport],
+    truths: NDArray[np.integer],
+    unharmed: NDArray[np.bool_],
+    values: int,
+    rounds: int,
+) -> Account:
+    """Return the account of all client processes.
+
+    By device number: `truths` (N,) are the values 0..V, `unharmed` (N,) whom no fault befell.
+    """
+    owners = np.concatenate([report.owners[report.complete] for report in reports])
+    counted = np.unique(owners)
+    numbers = np.concatenate([report.numbers for report in reports])
+    flags = np.concatenate([report.flags for report in reports])
+    outcomes = np.concatenate([report.outcomes for report in reports])
+    left = ~np.isin(numbers, counted)
+    missing = int(np.count_nonzero(unharmed[numbers[left]]))
+    causes: dict[str, NDArray[np.bool_]] = {
+        "absent": outcomes == OUTCOMES.index("absent"),
+        "refused": outcomes == OUTCOMES.index("refused"),
+        "late": (flags & ClientsReport.LATE) != 0,
+        "half_pairs": ((flags & ClientsReport.FIRST) != 0) & (rounds == 2),
+        "lost": np.ones(len(numbers), dtype=np.bool_),
+    }
+    tallies: dict[str, int] = {}
+    for name, cause in causes.items():
+        tallies[name] = int(np.count_nonzero(left & cause))
+        left &= ~cause
+    tallies["counted_twice"] = len(owners) - len(counted)
+    tallies["resent"] = int(np.count_nonzero(flags & ClientsReport.RESENT))
+    histogram = np.bincount(truths[counted].astype(np.int64), minlength=values + 1)
+    return Account(counted=histogram.astype(np.int64), missing=missing, tallies=tallies)

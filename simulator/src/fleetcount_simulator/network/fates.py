@@ -1,0 +1,69 @@
+"""What the faults of a study do to each single device of a network run, drawn before anything is sent.
+
+Draws with seeded NumPy generators, never with a device's coins; the probabilities are those of `faults`.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntFlag
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_simulator.engines.participation import ABSENT, HALF, REFUSED, presence
+from fleetcount_simulator.faults import skew_in_windows
+from fleetcount_simulator.model import Case
+
+__all__ = ["DeviceFates", "Fate", "draw_fates"]
+
+
+class Fate(IntFlag):
+    """What happens to one device; several may at once."""
+
+    LOST = 1
+    """Nothing it uploads arrives."""
+    DROPPED = 2
+    """It is switched off once round one is receipted."""
+    LATE = 4
+    """Its last message is held until the window has closed."""
+    REPEATED = 8
+    """Everything it uploads is sent once more, later."""
+    ABSENT = 16
+    """It is off in round one and never asked."""
+    REFUSED = 32
+    """Its ledger has no room for one more answer: its own policy refuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceFates:
+    """Per device: `flags` (N,) uint8 of `Fate`, and by how many windows its clock is fast, (N,) float64."""
+
+    flags: NDArray[np.uint8] = field(repr=False)
+    skews: NDArray[np.float64] = field(repr=False)
+
+    @property
+    def unharmed(self) -> NDArray[np.bool_]:
+        """Shape (N,): nothing befalls the device that could keep it from being counted."""
+        harmed = (self.flags & ~np.uint8(Fate.REPEATED)) != 0
+        return np.asarray(~(harmed | (self.skews != 0)), dtype=np.bool_)
+
+
+def draw_fates(case: Case, epoch: int, rounds: int, seed: np.random.SeedSequence) -> DeviceFates:
+    """Return the fates of all devices of a case that is asked in `rounds` at one epoch; the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    count, faults = case.population.devices, case.faults
+    flags = np.zeros(count, dtype=np.uint8)
+    # Always the same draws in the same order: switching one fault on does not change another.
+    for fate, share in (
+        (Fate.LOST, faults.loss),
+        (Fate.DROPPED, faults.drop_out),
+        (Fate.LATE, faults.late),
+        (Fate.REPEATED, faults.duplicates),
+    ):
+        flags[rng.random(count) < float(share)] |= np.uint8(fate)
+    skew = float(skew_in_windows(faults))
+    skews = rng.uniform(-1.0, 1.0, count) * skew
+    states = presence(case, epoch, rounds, 0, count)
+    if states is not None:
+        for state, fate in ((HALF, Fate.DROPPED), (ABSENT, Fate.ABSENT), (REFUSED, Fate.REFUSED)):
+            flags[states == state] |= np.uint8(fate)
+    return DeviceFates(flags=flags, skews=skews)

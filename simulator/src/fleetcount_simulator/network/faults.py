@@ -1,0 +1,196 @@
+"""The way of one simulated device to the aggregators: what befalls its messages, and what the aggregators answered.
+
+Wraps a transport and a clock; changes no byte of a message. What it notes is known to the study, never to a device.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fleetcount_client import SystemTimer, Transport, Unreachable
+from fleetcount_protocol.errors import PeerError, RejectReason
+from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.set_digest import public_share_digest
+from fleetcount_protocol.task import Aggregator, Mode, SignedTask, Task, UploadStyle
+
+from fleetcount_simulator.network.fates import Fate
+
+__all__ = ["FaultyTransport", "SkewedTimer", "Tally", "Trace", "last_round", "rounds_of"]
+
+_LATE = frozenset({RejectReason.TOO_LATE, RejectReason.TASK_CLOSED})
+_AFTER_CLOSE_S = 0.05
+_SHUFFLE = 0.02
+"""Out of turn by up to this share of the window: some hundred other devices' messages."""
+Place = tuple[int, int]
+"""Round and aggregator position."""
+
+
+def rounds_of(task: Task) -> tuple[int, ...]:
+    """Return the round numbers of the messages of one report: (1, 2), or (0,) for one that travels whole."""
+    two = task.mode is Mode.SAMPLING and task.upload_style is UploadStyle.TWO_INSTALMENTS
+    return (1, 2) if two else (0,)
+
+
+def last_round(task: Task) -> int:
+    """Return the round of a device's last message."""
+    return rounds_of(task)[-1]
+
+
+@dataclass(slots=True)
+class Trace:
+    """What became of one device's messages, as seen on its side of the connection.
+
+    `reports` maps each report id it ever named to the digest of its public share (None before round two); `receipted`
+    holds the rounds and positions with a receipt, `pending` the messages whose last answer never came.
+    """
+
+    reports: dict[ReportId, Digest | None] = field(default_factory=dict[ReportId, Digest | None])
+    receipted: set[Place] = field(default_factory=set[Place])
+    pending: dict[Place, Instalment] = field(default_factory=dict[Place, Instalment], repr=False)
+    sent: set[Place] = field(default_factory=set[Place])
+    resent: bool = False
+    late: bool = False
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a device that drops out has its last receipt of round one."""
+
+    def note_sent(self, position: int, instalment: Instalment) -> None:
+        """Remember a message before it travels: from now on an aggregator may hold it."""
+        place = (instalment.round, position)
+        self.resent = self.resent or place in self.sent
+        self.sent.add(place)
+        known = self.reports.get(instalment.report_id)
+        digest = public_share_digest(instalment.public_share) if instalment.round != 1 else known
+        self.reports[instalment.report_id] = digest
+        if place not in self.receipted:
+            self.pending[place] = instalment
+
+    def note_stored(self, position: int, message: Instalment | Receipt) -> bool:
+        """Remember that an aggregator holds a message; return whether that is news."""
+        place = (message.round, position)
+        news = place not in self.receipted
+        self.receipted.add(place)
+        self.pending.pop(place, None)
+        return news
+
+    def note_answer(self, position: int, answer: Receipt | Refusal) -> bool:
+        """Remember what an aggregator said; return whether it is the first receipt of its message."""
+        place = (answer.round, position)
+        if isinstance(answer, Receipt):
+            return self.note_stored(position, answer)
+        if answer.reason.final:
+            self.late = self.late or answer.reason in _LATE
+            self.pending.pop(place, None)
+        return False
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far the devices of a process are: receipts per round, when the latest came (Unix seconds), who is done."""
+
+    receipts: Counter[int] = field(default_factory=Counter[int])
+    latest: dict[int, float] = field(default_factory=dict[int, float])
+    ended: int = 0
+
+
+class SkewedTimer(SystemTimer):
+    """This machine's clock with a constant error, seconds; positive for a clock that is fast."""
+
+    def __init__(self, error_s: float = 0.0) -> None:
+        self.error_s = error_s
+
+    def now(self) -> float:
+        """Return what the device's clock shows."""
+        return super().now() + self.error_s
+
+
+class FaultyTransport:
+    """One device's transport over the shared one, with the device's fate; `chance` draws delays, never coins."""
+
+    def __init__(
+        self, shared: Transport, fate: Fate, trace: Trace, tally: Tally, *, reorder: bool, chance: random.Random
+    ) -> None:
+        self._shared = shared
+        self._fate = fate
+        self._trace = trace
+        self._tally = tally
+        self._reorder = reorder
+        self._chance = chance
+        self._copies: set[asyncio.Task[None]] = set()
+        self._clock = SystemTimer()
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Ask for the tasks on offer."""
+        return await self._shared.list_tasks()
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Open sessions; the faults of a study are those of reports."""
+        return await self._shared.open_sessions(aggregator, requests)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Upload as the device's fate lets it.
+
+        Raises:
+            Unreachable: the message was lost.
+        """
+        round_number = instalments[0].round
+        closes = task.round_two_closes if round_number == 2 else task.round_one_closes
+        opens = task.round_one_closes if round_number == 2 else task.round_one_opens
+        if Fate.LOST in self._fate:
+            await self._until(closes)
+            raise Unreachable("lost on the way")
+        if Fate.LATE in self._fate and round_number == last_round(task):
+            # Over MQTT nobody reads the topic any more, and no refusal will come.
+            self._trace.late = True
+            await self._until(closes + _AFTER_CLOSE_S)
+        elif self._reorder:
+            await asyncio.sleep(self._chance.uniform(0.0, _SHUFFLE * (closes - opens)))
+        answers = await self._send(task, position, instalments)
+        if Fate.REPEATED in self._fate:
+            copy = asyncio.create_task(self._repeat(task, position, instalments), name="copy")
+            self._copies.add(copy)
+            copy.add_done_callback(self._copies.discard)
+        if Fate.DROPPED in self._fate and self._has_round_one(task):
+            self._trace.left.set()
+        return answers
+
+    async def close(self) -> None:
+        """Do nothing: the connections are everybody's."""
+
+    async def stop(self) -> None:
+        """Stop the copies that are still under way."""
+        for copy in self._copies:
+            copy.cancel()
+        await asyncio.gather(*self._copies, return_exceptions=True)
+
+    async def _send(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        for instalment in instalments:
+            self._trace.note_sent(position, instalment)
+        answers = await self._shared.upload(task, position, instalments)
+        for answer in answers:
+            if self._trace.note_answer(position, answer):
+                self._tally.receipts[answer.round] += 1
+                self._tally.latest[answer.round] = self._clock.now()
+        return answers
+
+    async def _repeat(self, task: Task, position: int, instalments: Sequence[Instalment]) -> None:
+        """Send the same bytes again a little later, as a network does that delivers twice; the answer is nobody's."""
+        await asyncio.sleep(self._chance.uniform(0.0, 0.2))
+        try:
+            await self._send(task, position, instalments)
+        except (Unreachable, PeerError):
+            return
+
+    def _has_round_one(self, task: Task) -> bool:
+        return all((1, position) in self._trace.receipted for position in range(len(task.aggregators)))
+
+    async def _until(self, moment: float) -> None:
+        await asyncio.sleep(max(0.0, moment - self._clock.now()))

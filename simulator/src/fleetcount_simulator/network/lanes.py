@@ -1,0 +1,144 @@
+"""Many devices on few connections: what waits for one aggregator travels together, each device gets its own answer.
+
+Collects and hands out; looks into no message and never retries. An aggregator knows a device by the signature of its
+session, not by the connection, so that a connection may be shared (docs/wire.md, "Session").
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from fleetcount_client import Transport, Unreachable
+from fleetcount_protocol.errors import DecodeError, MachineError, PeerError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SESSIONS_PER_REQUEST
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+
+__all__ = ["Lane", "SharedTransport"]
+
+_ItemT = TypeVar("_ItemT")
+_AnswerT = TypeVar("_AnswerT")
+_ENTRY_BYTES: Final = 128
+"""More than ids, tags and lengths of one instalment take in a batch."""
+_IN_FLIGHT: Final = 2
+"""Batches on the way at once: while the aggregator works on one, the next one fills and travels."""
+_GATHER_S: Final = 0.04
+"""How long a batch that is not full waits for more: a call costs as much as some ten messages in it."""
+
+
+class Lane(Generic[_ItemT, _AnswerT]):
+    """One kind of message to one aggregator: `send` takes what has gathered, at most `most` items, in order."""
+
+    def __init__(self, send: Callable[[list[_ItemT]], Awaitable[Sequence[_AnswerT]]], most: int) -> None:
+        self._send = send
+        self._most = most
+        self._waiting: deque[tuple[_ItemT, asyncio.Future[_AnswerT]]] = deque()
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def put(self, item: _ItemT) -> _AnswerT:
+        """Send one item with whatever waits beside it; return its own answer.
+
+        Raises:
+            Unreachable: no answer came for its batch. PeerError: one that is not what the protocol allows.
+        """
+        answer: asyncio.Future[_AnswerT] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, answer))
+        if len(self._pumps) < _IN_FLIGHT:
+            pump = asyncio.create_task(self._pump(), name="lane")
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+        return await answer
+
+    async def close(self) -> None:
+        """Stop sending; whoever still waits is told that nothing came back."""
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        _fail([answer for _, answer in self._waiting], Unreachable("the connection was closed"))
+        self._waiting.clear()
+
+    async def _pump(self) -> None:
+        while self._waiting:
+            if len(self._waiting) < self._most:
+                await asyncio.sleep(_GATHER_S)
+            batch = self._take()
+            if not batch:
+                continue
+            answers = [answer for _, answer in batch]
+            try:
+                replies = await self._send([item for item, _ in batch])
+            except (MachineError, PeerError) as error:
+                _fail(answers, error)
+            except BaseException:
+                _fail(answers, Unreachable("the connection was closed"))
+                raise
+            else:
+                for answer, reply in zip(answers, replies, strict=True):
+                    if not answer.done():
+                        answer.set_result(reply)
+
+    def _take(self) -> list[tuple[_ItemT, asyncio.Future[_AnswerT]]]:
+        batch: list[tuple[_ItemT, asyncio.Future[_AnswerT]]] = []
+        while self._waiting and len(batch) < self._most:
+            entry = self._waiting.popleft()
+            # Who was switched off while it waited sends nothing any more.
+            if not entry[1].done():
+                batch.append(entry)
+        return batch
+
+
+def _fail(answers: Sequence["asyncio.Future[_AnswerT]"], error: Exception) -> None:
+    for answer in answers:
+        if not answer.done():
+            # Each its own: an exception that is raised in many places gathers the traces of all.
+            answer.set_exception((Unreachable if isinstance(error, MachineError) else DecodeError)(str(error)))
+
+
+class SharedTransport:
+    """A transport for all devices of a process over one inner transport, safe to use by any number of them at once."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self._sessions: dict[AggregatorId, Lane[SessionRequest, SessionAccepted | SessionRefused]] = {}
+        self._uploads: dict[tuple[TaskId, int], Lane[Instalment, Receipt | Refusal]] = {}
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Ask for the tasks on offer."""
+        return await self._inner.list_tasks()
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Open sessions together with those of other devices; one answer a request, in order."""
+        name = aggregator.aggregator_id
+        if name not in self._sessions:
+            self._sessions[name] = Lane(
+                lambda waiting: self._inner.open_sessions(aggregator, waiting), MAX_SESSIONS_PER_REQUEST
+            )
+        return tuple(await asyncio.gather(*map(self._sessions[name].put, requests)))
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Upload together with other devices; one answer an instalment, in order."""
+        name = (task.task_id, position)
+        if name not in self._uploads:
+            self._uploads[name] = Lane(
+                lambda waiting: self._inner.upload(task, position, waiting), _batch_of(instalments[0])
+            )
+        return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
+
+    async def close(self) -> None:
+        """Close the lanes and the inner transport."""
+        lanes: list[Lane[Any, Any]] = [*self._sessions.values(), *self._uploads.values()]
+        for lane in lanes:
+            await lane.close()
+        await self._inner.close()
+
+
+def _batch_of(instalment: Instalment) -> int:
+    """Return how many instalments of this size fit a batch; those of a round have one size (docs/wire.md, "Sizes")."""
+    size = len(instalment.public_share) + len(instalment.ciphertext) + _ENTRY_BYTES
+    return max(1, min(MAX_INSTALMENTS_PER_BATCH, MAX_BATCH_BYTES // size))

@@ -1,0 +1,201 @@
+"""One MQTT connection for all devices of a process: the answers of every session arrive on two subscriptions.
+
+A PUBACK is no receipt: only what the aggregator itself answers counts. Never retries; connects again at the next use.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import aiomqtt
+from fleetcount_client import Unreachable
+from fleetcount_client.toml_table import split_endpoint
+from fleetcount_protocol.codec import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
+from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.topics import report_topic, session_topic, task_filter
+
+__all__ = ["SharedMqtt"]
+
+_LOG: Final = logging.getLogger(__name__)
+_QUIET: Final = logging.getLogger("fleetcount_simulator.mqtt")
+_QUIET.setLevel(logging.ERROR)
+_UNACKNOWLEDGED: Final = 100
+"""Publications on the way at once, far above the library's default of 20."""
+_MAX_QUEUED: Final = 1 << 20
+_KEEPALIVE_S: Final = 60
+_KeyT = TypeVar("_KeyT")
+_AnswerT = TypeVar("_AnswerT")
+_ReportName = tuple[TaskId, ReportId, int, SessionId]
+
+
+class _Waiting(Generic[_KeyT, _AnswerT]):
+    """Who waits for which answer; the same message may be under way more than once."""
+
+    def __init__(self) -> None:
+        self._table: dict[_KeyT, list[asyncio.Future[_AnswerT]]] = {}
+
+    def expect(self, name: _KeyT) -> "asyncio.Future[_AnswerT]":
+        """Return the future answer of one more message of this name."""
+        answer: asyncio.Future[_AnswerT] = asyncio.get_running_loop().create_future()
+        self._table.setdefault(name, []).append(answer)
+        return answer
+
+    def settle(self, name: _KeyT, value: _AnswerT) -> None:
+        """Hand an answer to everybody who waits for it."""
+        for answer in self._table.get(name, ()):
+            if not answer.done():
+                answer.set_result(value)
+
+    def fail(self, why: str) -> None:
+        """Tell everybody that nothing comes back any more."""
+        for answer in [answer for answers in self._table.values() for answer in answers]:
+            if not answer.done():
+                answer.set_exception(Unreachable(why))
+
+    def forget(self, name: _KeyT, answer: "asyncio.Future[_AnswerT]") -> None:
+        """End what nobody waits for any more; look at its error, so that the loop does not report it as lost."""
+        if not answer.cancel() and not answer.cancelled():
+            answer.exception()
+        self._table[name].remove(answer)
+        if not self._table[name]:
+            del self._table[name]
+
+
+class SharedMqtt:
+    """A transport for many devices at once; which session an answer is for stands in the answer itself."""
+
+    def __init__(self, *, deployment: str, broker: str, call_timeout_s: float) -> None:
+        self._deployment = deployment
+        self._host, self._port = split_endpoint(broker)
+        self._call_timeout_s = call_timeout_s
+        self._opening = asyncio.Lock()
+        self._client: aiomqtt.Client | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
+        self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
+        self._tasks: dict[TaskId, SignedTask] = {}
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Return the tasks the broker has handed over so far: ask again until the wanted one is there.
+
+        Raises:
+            Unreachable: the broker does not answer.
+        """
+        await self._connected()
+        return tuple(self._tasks.values())
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Publish session requests for one aggregator and wait for its answers, one a request, in order."""
+        client = await self._connected()
+        topic = session_topic(self._deployment, aggregator.aggregator_id)
+        messages = {request.session_id: SESSION_REQUEST.encode(request) for request in requests}
+        return await self._exchange(client, topic, messages, self._sessions)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
+        client = await self._connected()
+        topic = report_topic(self._deployment, task.task_id, position)
+        messages = {_name(one): INSTALMENT.encode(one) for one in instalments}
+        return await self._exchange(client, topic, messages, self._receipts)
+
+    async def close(self) -> None:
+        """Leave the broker; the next use connects again."""
+        client, reader = self._client, self._reader
+        self._client = self._reader = None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+        if client is not None:
+            try:
+                await client.__aexit__(None, None, None)
+            except aiomqtt.MqttError as error:
+                _LOG.debug("leaving the broker: %s", error)
+
+    async def _exchange(
+        self, client: aiomqtt.Client, topic: str, messages: Mapping[_KeyT, bytes], table: "_Waiting[_KeyT, _AnswerT]"
+    ) -> tuple[_AnswerT, ...]:
+        """Publish messages and wait for the answer to each, in order."""
+        waiting = [table.expect(name) for name in messages]
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await asyncio.gather(*(self._publish(client, topic, payload) for payload in messages.values()))
+                return tuple(await asyncio.gather(*waiting))
+        except TimeoutError:
+            raise Unreachable(f"no answer by MQTT within {self._call_timeout_s:g} s") from None
+        finally:
+            for name, answer in zip(messages, waiting, strict=True):
+                table.forget(name, answer)
+
+    async def _connected(self) -> aiomqtt.Client:
+        async with self._opening:
+            if self._client is not None and self._reader is not None and not self._reader.done():
+                return self._client
+            await self.close()
+            client = self._new_client()
+            await self._guarded(client.__aenter__())
+            self._client = client
+            self._reader = asyncio.create_task(self._read(client), name="MQTT answers")
+            base = task_filter(self._deployment).removesuffix("+/task")
+            for topic in (f"{base}receipt/+", f"{base}session-reply/+", task_filter(self._deployment)):
+                await self._guarded(client.subscribe(topic, qos=1))
+            return client
+
+    def _new_client(self) -> aiomqtt.Client:
+        return aiomqtt.Client(
+            self._host,
+            self._port,
+            identifier=f"fc{secrets.token_hex(8)}",
+            clean_session=True,
+            timeout=self._call_timeout_s,
+            keepalive=_KEEPALIVE_S,
+            max_inflight_messages=_UNACKNOWLEDGED,
+            max_queued_incoming_messages=_MAX_QUEUED,
+            logger=_QUIET,
+        )
+
+    async def _read(self, client: aiomqtt.Client) -> None:
+        """Hand every arriving message to whoever waits for it, until the connection ends."""
+        try:
+            async for message in client.messages:
+                self._take(str(message.topic), message.payload)
+        except aiomqtt.MqttError as error:
+            lost = f"broker {self._host}:{self._port}: {error}"
+            self._sessions.fail(lost)
+            self._receipts.fail(lost)
+
+    def _take(self, topic: str, payload: bytes) -> None:
+        kind = topic.rsplit("/", 2)[-2]
+        try:
+            if kind == "receipt":
+                reply = INSTALMENT_REPLY.decode(payload)
+                self._receipts.settle(_name(reply), reply)
+            elif kind == "session-reply":
+                answer = SESSION_REPLY.decode(payload)
+                self._sessions.settle(answer.session_id, answer)
+            elif payload:
+                signed = SIGNED_TASK.decode(payload)
+                self._tasks[signed.task.task_id] = signed
+        except (DecodeError, TaskError) as error:
+            _LOG.info("a message of the broker cannot be read: %s", error)
+
+    async def _publish(self, client: aiomqtt.Client, topic: str, payload: bytes) -> None:
+        await self._guarded(client.publish(topic, payload, qos=1))
+
+    async def _guarded(self, call: Coroutine[Any, Any, object]) -> None:
+        try:
+            await call
+        except aiomqtt.MqttError as error:
+            raise Unreachable(f"broker {self._host}:{self._port}: {error}") from None
+
+
+def _name(message: Instalment | Receipt | Refusal) -> _ReportName:
+    return message.task_id, message.report_id, message.round, message.session_id

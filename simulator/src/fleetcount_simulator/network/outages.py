@@ -1,0 +1,105 @@
+"""An aggregator that goes down at a given step of a network run and comes back, or never does.
+
+Kills by process id, or arms a fail point of docs/operating.md; times are scaled to the run's windows as in `faults`.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_protocol.task import Task
+
+from fleetcount_simulator.faults import WINDOW_S
+from fleetcount_simulator.model import Faults
+from fleetcount_simulator.network.parties import Parties
+
+__all__ = ["Outage", "carry_out", "first_failpoints", "outages_of"]
+
+_AFTER_CLOSE_S: Final = 0.3
+_STATES: Final = {"agreeing", "verifying"}
+_COLLECTING: Final = "collecting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """Aggregator `position` goes down at `step` and starts again after `down_s` seconds; None: never."""
+
+    position: int
+    step: str
+    down_s: float | None
+
+    @property
+    def in_window(self) -> bool:
+        """Whether it strikes in the middle of the last window."""
+        return self.step == _COLLECTING or self.step.startswith(("intake.", "verification."))
+
+    @property
+    def failpoint(self) -> str:
+        """The fail point it strikes at; "" for a kill at a time."""
+        return "" if self.step == _COLLECTING or self.step in _STATES else self.step
+
+
+def outages_of(faults: Faults, window_s: float) -> tuple[Outage, ...]:
+    """Return a study's outages in the time of windows of `window_s` seconds: there a window lasts a minute."""
+    scale = Fraction(window_s) / WINDOW_S
+    return tuple(
+        Outage(position=position, step=step, down_s=float(seconds * scale) if seconds else None)
+        for position, step, seconds in faults.outage
+    )
+
+
+def first_failpoints(faults: Faults) -> dict[int, str]:
+    """Return with which fail point each aggregator starts; those of the intake are armed in the last window only."""
+    armed: dict[int, str] = {}
+    for outage in outages_of(faults, WINDOW_S):
+        if outage.failpoint and not outage.in_window:
+            armed.setdefault(outage.position, outage.failpoint)
+    return armed
+
+
+async def carry_out(parties: Parties, outages: Sequence[Outage], task: Task) -> None:
+    """Carry out all outages of a run, those of one aggregator in turn; returns when everybody who comes back is back.
+
+    Raises:
+        ProcessError: an aggregator does not start again.
+    """
+    by_position: dict[int, list[Outage]] = {}
+    for outage in outages:
+        by_position.setdefault(outage.position, []).append(outage)
+    async with asyncio.TaskGroup() as group:
+        for position, one_by_one in by_position.items():
+            group.create_task(_of_one(parties, position, one_by_one, task), name=f"outages of {position}")
+
+
+async def _of_one(parties: Parties, position: int, outages: Sequence[Outage], task: Task) -> None:
+    armed = next((outage.failpoint for outage in outages if outage.failpoint and not outage.in_window), "")
+    for number, outage in enumerate(outages):
+        if outage.in_window:
+            await _until(_middle(task))
+            parties.kill(position)
+            if outage.failpoint:
+                await parties.ended(position)
+                await parties.start(position, outage.failpoint)
+                await parties.ready(position)
+        elif not outage.failpoint or outage.failpoint != armed:
+            await _until(task.round_two_closes + _AFTER_CLOSE_S)
+            parties.kill(position)
+        await parties.ended(position)
+        if outage.down_s is None:
+            return
+        await asyncio.sleep(outage.down_s)
+        armed = next((one.failpoint for one in outages[number + 1 :] if one.failpoint and not one.in_window), "")
+        await parties.start(position, armed)
+        await parties.ready(position)
+
+
+def _middle(task: Task) -> float:
+    opens = task.round_one_opens if task.round_two_closes == task.round_one_closes else task.round_one_closes
+    return (opens + task.round_two_closes) / 2
+
+
+async def _until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - time.time()))

@@ -1,0 +1,301 @@
+"""The aggregators and the broker of a network run, as processes of their own on this machine.
+
+Started by the commands an operator uses, spoken to by the public protocol, killed by their id. All state lies in one
+private directory, every port is a free one, and nothing is installed.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_aggregator.grpc_peers import GrpcPeer
+from fleetcount_aggregator.keys import load_signing_key
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.codec import RELEASE_ANSWER, RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_SESSIONS_PER_REQUEST
+from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
+from fleetcount_protocol.session import DeviceIdentity, new_session
+from fleetcount_protocol.task import Aggregator, Task
+from fleetcount_protocol.task_codec import encode_signed_task, signed_task
+from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
+
+from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.children import Child, Children, last_line
+from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, free_ports, write_aggregators
+from fleetcount_simulator.network.fleet_spec import TrustedParty
+from fleetcount_simulator.network.spec import write_private
+
+__all__ = ["BROKERS", "Parties", "find_mosquitto"]
+
+BROKERS: Final = ("auto", "embedded", "mosquitto")
+HOST: Final = "127.0.0.1"
+NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")
+START_S: Final = 90.0
+_DEPLOYMENT: Final = "study"
+_CALL_S: Final = 5.0
+_PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+_SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
+_INFLIGHT: Final = 1_000
+"""Messages mosquitto has under way to one aggregator: as many share a commit."""
+_WARM_DEVICES: Final = 4
+_WARM_EXPIRY_S: Final = 3_600
+
+
+def find_mosquitto() -> str | None:
+    """Return the mosquitto program, or None; FLEETCOUNT_MOSQUITTO names one that is elsewhere."""
+    named = os.environ.get("FLEETCOUNT_MOSQUITTO")
+    return shutil.which(named) if named else shutil.which("mosquitto", path=os.pathsep.join([os.defpath, *_PLACES]))
+
+
+class Parties:
+    """k aggregators and, where devices use MQTT, a broker; aggregator 0 leads every task."""
+
+    def __init__(self, children: Children, root: Path) -> None:
+        self._children = children
+        self._root = root
+        self._broker = ""
+        self._inflight: int | None = None
+        self._processes: dict[int, Child] = {}
+        self._listening: set[Child] = set()
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._deployment: Deployment | None = None
+        self._credentials: grpc.ChannelCredentials | None = None
+
+    async def start_broker(self, kind: str) -> None:
+        """Start the broker: mosquitto, the embedded one, or ("auto") whichever of them this machine has first.
+
+        Raises:
+            ProcessError: it does not start, or there is no mosquitto.
+        """
+        program = find_mosquitto() if kind != "embedded" else None
+        if program is None:
+            if kind == "mosquitto":
+                raise ProcessError("mosquitto is not installed; FLEETCOUNT_MOSQUITTO can name it")
+            child = await self._children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
+            self._broker = f"{HOST}:{(await child.ready(START_S))['port']}"
+            return
+        (port,) = free_ports(HOST, 1)
+        config = self._root / "mosquitto.conf"
+        config.write_text(
+            f"listener {port} {HOST}\nallow_anonymous true\npersistence false\n"
+            # Nothing a fleet sends at once may be thrown away: a lost message costs its device a whole time-out.
+            f"max_queued_messages 0\nmax_inflight_messages {_INFLIGHT}\nset_tcp_nodelay true\n"
+        )
+        await self._children.start("broker", [program, "-c", str(config)])
+        await _answers(port, self._root)
+        self._broker = f"{HOST}:{port}"
+        self._inflight = _INFLIGHT
+
+    def write(self, count: int, limits: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Make keys, certificates and configurations of `count` aggregators; `limits` as in `write_aggregators`."""
+        ports = free_ports(HOST, 2 * count)
+        plans = [
+            AggregatorPlan(
+                aggregator_id=AggregatorId(NAMES[i]),
+                operator=f"Operator of {NAMES[i]}",
+                host=HOST,
+                device_port=ports[2 * i],
+                peer_port=ports[2 * i + 1],
+            )
+            for i in range(count)
+        ]
+        root = self._root / "deployment"
+        root.mkdir(mode=0o700)
+        self._deployment = write_aggregators(
+            root,
+            _DEPLOYMENT,
+            plans,
+            mqtt_broker=self._broker,
+            mqtt_inflight=self._inflight,
+            largest_epsilon="1000",
+            limits=limits,
+        )
+
+    @property
+    def deployment(self) -> Deployment:
+        """What was written."""
+        if self._deployment is None:
+            raise ProcessError("the aggregators have no configuration yet")
+        return self._deployment
+
+    @property
+    def trusted(self) -> tuple[TrustedParty, ...]:
+        """Whom devices trust."""
+        return tuple(
+            TrustedParty(
+                aggregator_id=str(one.aggregator_id),
+                operator=one.operator,
+                signing_public_key=one.signing_public_key,
+                grpc_endpoint=one.grpc_endpoint,
+            )
+            for one in self.deployment.aggregators
+        )
+
+    @property
+    def trusted_keys(self) -> dict[AggregatorId, TrustedAggregator]:
+        """The same for who checks a record."""
+        return {
+            one.aggregator_id: TrustedAggregator(
+                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+            )
+            for one in self.deployment.aggregators
+        }
+
+    # Processes.
+
+    async def start(self, position: int, failpoint: str = "") -> None:
+        """Start an aggregator, armed to die at a fail point if one is named; returns before it is ready."""
+        environment = {"FLEETCOUNT_LOG__LEVEL": "warning"}
+        if failpoint:
+            environment |= {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint}
+        command = [sys.executable, "-m", "fleetcount", "aggregator", "serve"]
+        self._processes[position] = await self._children.start(
+            NAMES[position],
+            [*command, "--config", str(self.deployment.config_of(position))],
+            environment=environment,
+        )
+
+    async def ready(self, position: int) -> None:
+        """Wait until an aggregator listens, if it does not yet. Raises ProcessError when it ends instead."""
+        child = self._processes[position]
+        if child not in self._listening:
+            await child.ready(START_S)
+            self._listening.add(child)
+
+    def kill(self, position: int) -> None:
+        """End an aggregator as a power cut would."""
+        with contextlib.suppress(ProcessLookupError):
+            self._processes[position].process.kill()
+
+    async def ended(self, position: int) -> str:
+        """Wait until the present process of an aggregator has ended; return what it said last."""
+        child = self._processes[position]
+        await child.process.wait()
+        return f"{child.name} ended with code {child.process.returncode}: {last_line(child.log)}"
+
+    async def warm_up(self) -> None:
+        """Open a few sessions that nobody will use: what an aggregator loads at its first ones falls into no window."""
+        aggregators = self.deployment.aggregators
+        identities = [DeviceIdentity.generate(self.deployment.authorities.devices) for _ in range(_WARM_DEVICES)]
+        expiry = int(time.time()) + _WARM_EXPIRY_S
+
+        async def one(position: int, aggregator: Aggregator) -> None:
+            requests = tuple(
+                new_session(aggregator, aggregator.hpke_keys[0], identity, expiry, SystemRandom())[0]
+                for identity in identities
+                for _ in range(MAX_SESSIONS_PER_REQUEST // _WARM_DEVICES)
+            )
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(position).unary_unary(
+                f"{_SERVICE}OpenSessions"
+            )
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await method(SESSION_REQUESTS.encode(requests), timeout=START_S)
+
+        await asyncio.gather(*(one(position, aggregator) for position, aggregator in enumerate(aggregators)))
+
+    # Tasks.
+
+    def submit(self, draft: Task) -> Task:
+        """Give a task a new verify key, let every operator sign it and hand it to the leader; return it."""
+        verify_key = secrets.token_bytes(32)
+        task = replace(draft, verify_key_digest=Digest(hashlib.sha256(verify_key).digest()))
+        configs = [self.deployment.config_of(position) for position in range(len(task.aggregators))]
+        signatures = [sign_task(task, load_signing_key(config.parent / "keys" / "signing.key")) for config in configs]
+        directory = configs[0].parent / "tasks"
+        name = task.task_id.hex()[:16]
+        # The task appears last, and at once: the leader looks for its key when it sees it.
+        write_private(directory / f"{name}.verify-key", verify_key)
+        write_private(directory / f"{name}.task", encode_signed_task(signed_task(task, tuple(signatures))))
+        return task
+
+    async def release(self, task: Task, position: int) -> ReleaseAnswer | None:
+        """Return what an aggregator says about a task's release; None when it does not answer."""
+        channel = self._channel(position)
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"{_SERVICE}GetRelease")
+        try:
+            return RELEASE_ANSWER.decode(await method(RELEASE_QUERY.encode(task.task_id), timeout=_CALL_S))
+        except (grpc.aio.AioRpcError, DecodeError):
+            return None
+
+    def _channel(self, position: int) -> grpc.aio.Channel:
+        if position not in self._channels:
+            aggregator = self.deployment.aggregators[position]
+            options: list[tuple[str, Any]] = [
+                ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536),
+                ("grpc.enable_retries", 0),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 500),
+                ("grpc.ssl_target_name_override", str(aggregator.aggregator_id)),
+            ]
+            self._channels[position] = grpc.aio.secure_channel(
+                aggregator.grpc_endpoint, self._reader(), options=options
+            )
+        return self._channels[position]
+
+    def _reader(self) -> grpc.ChannelCredentials:
+        if self._credentials is None:
+            credential = self.deployment.authorities.devices.issue_device()
+            self._credentials = grpc.ssl_channel_credentials(
+                (self.deployment.root / "ca" / "aggregators.crt").read_bytes(),
+                credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+                credential.certificate.public_bytes(Encoding.PEM),
+            )
+        return self._credentials
+
+    async def status(self, position: int, task_id: TaskId) -> TaskStatus | None:
+        """Return a task's status at an aggregator, asked as its own operator does; None when it does not answer."""
+        plan = self.deployment.plans[position]
+        keys = self.deployment.config_of(position).parent / "keys"
+        credentials = grpc.ssl_channel_credentials(
+            (self.deployment.root / "ca" / "aggregators.crt").read_bytes(),
+            (keys / "aggregator.key").read_bytes(),
+            (keys / "aggregator.crt").read_bytes(),
+        )
+        peer = GrpcPeer(
+            plan.aggregator_id,
+            f"{plan.host}:{plan.peer_port}",
+            caller=plan.aggregator_id,
+            timeout_s=_CALL_S,
+            credentials=credentials,
+        )
+        try:
+            return await peer.status(task_id)
+        except (PeerUnreachableError, PeerRefusalError):
+            return None
+        finally:
+            await peer.close()
+
+    async def close(self) -> None:
+        """Close the connections; the processes are the children's."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+
+
+async def _answers(port: int, root: Path) -> None:
+    """Wait until something takes connections at a port. Raises ProcessError when nothing does."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.close()
+            await writer.wait_closed()
+            return
+        await asyncio.sleep(0.02)
+    raise ProcessError(f"the broker does not answer: {last_line(root / 'logs' / 'broker.log')}")

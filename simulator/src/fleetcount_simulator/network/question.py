@@ -1,0 +1,174 @@
+"""From a study's case to a question that real devices are asked: domain, mechanism, release, readings and back.
+
+Pure: starts nothing, draws nothing. What cannot be asked over the wire is refused here, before anything is started.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.responses import MangatVector
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.task import Mode, Release, ReleaseKind, Response, Task
+from fleetcount_protocol.task_rules import output_length
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Case, Mechanism
+from fleetcount_simulator.scenario.laws import law_of
+
+__all__ = ["MOST_DEVICES", "NetworkQuestion", "outputs_of", "question_of", "reading_of"]
+
+MOST_DEVICES: Final = 200_000
+"""A real client takes about two milliseconds and twenty kilobytes: beyond this the other engines are the right ones."""
+_FEWEST_DEVICES: Final = 2
+_MOST_AGGREGATORS: Final = 5
+_MODES: Final = {"sampling": Mode.SAMPLING, "direct": Mode.DIRECT, "one-sided": Mode.DIRECT}
+_ACTIVE_ATTACKERS: Final = frozenset({"liars", "cheats"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkQuestion:
+    """What is asked and how it is published: everything of a task that does not depend on time or keys."""
+
+    domain: ValueDomain
+    signal: str
+    mode: Mode
+    mechanism: SamplingDie | Response | None
+    release: Release
+    min_batch_size: int
+
+    @property
+    def two_rounds(self) -> bool:
+        """Whether devices answer in two rounds."""
+        return self.mode is Mode.SAMPLING
+
+
+def question_of(case: Case) -> NetworkQuestion:
+    """Return the question of a case.
+
+    Raises:
+        ScenarioError: real devices cannot be asked this; names the key and what is allowed.
+    """
+    _check_case(case)
+    question = case.population.question
+    values, mechanism = question.values, case.mechanism
+    # The wire needs names and sizes only: values without a domain of their own are numbered.
+    domain = question.domain or Categories(names=tuple(f"value {value}" for value in range(1, values + 1)))
+    return NetworkQuestion(
+        domain=domain,
+        signal=_signal_of(domain),
+        mode=_MODES.get(mechanism.kind, Mode.RESPONSE),
+        mechanism=_law(mechanism, values),
+        release=_release(mechanism, values, case.level),
+        min_batch_size=case.min_batch_size,
+    )
+
+
+def _check_case(case: Case) -> None:
+    values, devices = case.population.question.values, case.population.devices
+    if not 1 <= values <= MAX_VALUES:
+        raise ScenarioError(f"the question has {values} values; the network engine takes 1 to {MAX_VALUES}")
+    domain = case.population.question.domain
+    if domain is not None and domain.values != values:
+        raise ScenarioError(f"the question's domain has {domain.values} values, its labels are {values}")
+    if not _FEWEST_DEVICES <= devices <= MOST_DEVICES:
+        raise ScenarioError(f"the population has {devices} devices; the network engine takes 2 to {MOST_DEVICES}")
+    if not 2 <= case.aggregators <= _MOST_AGGREGATORS:
+        raise ScenarioError(f"aggregators.count is {case.aggregators}; allowed is 2 to {_MOST_AGGREGATORS}")
+    if case.min_batch_size < 2:
+        raise ScenarioError(f"aggregators.min_batch_size is {case.min_batch_size}; allowed is 2 or more")
+    if case.faults.naive:
+        raise ScenarioError(
+            "faults.naive counts half pairs, which real aggregators never do: use --engine exact-law or per-device"
+        )
+    for attacker in case.attackers:
+        if attacker.kind in _ACTIVE_ATTACKERS:
+            raise ScenarioError(
+                f"attacker {attacker.name!r} of kind {attacker.kind!r} changes what devices send; the network engine"
+                " runs honest devices only: use --engine exact-law or per-device"
+            )
+
+
+def _signal_of(domain: ValueDomain) -> str:
+    match domain:
+        case SquareGrid() | H3Cells():
+            return "Vehicle.CurrentLocation"
+        case Bins():
+            return "Vehicle.Speed"
+        case Categories():
+            return "Vehicle.Category"
+
+
+def _law(mechanism: Mechanism, values: int) -> SamplingDie | Response | None:
+    try:
+        law = law_of(mechanism, values)
+    except MechanismError as error:
+        raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from None
+    if law is None or isinstance(law, SamplingDie | Response):
+        return law
+    raise ScenarioError(
+        f"mechanism {mechanism.name!r} of kind {mechanism.kind!r} is not on the wire: use --engine exact-law"
+    )
+
+
+def _release(mechanism: Mechanism, values: int, level: Fraction) -> Release:
+    noise = mechanism.noise_epsilon
+    if mechanism.kind == "one-sided":
+        if mechanism.direction == "down":
+            raise ScenarioError(f"mechanism {mechanism.name!r}: direction 'down' is not on the wire; allowed is 'up'")
+        kind, thresholds = ReleaseKind.ONE_SIDED, (0,) * values
+    else:
+        kind, thresholds = ReleaseKind.GEOMETRIC, ()
+    if noise is None:
+        if mechanism.kind != "sampling":
+            raise ScenarioError(
+                f"mechanism {mechanism.name!r} has no noise_epsilon; without noise only kind 'sampling' is released"
+            )
+        kind = ReleaseKind.EXACT
+    return Release(kind=kind, noise_epsilon=noise, level=level, thresholds=thresholds)
+
+
+def reading_of(domain: ValueDomain, value: int) -> Signal:
+    """Return what a device's signal reads when its value is `value`, 0..V: a place inside it, or nothing for 0.
+
+    Raises:
+        ScenarioError: no reading that a signal can have lies in the value.
+    """
+    if value == 0:
+        return None
+    match domain:
+        case Categories():
+            return domain.names[value - 1]
+        case H3Cells():
+            return domain.label(value)
+        case Bins():
+            low = domain.edges[value - 1]
+            high = domain.edges[value] if value < len(domain.edges) else low + 2
+            reading: Signal = float((low + high) / 2)
+        case SquareGrid():
+            column, row = (value - 1) % domain.columns, (value - 1) // domain.columns
+            half = domain.size / 2
+            reading = (
+                float(domain.x0 + column * domain.size + half),
+                float(domain.y0 + row * domain.size + half),
+            )
+    if domain.value_of(reading) != value:
+        raise ScenarioError(f"value {value} ({domain.label(value)}) is too narrow for a signal to read")
+    return reading
+
+
+def outputs_of(record: ReleaseRecord) -> Sequence[int]:
+    """Return the opened numbers as `Outcome.outputs` has them: V of them, or V + 1 for responses, value 0 first."""
+    cells = [cell.raw for cell in record.cells]
+    if record.baseline_raw is None or isinstance(record.task.mechanism, MangatVector):
+        return cells
+    return [record.baseline_raw, *cells]
+
+
+def outputs_length(task: Task) -> int:
+    """Return how many numbers `outputs_of` gives for a record of the task."""
+    return task.values if isinstance(task.mechanism, MangatVector) else output_length(task)

@@ -1,0 +1,241 @@
+"""Real clients through real aggregators: every device counted once, the very sums its coins give, and every fault told.
+
+Each test starts its own processes on free ports; sums are released without noise, so that they can be compared exactly.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from fleetcount_client.answering import draw_two_round, truth_of
+from fleetcount_client.backoff import uniform_seconds
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.ids import SessionId
+from fleetcount_simulator import faults
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Attacker, Faults, Mechanism
+from fleetcount_simulator.network.clients import COINS
+from fleetcount_simulator.network.engine import NetworkEngine, engine
+from fleetcount_simulator.network.fleet import coins_of
+from fleetcount_simulator.network.parties import find_mosquitto
+from fleetcount_simulator.network.question import reading_of
+from fleetcount_simulator.network.run import Asked
+from numpy.typing import NDArray
+
+from tests.simulator.network_cases import People, case_of
+
+# A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
+pytestmark = pytest.mark.timeout(400)
+SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
+
+
+def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:
+    """Take from a device's coins what it draws before it answers: its moment, and a secret for each session."""
+    uniform_seconds(source, 1.0)
+    for _ in range(parties):
+        source.random_bytes(32)
+    return source
+
+
+def expected_sums(asked: Asked, coin_seed: int, truths: NDArray[np.integer]) -> list[int]:
+    """Return round two minus round one of cells 1..V, by the client's own answering rules on the same coins."""
+    task, sums = asked.task, np.zeros(asked.task.values + 1, dtype=np.int64)
+    for number, value in enumerate(truths):
+        source = drawn_before_the_answer(coins_of(coin_seed, COINS, number), len(task.aggregators))
+        truth = truth_of(task, reading_of(task.domain, int(value)))
+        coins = draw_two_round(task, truth, (SessionId(bytes(16)),) * len(task.aggregators), source)
+        sums[coins.round_two] += 1
+        sums[coins.round_one] -= 1
+    return [int(number) for number in sums[1:]]
+
+
+def coin_seed_of(seed: np.random.SeedSequence, run: int) -> int:
+    """Return the coins' seed of a run, by the contract of `Engine.run`."""
+    own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, run))
+    return int.from_bytes(own.spawn(2)[0].generate_state(4).tobytes(), "big")
+
+
+def raw(asked: Asked) -> list[int]:
+    assert asked.record is not None
+    return [cell.raw for cell in asked.record.cells]
+
+
+@pytest.mark.parametrize(("transport", "parties"), [("both", 2), pytest.param("grpc", 3, marks=pytest.mark.slow)])
+def test_the_sums_are_those_of_the_clients_answering_rules_on_the_same_coins(transport: str, parties: int) -> None:
+    case = case_of(aggregators=parties)
+
+    asked = engine(transport=transport).ask(case, 0, [0, 1], SEED)
+
+    for run, one in enumerate(asked):
+        assert one.account.counted.tolist() == [10, 10, 10, 10]
+        assert raw(one) == expected_sums(one, coin_seed_of(SEED, run), case.population.truths(0, 0, 40))
+    assert raw(asked[0]) != raw(asked[1])
+
+
+@pytest.mark.slow
+def test_an_outcome_holds_every_device_and_the_noised_sums_differ_from_run_to_run_by_the_noise_alone() -> None:
+    noised = Mechanism(name="m", kind="sampling", sampling_rate=Fraction(2, 5), noise_epsilon=Fraction(1, 50))
+    stages: list[str] = []
+    case = case_of(30, 2, noised)
+
+    first = engine(transport="grpc", progress=lambda stage, done, total: stages.append(stage)).run(case, 0, [3], SEED)
+    exact = engine(transport="grpc").run(case_of(30, 2), 0, [3], SEED)
+
+    assert first.released.tolist() == exact.released.tolist() == [True]
+    assert first.counted.tolist() == exact.counted.tolist() == [[10, 10, 10]]
+    assert {name: int(tally[0]) for name, tally in first.tallies.items() if name != "seconds"} == dict.fromkeys(
+        faults.TALLIES, 0
+    )
+    # Two noises of deviation above 70 each are both 0 once in 20,000 times, and in both cells never.
+    assert first.outputs.tolist() != exact.outputs.tolist()
+    assert {"starting", "round one", "release"} <= set(stages)
+
+
+@pytest.mark.slow
+def test_every_fault_befalls_its_devices_and_changes_nothing_else() -> None:
+    share = Fraction(1, 8)
+    case = case_of(
+        120, 3, faults=Faults(loss=share, drop_out=share, late=share, duplicates=Fraction(1, 2), reorder=True)
+    )
+
+    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+
+    tallies = asked.account.tallies
+    assert (
+        int(asked.account.counted.sum())
+        + sum(tallies[name] for name in ("lost", "half_pairs", "late", "absent", "refused"))
+        == 120
+    )
+    # Each is binomial around 15 or 60: outside of these once in 10^7 runs, and the seed is fixed.
+    assert all(1 <= tallies[name] <= 40 for name in ("lost", "half_pairs", "late"))
+    assert 20 <= tallies["resent"] <= 90
+    assert tallies["counted_twice"] == asked.account.missing == 0
+
+
+@pytest.mark.slow
+def test_devices_that_are_off_are_absent_and_those_switched_off_leave_half_a_pair() -> None:
+    people = People(30, 2, off={1: (0, 1, 2), 2: (2, 3, 4, 5)})
+    case = case_of(population=people, faults=Faults(ignition=True))
+
+    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+
+    assert (asked.account.tallies["absent"], asked.account.tallies["half_pairs"]) == (3, 3)
+    assert int(asked.account.counted.sum()) == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "outage",
+    [
+        ((1, "collecting", Fraction(6)),),
+        ((0, "intake.after_commit", Fraction(3)),),
+        ((0, "leader.after_seal", Fraction(3)), (1, "helper.after_sign_store", Fraction(3))),
+    ],
+)
+def test_an_aggregator_that_is_killed_and_comes_back_loses_and_doubles_nobody(
+    outage: tuple[tuple[int, str, Fraction], ...],
+) -> None:
+    case = case_of(40, 3, faults=Faults(outage=outage))
+
+    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+
+    assert asked.account.counted.tolist() == [10, 10, 10, 10]
+    assert asked.account.tallies["counted_twice"] == 0
+    assert raw(asked) == expected_sums(asked, coin_seed_of(SEED, 0), case.population.truths(0, 0, 40))
+
+
+@pytest.mark.slow
+def test_a_message_that_was_stored_and_never_receipted_is_told_from_one_that_was_lost() -> None:
+    """The aggregator dies between commit and answer and is away until the window has closed: nobody can send again."""
+    case = case_of(60, 3, faults=Faults(outage=((1, "intake.after_commit", Fraction(40)),)))
+
+    # Raises when the receipts, those asked for afterwards included, do not explain the agreed set.
+    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+
+    assert asked.record is not None
+    counted, halves = int(asked.account.counted.sum()), asked.account.tallies["half_pairs"]
+    assert counted + halves == 60
+    # About half have sent before the middle of the window, three eighths only afterwards.
+    assert 15 <= counted <= 55
+
+
+@pytest.mark.slow
+def test_an_aggregator_that_never_comes_back_leaves_no_release() -> None:
+    case = case_of(20, 2, faults=Faults(outage=((1, "agreeing", Fraction(0)),)))
+
+    outcome = engine(transport="grpc").run(case, 0, [0], SEED)
+
+    assert outcome.released.tolist() == [False]
+    assert outcome.counted.sum() == outcome.outputs.sum() == 0
+
+
+@pytest.mark.slow
+def test_devices_whose_clocks_are_wrong_are_late_or_counted_and_never_counted_twice() -> None:
+    case = case_of(60, 3, faults=Faults(clock_skew_s=Fraction(60)))
+
+    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+
+    assert asked.account.tallies["late"] > 0
+    assert 10 < int(asked.account.counted.sum()) < 60
+    assert asked.account.tallies["counted_twice"] == 0
+
+
+@pytest.mark.slow
+def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    sums = []
+    for broker in ("mosquitto", "embedded"):
+        (asked,) = NetworkEngine(transport="mqtt", broker=broker).ask(case_of(), 0, [0], SEED)
+        assert asked.account.counted.tolist() == [10, 10, 10, 10]
+        sums.append(raw(asked))
+
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "values", "outputs"),
+    [
+        (Mechanism(name="k", kind="k-ary", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 4),
+        (Mechanism(name="v", kind="vector-mangat", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 3),
+        (Mechanism(name="d", kind="direct", noise_epsilon=Fraction(10)), 3, 3),
+        (Mechanism(name="o", kind="one-sided", noise_epsilon=Fraction(10), direction="up"), 3, 3),
+        (Mechanism(name="m", kind="mangat", epsilon_local=Fraction(1), noise_epsilon=Fraction(10)), 1, 2),
+    ],
+)
+@pytest.mark.slow
+def test_every_kind_of_question_on_the_wire_can_be_asked(mechanism: Mechanism, values: int, outputs: int) -> None:
+    case = case_of(24, values, mechanism)
+
+    outcome = engine(transport="grpc").run(case, 0, [0], SEED)
+
+    assert outcome.released.tolist() == [True]
+    assert outcome.counted.tolist() == [case.population.histogram(0).tolist()]
+    assert outcome.outputs.shape == (1, outputs)
+    # At e1 = 10 the noise of two aggregators is 0 but once in 5,000 draws, and never as large as 10.
+    if mechanism.kind in {"direct", "one-sided"}:
+        assert np.abs(outcome.outputs[0] - outcome.counted[0][1:]).max() < 10
+    if mechanism.kind == "k-ary":
+        assert abs(int(outcome.outputs[0].sum()) - 24) < 10
+
+
+def test_what_real_devices_cannot_be_asked_is_refused_before_anything_starts() -> None:
+    liar = Attacker(name="mallory", kind="liars", parameters=(("count", "3"),))
+    unary = Mechanism(name="u", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1))
+    for case, named in [
+        (case_of(faults=Faults(naive=True)), "faults.naive"),
+        (case_of(attackers=(liar,)), "'mallory' of kind 'liars'"),
+        (case_of(1), "1 devices"),
+        (case_of(values=5000), "5000 values"),
+        (case_of(aggregators=6), "aggregators.count is 6"),
+        (case_of(mechanism=unary), "not on the wire"),
+        (case_of(mechanism=Mechanism(name="d", kind="direct")), "no noise_epsilon"),
+        (case_of(mechanism=Mechanism(name="s", kind="sampling")), "sampling_rate is missing"),
+        (case_of(faults=Faults(outage=((0, "lunch", Fraction(1)),))), "'lunch'"),
+    ]:
+        with pytest.raises(ScenarioError, match=named):
+            engine().run(case, 0, [0], SEED)
+    with pytest.raises(ScenarioError, match="transport is 'pigeon'"):
+        engine(transport="pigeon")
+    with pytest.raises(ScenarioError, match="broker is 'hive'"):
+        engine(broker="hive")

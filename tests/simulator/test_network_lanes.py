@@ -1,0 +1,101 @@
+"""Devices that share a connection: their messages travel together, and each gets its own answer or its own failure."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fleetcount_client import Unreachable
+from fleetcount_protocol.errors import DecodeError, PeerError
+from fleetcount_simulator.network import lanes as network_lanes
+from fleetcount_simulator.network.lanes import Lane
+
+
+class Far:
+    """The other end of a lane: notes what arrived together, answers after `hold` is set."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.batches: list[list[int]] = []
+        self.failure = failure
+        self.hold = asyncio.Event()
+        self.hold.set()
+
+    async def send(self, batch: list[int]) -> Sequence[str]:
+        self.batches.append(batch)
+        await self.hold.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [f"answer {item}" for item in batch]
+
+
+async def test_what_waits_travels_together_and_every_device_gets_its_own_answer() -> None:
+    far = Far()
+    lane = Lane(far.send, 100)
+
+    answers = await asyncio.gather(*(lane.put(item) for item in range(40)))
+
+    assert answers == [f"answer {item}" for item in range(40)]
+    assert sorted(item for batch in far.batches for item in batch) == list(range(40))
+    assert len(far.batches) <= 2
+
+
+async def test_no_batch_is_larger_than_allowed_and_two_are_under_way_at_once() -> None:
+    far = Far()
+    far.hold.clear()
+    lane = Lane(far.send, 10)
+    waiting = [asyncio.create_task(lane.put(item)) for item in range(35)]
+    async with asyncio.timeout(10):
+        while len(far.batches) < 2:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    under_way = len(far.batches)
+    far.hold.set()
+
+    assert await asyncio.gather(*waiting) == [f"answer {item}" for item in range(35)]
+    assert under_way == 2
+    assert max(map(len, far.batches)) == 10
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(Unreachable("gone"), Unreachable), (DecodeError("nonsense"), PeerError)]
+)
+async def test_a_batch_that_fails_fails_for_each_of_its_devices_and_the_next_one_travels(
+    failure: Exception, kind: type[Exception]
+) -> None:
+    far = Far(failure)
+    lane = Lane(far.send, 100)
+
+    errors = await asyncio.gather(*(lane.put(item) for item in range(5)), return_exceptions=True)
+    far.failure = None
+
+    assert all(isinstance(error, kind) for error in errors)
+    assert len({id(error) for error in errors}) == 5
+    assert await lane.put(7) == "answer 7"
+
+
+async def test_a_device_that_is_switched_off_while_it_waits_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_lanes, "_GATHER_S", 0.2)
+    far = Far()
+    lane = Lane(far.send, 100)
+    gone = asyncio.create_task(lane.put(1))
+    stays = asyncio.create_task(lane.put(2))
+    await asyncio.sleep(0.02)
+    gone.cancel()
+
+    assert await stays == "answer 2"
+    assert far.batches == [[2]]
+
+
+async def test_closing_tells_everybody_who_waits() -> None:
+    far = Far()
+    far.hold.clear()
+    lane = Lane(far.send, 1)
+    waiting: list[asyncio.Task[Any]] = [asyncio.create_task(lane.put(item)) for item in range(4)]
+    async with asyncio.timeout(10):
+        while len(far.batches) < 2:
+            await asyncio.sleep(0.01)
+
+    await lane.close()
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(error) for error in errors] == [Unreachable] * 4
