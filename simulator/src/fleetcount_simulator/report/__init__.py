@@ -1,0 +1,46 @@
+"""The report of a study: report.html and figures/*.svg and *.png, from the tables in its output directory.
+
+Reads what `fleetcount simulate` has written and changes none of it. Every file appears whole or not at all.
+"""
+
+from pathlib import Path
+
+from fleetcount_protocol.errors import MachineError
+
+from fleetcount_simulator.report.figures import FIGURES, Missing, figure
+from fleetcount_simulator.report.page import page
+from fleetcount_simulator.report.png import chart_png
+from fleetcount_simulator.report.study import Tables, read_study
+from fleetcount_simulator.report.svg import chart_file
+from fleetcount_simulator.study.directory import StudyDirectory
+
+__all__ = ["write"]
+
+
+def write(directory: Path) -> Path:
+    """Write the report of the study in a directory, finished or not, and return the path of report.html.
+
+    Figures of an earlier report that have no data any more are removed.
+
+    Raises:
+        ScenarioError: the directory holds no study, or its tables cannot be read.
+        MachineError: the disk does not take it.
+    """
+    target = StudyDirectory(directory)
+    with Tables(directory) as tables:
+        study = read_study(directory, tables)
+        made = [figure(name, study, tables) for name in FIGURES]
+    try:
+        (directory / "figures").mkdir(exist_ok=True)
+        for one in made:
+            if isinstance(one, Missing):
+                for kind in ("svg", "png"):
+                    (directory / "figures" / f"{one.name}.{kind}").unlink(missing_ok=True)
+    except OSError as error:
+        raise MachineError(f"figures cannot be written: {error.strerror or error}") from error
+    for one in made:
+        if not isinstance(one, Missing):
+            target.write(Path("figures") / f"{one.name}.svg", chart_file(one))
+            target.write(Path("figures") / f"{one.name}.png", chart_png(one))
+    target.write("report.html", page(study, made))
+    return directory / "report.html"

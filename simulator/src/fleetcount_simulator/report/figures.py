@@ -1,0 +1,415 @@
+"""The figures of a study: what each shows, how it is read, and why one is missing.
+
+Chooses and labels; measures come summed up from `study`, marks from `plots` and `maps`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleetcount_simulator.report.axes import SMALL_PX, Axis, axis_of, number
+from fleetcount_simulator.report.cell_figures import cell_chart
+from fleetcount_simulator.report.plots import (
+    LABEL_PX,
+    Curve,
+    Item,
+    Style,
+    key_panel,
+    line_panel,
+    rank_panel,
+    row_panel,
+    styles,
+)
+from fleetcount_simulator.report.scene import Chart, Panel
+from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Measure, Study, Tables
+from fleetcount_simulator.report.views import (
+    MOST_PANELS,
+    Dimension,
+    Series,
+    View,
+    arranged,
+    epsilon_dimension,
+    main_dimension,
+    row_names,
+    varying,
+)
+
+__all__ = ["FIGURES", "Missing", "case_styles", "coverage_band", "figure"]
+
+MOST_ROWS: Final = 30
+MOST_ATTACKER_ROWS: Final = 40
+
+FIGURES: Final = ("error", "coverage", "epsilon", "map", "attackers", "shift", "bias", "epochs")
+"""Names of all figures, in the order of the page; also the names of their files."""
+
+_NO_CELLS: Final = "the table of cells was left out (metrics.keep_cells = false), or no first run was released"
+_GUESSES: Final = ("guess_rate", "exposure")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a figure is not there."""
+
+    name: str
+    reason: str
+
+
+def figure(name: str, study: Study, tables: Tables) -> Chart | Missing:
+    """Return one of `FIGURES`, or why it would be empty."""
+    if not any(case.released for case in study.cases):
+        return Missing(name, "nothing was released")
+    if name == "map":
+        return cell_chart(study, tables) or Missing(name, _NO_CELLS)
+    makers: dict[str, Callable[[Study], Chart | str]] = {
+        "error": _error,
+        "coverage": _coverage,
+        "epsilon": _epsilon,
+        "attackers": _attackers,
+        "shift": _shift,
+        "bias": _bias,
+        "epochs": _epochs,
+    }
+    made = makers[name](study)
+    return Missing(name, made) if isinstance(made, str) else made
+
+
+def coverage_band(level: float) -> tuple[float, float]:
+    """Return where the measured coverage should lie: 94 to 97 % for 95 %, misses in the same proportion otherwise."""
+    missed = 1 - level
+    return 1 - 1.2 * missed, 1 - 0.6 * missed
+
+
+def case_styles(study: Study) -> dict[str, Style]:
+    """Return the style of every mechanism, the same in all figures where cases stand alone."""
+    names = list(dict.fromkeys(case.mechanism for case in study.cases))
+    return dict(zip(names, styles(len(names)), strict=True))
+
+
+# Lines along an axis.
+
+
+def _error(study: Study) -> Chart | str:
+    x = main_dimension(study)
+    caption = (
+        "How far a typical count is off: root mean square error in devices of a cell, against the devices counted. "
+        "Upright lines are 95 % intervals over the runs; where there is none, one run cannot tell. "
+    )
+    if x is None:
+        return _error_rows(study, caption)
+    label = "error in devices of a cell"
+    panels, view = _lines_of(study, x, label, lambda case: case.error, log=True)
+    return Chart(
+        name="error",
+        title=f"Error against {_lower(x.label)}",
+        caption=caption + _beyond(view) + "It does not show what drop-outs add against the whole fleet.",
+        panels=panels,
+        key=_key(view),
+    )
+
+
+def _error_rows(study: Study, caption: str) -> Chart | str:
+    if len(study.cases) < 2:
+        return "there is one case, and its error is among the three numbers above"
+    shown = study.cases[:MOST_ROWS]
+    names, reading = _case_names(study)
+    items = [_item(study, case, case.error, names) for case in shown]
+    x = axis_of(_ends(items), "error in devices of a cell", log=True, zero=True)
+    more = f"The first {MOST_ROWS} of {len(study.cases)} cases. " if len(study.cases) > MOST_ROWS else ""
+    return Chart(
+        name="error",
+        title="Error by case",
+        caption=caption + more + reading + "Smaller is better.",
+        panels=[row_panel(items, x, alt=f"Error of {len(items)} cases, from {_range(items)} devices")],
+        key=_mechanism_key(study),
+    )
+
+
+def _epsilon(study: Study) -> Chart | str:
+    x = epsilon_dimension(study)
+    if x is None:
+        return "epsilon is the same in all cases, or not finite"
+    panels, view = _lines_of(study, x, "error in devices of a cell", lambda case: case.error, log=True)
+    if not any(len({x.of(case) for case in line.cases}) > 1 for _, series in view.panels for line in series):
+        return "no mechanism was run with more than one epsilon"
+    return Chart(
+        name="epsilon",
+        title="Error against epsilon: what privacy costs",
+        caption="To the left more privacy, upwards more error. Epsilon is what one release may tell everybody about a "
+        f"device; 95 % intervals over the runs. {_beyond(view)}"
+        "It does not show what colluding aggregators see: read the privacy statement.",
+        panels=panels,
+        key=_key(view),
+    )
+
+
+def _bias(study: Study) -> Chart | str:
+    faults = [dimension for dimension in varying(study) if dimension.key.startswith("faults.")]
+    along = next((dimension for dimension in faults if dimension.numeric), None)
+    if along is None:
+        return "no share of faults was swept (a list for drop_out, loss or late makes this figure)"
+    caption = (
+        "Mean error in devices of a cell; 0 is unbiased, below 0 is counted too low. Left out of the agreed set is not "
+        "an error against the devices counted, but it is one against the whole fleet. 95 % intervals over the runs. "
+    )
+    panels, view = _lines_of(
+        study, along, "bias in devices, of devices counted", lambda case: case.bias, zero=True, most=4
+    )
+    fleet, _ = _lines_of(
+        study, along, "bias in devices, of the whole fleet", lambda case: case.bias_fleet, zero=True, most=4
+    )
+    return Chart(
+        name="bias",
+        title=f"Bias against {_lower(along.label)}",
+        caption=caption + _beyond(view) + "It does not show how much single releases scatter.",
+        panels=[*panels, *fleet],
+        key=_key(view),
+    )
+
+
+def _epochs(study: Study) -> Chart | str:
+    if not study.epochs:
+        return "every question was asked once"
+    shown = [case for case in study.cases if case.index in study.epochs][:7]
+    made = styles(len(shown))
+    curves: list[Curve] = []
+    counted: list[Curve] = []
+    for case, style in zip(shown, made, strict=True):
+        rows = study.epochs[case.index]
+        x = [float(row["epoch"]) for row in rows]
+        names = [f"{case.name}, epoch {row['epoch']}" for row in rows]
+        errors: list[Measure] = [row.get("error", Measure(math.nan)) for row in rows]
+        curves.append(Curve(x=x, y=errors, names=names, style=style))
+        people = [Measure(row["participants"]) for row in rows]
+        counted.append(Curve(x=x, y=people, names=names, style=style))
+    x_axis = axis_of([place for curve in curves for place in curve.x], "epoch", whole=True)
+    panels = [
+        _curve_panel(curves, x_axis, "error in devices of a cell", "", zero=True),
+        _curve_panel(counted, x_axis, "devices counted", "", zero=True),
+    ]
+    more = f"The first {len(shown)} of {len(study.cases)} cases. " if len(study.cases) > len(shown) else ""
+    return Chart(
+        name="epochs",
+        title="The same question again and again",
+        caption="Error of each epoch's release, and how many devices were in the agreed set; 95 % intervals over the "
+        f"runs. {more}It does not show what somebody learns who reads all releases: that is in the statement.",
+        panels=panels,
+        key=key_panel([(case.name, style) for case, style in zip(shown, made, strict=True)])
+        if len(shown) > 1
+        else None,
+    )
+
+
+def _lines_of(
+    study: Study,
+    x: Dimension,
+    label: str,
+    measure: Callable[[CaseResult], Measure],
+    *,
+    log: bool = False,
+    zero: bool = False,
+    most: int = MOST_PANELS,
+) -> tuple[list[Panel], View]:
+    """Return panels that share their axes, so that they can be compared."""
+    view = arranged(study, x, most)
+    style = dict(zip(view.labels, _line_styles(view), strict=True))
+    cases = [case for _, series in view.panels for line in series for case in line.cases]
+    x_axis = axis_of([_at(x, case) for case in cases], x.label, log=True)
+    values = [end for case in cases for end in _reach(measure(case)) if not log or end > 0]
+    y_axis = axis_of(values, label, log=log, zero=zero)
+    panels: list[Panel] = []
+    for title, series in view.panels:
+        curves = [
+            Curve(
+                x=[_at(x, case) for case in line.cases],
+                y=[measure(case) for case in line.cases],
+                names=[case.name for case in line.cases],
+                style=style.get(line.label, Style("s0")),
+            )
+            for line in series
+        ]
+        panels.append(
+            line_panel(curves, x_axis, y_axis, title=title, alt=_told(title, label, x, series, measure), zero_line=zero)
+        )
+    return panels, view
+
+
+def _curve_panel(curves: Sequence[Curve], x: Axis, label: str, title: str, *, zero: bool) -> Panel:
+    values = [end for curve in curves for measure in curve.y for end in _reach(measure)]
+    y = axis_of(values, label, zero=zero)
+    alt = (
+        f"{label} by {x.label}, from {number(min(values, default=math.nan))} to {number(max(values, default=math.nan))}"
+    )
+    return line_panel(curves, x, y, title=title, alt=alt)
+
+
+def _line_styles(view: View) -> list[Style]:
+    return styles(len(view.labels), ordered=view.lines is not None and view.lines.numeric)
+
+
+def _told(
+    title: str, label: str, x: Dimension, series: Sequence[Series], measure: Callable[[CaseResult], Measure]
+) -> str:
+    """Return what a panel shows for someone who cannot see it: where every line starts and ends."""
+    said: list[str] = []
+    for line in series[:8]:
+        first, last = line.cases[0], line.cases[-1]
+        name = f"{line.label}: " if line.label else ""
+        said.append(
+            f"{name}{number(measure(first).value)} at {number(_at(x, first))}, "
+            f"{number(measure(last).value)} at {number(_at(x, last))}"
+        )
+    return f"{title + ': ' if title else ''}{label} against {x.label}. {'; '.join(said)}."
+
+
+def _at(x: Dimension, case: CaseResult) -> float:
+    value = x.of(case)
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _reach(measure: Measure) -> list[float]:
+    return [end for end in (measure.value, measure.low, measure.high) if math.isfinite(end)]
+
+
+def _lower(label: str) -> str:
+    return label[:1].lower() + label[1:]
+
+
+def _beyond(view: View) -> str:
+    return f"{view.left_out} more panels would follow: see the tables. " if view.left_out else ""
+
+
+def _key(view: View) -> Panel | None:
+    return key_panel(list(zip(view.labels, _line_styles(view), strict=True))) if view.labels else None
+
+
+# One row or one place a case.
+
+
+def _coverage(study: Study) -> Chart | str:
+    if not any(case.judged for case in study.cases):
+        return f"fewer than {LEAST_INTERVALS} intervals a case do not show how often they hold the truth"
+    levels = {case.level for case in study.cases}
+    band = coverage_band(max(levels)) if len(levels) == 1 else None
+    line = max(levels) if len(levels) == 1 else None
+    names, reading = _case_names(study)
+    items = [_item(study, case, case.coverage, names) for case in study.cases]
+    told = sum(1 for case in study.cases if band and case.coverage.known and band[0] <= case.coverage.value <= band[1])
+    alt = f"Coverage of {len(items)} cases; {told} of them are inside the band"
+    if len(items) > MOST_ROWS:
+        panel = rank_panel(items, "intervals that hold the truth", alt=alt, band=band, line=line)
+    else:
+        x = axis_of([*_ends(items), *(band or ())], "intervals that hold the truth", as_percent=True)
+        panel = row_panel(items, x, alt=alt, band=band, line=line, share=True)
+    return Chart(
+        name="coverage",
+        title="Coverage: how often an interval holds the truth",
+        caption="Each dot is a case, with a 95 % binomial interval over its releases and cells (wider where the cells "
+        "of a release go wrong together). Dots should lie in the green band around the line, the level asked for; "
+        "to the right of it, or above it, intervals are wider than needed, which is safe. "
+        f"{reading}Against the devices counted: it does not show what drop-outs do.",
+        panels=[panel],
+        key=_mechanism_key(study),
+    )
+
+
+def _case_names(study: Study) -> tuple[dict[int, str], str]:
+    return row_names(study, LABEL_PX, SMALL_PX)
+
+
+def _item(study: Study, case: CaseResult, measure: Measure, names: Mapping[int, str]) -> Item:
+    return Item(label=names[case.index], measure=measure, style=case_styles(study)[case.mechanism])
+
+
+def _mechanism_key(study: Study) -> Panel | None:
+    made = list(case_styles(study).items())
+    return key_panel(made) if len(made) > 1 else None
+
+
+def _ends(items: Sequence[Item]) -> list[float]:
+    return [end for item in items for end in _reach(item.measure)]
+
+
+def _range(items: Sequence[Item]) -> str:
+    values = [item.measure.value for item in items if item.measure.known]
+    return f"{number(min(values))} to {number(max(values))}"
+
+
+# Attackers.
+
+
+def _attackers(study: Study) -> Chart | str:
+    rows = [
+        row
+        for row in study.attackers
+        if str(row["measure"]).startswith(_GUESSES) and row.get("bound") is not None and row.get("measured") is not None
+    ]
+    if not rows:
+        return "no attacker guesses in this scenario" if study.attackers else "the scenario has no attackers"
+    worst = sorted(rows, key=lambda row: row["bound"] - row["measured"])[:MOST_ATTACKER_ROWS]
+    shown = [row for row in rows if any(row is one for one in worst)]
+    names, reading = row_names(study, LABEL_PX / 2, SMALL_PX)
+    items = [
+        Item(
+            label=_attacker_label(row, names if len(study.cases) > 1 else {}),
+            measure=_measured(row),
+            style=Style("bad" if row.get("within") is False else "s0"),
+            others=((float(row["bound"]), Style("s1", 2)),),
+        )
+        for row in shown
+    ]
+    more = f"The {len(shown)} closest to their bound of {len(rows)}. " if len(rows) > len(shown) else ""
+    x = axis_of([0, 1, *_ends(items)], "right guesses", as_percent=True)
+    return Chart(
+        name="attackers",
+        title="Attackers: right guesses against the promise",
+        caption="Blue dot: how often the attacker guessed right, with its 95 % interval; orange diamond: the most that "
+        f"is promised. A dot right of its diamond breaks the promise and is red. {more}{reading}"
+        "It shows the attackers of this scenario, not the best ones that could be: the diamond holds for all of them.",
+        panels=[row_panel(items, x, alt=f"Guess rates of {len(items)} attacks against their bounds", share=True)],
+        key=key_panel([("measured", Style("s0")), ("promised at most", Style("s1", 2))]),
+    )
+
+
+def _shift(study: Study) -> Chart | str:
+    rows = [row for row in study.attackers if row["measure"] == "shift" and row.get("measured") is not None]
+    rows = [row for row in rows if (row.get("bound") or 0) > 0]
+    if not rows:
+        return "no lying devices in this scenario" if study.attackers else "the scenario has no attackers"
+    if len({row["bound"] for row in rows}) < 2:
+        return "one number of lying devices: see the table of attackers"
+    names = {case.index: case.name for case in study.cases}
+    x = [float(row["bound"]) for row in rows]
+    y = [_measured(row) for row in rows]
+    curve = Curve(x=x, y=y, names=[_attacker_label(row, names) for row in rows], style=Style("s0"))
+    ends = [end for measure in y for end in _reach(measure)]
+    x_axis = axis_of(x, "shift that m lies can cause, m/p", log=True)
+    floor = min(x) / 3
+    y_axis = axis_of([max(end, floor) for end in [*ends, *x]], "shift measured, devices", log=True)
+    span = sorted({min(x), max(x)})
+    promised = Curve(x=span, y=[Measure(value) for value in span], names=["promised"] * len(span), style=Style("s1", 2))
+    alt = f"Shift of {len(rows)} attacks, from {number(min(m.value for m in y))} to {number(max(m.value for m in y))}"
+    return Chart(
+        name="shift",
+        title="What lying devices can do",
+        caption="Each lie weighs 1/p devices, p the sampling rate: dots should lie on the orange line. 95 % intervals "
+        "over the runs; what reaches below the axis is cut. It does not show whether the lie is noticed: see the alarm "
+        "in the table of attackers.",
+        panels=[line_panel([promised, curve], x_axis, y_axis, title="", alt=alt)],
+        key=key_panel([("measured", Style("s0")), ("m/p", Style("s1", 2))]),
+    )
+
+
+def _measured(row: Mapping[str, Any]) -> Measure:
+
+    def end(name: str) -> float:
+        value = row.get(name)
+        return float(value) if isinstance(value, (int, float)) else math.nan
+
+    return Measure(end("measured"), end("low"), end("high"))
+
+
+def _attacker_label(row: Mapping[str, Any], names: Mapping[int, str]) -> str:
+    case = names.get(int(row["case"]), "")
+    what = str(row["measure"]).removeprefix("guess_rate").replace("_", " ").strip()
+    return " · ".join(part for part in (str(row["attacker"]), what, case) if part)

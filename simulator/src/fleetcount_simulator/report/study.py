@@ -1,0 +1,323 @@
+"""What a report is made from: the record and the tables of a study, read with DuckDB and summed up by case.
+
+Reads only; error bars are computed here, once, and nowhere else. Releases stay in DuckDB (there may be two million):
+only sums by case and by epoch come out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import duckdb
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.study.directory import StudyDirectory
+
+__all__ = ["CaseResult", "Measure", "Study", "Tables", "read_study", "share_measure"]
+
+Z95: Final = 1.959963984540054
+LEAST_INTERVALS: Final = 40
+_NEEDED: Final = ("cases", "releases", "cells", "attackers", "statement")
+
+_BY_CASE: Final = """
+    SELECT "case", {extra} count(*) AS asked, count(*) FILTER (WHERE released) AS released, max(cells) AS cells,
+      avg(participants) AS participants, max(max_abs_error) FILTER (WHERE released) AS worst,
+      avg(mean_width) FILTER (WHERE released) AS width,
+      avg(rmse * rmse) FILTER (WHERE released) AS square, stddev_samp(rmse * rmse) FILTER (WHERE released) AS square_sd,
+      avg(rmse_fleet * rmse_fleet) FILTER (WHERE released) AS square_fleet,
+      stddev_samp(rmse_fleet * rmse_fleet) FILTER (WHERE released) AS square_fleet_sd,
+      {means}
+    FROM {releases} GROUP BY "case" {group} ORDER BY "case" {group}
+"""
+_MEANS: Final = ("bias", "bias_fleet", "coverage", "coverage_fleet")
+_SCORES: Final = frozenset(
+    {"case", "run", "epoch", "released", "cells", "participants", "mean_abs_error", "max_abs_error", "mean_width"}
+    | {"rmse", "rmse_fleet", *_MEANS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number with its 95 % interval; the interval is nan where it is not known (one release)."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a number at all."""
+        return math.isfinite(self.value)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval too."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+NOTHING: Final = Measure(math.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """A case and what came out. Errors, biases and widths in devices of a cell; epsilons None where none is finite.
+
+    `error`, `bias`, `coverage` are against the devices counted, `_fleet` against everybody. `mean_truth` is the mean
+    count of a cell, nan without the cells table. `tallies` are sums over all releases.
+    """
+
+    index: int
+    name: str
+    mechanism: str
+    kind: str
+    question: str
+    devices: int
+    values: int
+    aggregators: int
+    level: float
+    point: Mapping[str, float | str | None]
+    places: int | None = None
+    asked: int = 0
+    released: int = 0
+    error: Measure = NOTHING
+    error_fleet: Measure = NOTHING
+    bias: Measure = NOTHING
+    bias_fleet: Measure = NOTHING
+    coverage: Measure = NOTHING
+    coverage_fleet: Measure = NOTHING
+    width: float = math.nan
+    worst: float = math.nan
+    participants: float = math.nan
+    mean_truth: float = math.nan
+    epsilon: float | None = None
+    total_epsilon: float | None = None
+    answered: int = 1
+    tallies: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are enough intervals to see how often they hold the truth."""
+        return self.released * self.values >= LEAST_INTERVALS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Study:
+    """Everything a report says: the record, the axes that were swept, cases, epochs, statements and attackers."""
+
+    record: Mapping[str, Any]
+    axes: tuple[str, ...]
+    cases: tuple[CaseResult, ...]
+    epochs: Mapping[int, Sequence[Mapping[str, Any]]] = field(repr=False)
+    statements: Sequence[Mapping[str, Any]] = field(repr=False)
+    attackers: Sequence[Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the study has finished."""
+        return self.record.get("status") == "complete"
+
+
+class Tables:
+    """The tables of one study directory, asked in SQL; a name in braces is a table: `SELECT * FROM {cells}`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._database = duckdb.connect(config={"threads": 1})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def has(self, name: str) -> bool:
+        """Return whether a table is there."""
+        return (self._directory / f"{name}.parquet").is_file()
+
+    def rows(self, query: str, values: Sequence[object] = (), **parts: str) -> list[dict[str, Any]]:
+        """Return the rows of a query as dictionaries; `values` stand for its question marks, `parts` for its pieces.
+
+        Raises:
+            ScenarioError: a table cannot be read or lacks a column.
+        """
+        sources = {name: self._source(name) for name in (*_NEEDED, "places")}
+        try:
+            found = self._database.execute(query.format(**sources, **parts), list(values))
+            names = [str(column[0]) for column in found.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        except duckdb.Error as error:
+            first = str(error).splitlines()[0]
+            raise ScenarioError(f"output {self._directory}: its tables cannot be read: {first}") from error
+
+    def _source(self, name: str) -> str:
+        path = str(self._directory / f"{name}.parquet").replace("'", "''")
+        return f"read_parquet('{path}')"
+
+
+def read_study(directory: Path, tables: Tables) -> Study:
+    """Return the study in a directory; one that has no tables yet has no cases.
+
+    Raises:
+        ScenarioError: the directory holds no study, or its tables cannot be read.
+    """
+    record = StudyDirectory(directory).record()
+    if record is None:
+        raise ScenarioError(f"output {directory} holds no study (run.json is missing)")
+    axes = tuple(str(axis) for axis in record.get("axes", ()))
+    if not all(tables.has(name) for name in _NEEDED):
+        return Study(record=record, axes=axes, cases=(), epochs={}, statements=(), attackers=())
+    statements = tables.rows('SELECT * FROM {statement} ORDER BY "case"')
+    return Study(
+        record=record,
+        axes=axes,
+        cases=_cases(tables, axes, statements),
+        epochs=_epochs(tables),
+        statements=statements,
+        attackers=tables.rows('SELECT * FROM {attackers} ORDER BY "case"'),
+    )
+
+
+def _cases(tables: Tables, axes: Sequence[str], statements: Sequence[Mapping[str, Any]]) -> tuple[CaseResult, ...]:
+    sums = {row["case"]: row for row in _sums(tables)}
+    tallies = {row["case"]: row for row in _tallies(tables)}
+    truths = (
+        tables.rows('SELECT "case", avg(truth) AS truth FROM {cells} GROUP BY "case"') if _has_cells(tables) else []
+    )
+    mean_truths = {row["case"]: float(row["truth"]) for row in truths}
+    public: dict[int, Mapping[str, Any]] = {}
+    for statement in statements:
+        public.setdefault(statement["case"], statement)
+    found: list[CaseResult] = []
+    cases = tables.rows('SELECT * FROM {cases} ORDER BY "case"')
+    mechanisms = {row["mechanism"] for row in cases}
+    for row in cases:
+        index = int(row["case"])
+        said = public.get(index, {})
+        found.append(
+            CaseResult(
+                **_identity(row, axes, alone=len(mechanisms) == 1),
+                **_scores(sums.get(index)),
+                mean_truth=mean_truths.get(index, math.nan),
+                epsilon=said.get("epsilon"),
+                total_epsilon=said.get("total_epsilon"),
+                answered=int(said.get("releases", 1)),
+                tallies={
+                    name: int(count) for name, count in tallies.get(index, {}).items() if name != "case" and count
+                },
+            )
+        )
+    return tuple(found)
+
+
+def _identity(row: Mapping[str, Any], axes: Sequence[str], *, alone: bool) -> dict[str, Any]:
+    """Return who a case is; where all have one mechanism (`alone`), its name says nothing and is left out."""
+    whole = {name: int(row[name]) for name in ("devices", "values", "aggregators")}
+    texts = {name: str(row[name]) for name in ("name", "mechanism", "kind", "question")}
+    if alone:
+        texts["name"] = texts["name"].removeprefix(texts["mechanism"]).strip() or texts["name"]
+    point = {axis: _finite(row.get(axis)) for axis in axes}
+    places = row.get("places")
+    return (
+        whole
+        | texts
+        | {
+            "index": int(row["case"]),
+            "level": float(row["level"]),
+            "point": point,
+            "places": None if places is None else int(places),
+        }
+    )
+
+
+def _finite(value: Any) -> float | str | None:
+    """Return an axis' value; an axis of numbers has nan where a case does not have it."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _has_cells(tables: Tables) -> bool:
+    return bool(tables.rows("SELECT 1 FROM {cells} LIMIT 1"))
+
+
+def _sums(tables: Tables, *, by_epoch: bool = False) -> list[dict[str, Any]]:
+    means = ", ".join(
+        f"avg({name}) FILTER (WHERE released) AS {name}, stddev_samp({name}) FILTER (WHERE released) AS {name}_sd"
+        for name in _MEANS
+    )
+    extra, group = ("epoch,", ", epoch") if by_epoch else ("", "")
+    return tables.rows(_BY_CASE, means=means, extra=extra, group=group)
+
+
+def _tallies(tables: Tables) -> list[dict[str, Any]]:
+    names = [row["column_name"] for row in tables.rows("DESCRIBE SELECT * FROM {releases}")]
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names if name not in _SCORES]
+    sums = "".join(f", sum({name}) AS {name}" for name in quoted)
+    return tables.rows('SELECT "case" {sums} FROM {releases} GROUP BY "case"', sums=sums)
+
+
+def _epochs(tables: Tables) -> dict[int, list[dict[str, Any]]]:
+    """Return the sums of every epoch, by case; empty where every question is asked once."""
+    if not tables.rows("SELECT 1 FROM {releases} WHERE epoch > 0 LIMIT 1"):
+        return {}
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in _sums(tables, by_epoch=True):
+        found.setdefault(row["case"], []).append({"epoch": int(row["epoch"]), **_scores(row)})
+    return found
+
+
+def _scores(row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a case that its releases give."""
+    if row is None:
+        return {}
+    asked, released = int(row["asked"]), int(row["released"])
+    plain = {"asked": asked, "released": released, "participants": float(row["participants"])}
+    if released == 0:
+        return plain
+    return plain | {
+        "worst": float(row["worst"]),
+        "width": float(row["width"]),
+        "error": _root_measure(row["square"], row["square_sd"], released),
+        "error_fleet": _root_measure(row["square_fleet"], row["square_fleet_sd"], released),
+        "bias": _mean_measure(row["bias"], row["bias_sd"], released),
+        "bias_fleet": _mean_measure(row["bias_fleet"], row["bias_fleet_sd"], released),
+        "coverage": share_measure(row["coverage"], row["coverage_sd"], released, int(row["cells"])),
+        "coverage_fleet": share_measure(row["coverage_fleet"], row["coverage_fleet_sd"], released, int(row["cells"])),
+    }
+
+
+def _mean_measure(mean: float, deviation: float | None, releases: int) -> Measure:
+    """Return a mean over releases with its normal interval."""
+    if deviation is None or releases < 2:
+        return Measure(mean)
+    half = Z95 * deviation / math.sqrt(releases)
+    return Measure(mean, mean - half, mean + half)
+
+
+def _root_measure(square: float, deviation: float | None, releases: int) -> Measure:
+    """Return the root of a mean square; the interval is the root of the mean's."""
+    inner = _mean_measure(square, deviation, releases)
+    return Measure(math.sqrt(square), _root(inner.low), _root(inner.high))
+
+
+def share_measure(share: float, deviation: float | None, releases: int, cells: int) -> Measure:
+    """Return a share of cells with Wilson's interval (1927) of a binomial over `releases` times `cells` trials.
+
+    Cells of one release are not independent. Where the shares of releases vary more than a binomial of so many cells
+    would, the trials count for less in proportion (Kish's design effect); from 10 releases on this can be seen.
+    """
+    trials = float(releases * cells)
+    alone = share * (1 - share) / cells
+    if deviation is not None and releases >= 10 and alone > 0:
+        trials /= max(1.0, deviation**2 / alone)
+    middle = (share + Z95**2 / (2 * trials)) / (1 + Z95**2 / trials)
+    half = Z95 / (1 + Z95**2 / trials) * math.sqrt(share * (1 - share) / trials + Z95**2 / (4 * trials**2))
+    return Measure(share, max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half)))
+
+
+def _root(square: float) -> float:
+    """Return a square root; of a number below 0 it is 0, of nan nan."""
+    return math.nan if math.isnan(square) else math.sqrt(max(0.0, square))

@@ -1,0 +1,169 @@
+"""The tables of a report as HTML: cases, what went wrong on the way, attackers, privacy statement.
+
+Formats and escapes; a table of many rows scrolls in its own box and can be reached by keyboard.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from fleetcount_simulator.report.axes import number, percent
+from fleetcount_simulator.report.layout import printable
+from fleetcount_simulator.report.plots import said
+from fleetcount_simulator.report.study import CaseResult, Measure, Study
+
+__all__ = ["attacker_table", "case_table", "clean", "statement_table", "tally_table"]
+
+MOST_ROWS: Final = 1000
+
+_MEASURES: Final = {
+    "guess_rate": "right guesses",
+    "guess_rate_ledger": "right guesses, held by the ledger",
+    "guess_rate_tracked": "right guesses along the way",
+    "guess_rate_of_place": "right guesses of the place",
+    "exposure": "truth seen for certain",
+    "shift": "shift of a count, devices",
+    "alarm": "alarm rang",
+    "shift_at_alarm": "shift until the alarm, devices",
+    "error_of_average": "error of the average, devices",
+    "posterior": "belief in the truth",
+    "refused": "refused",
+}
+_SHARES: Final = ("guess_rate", "exposure", "alarm", "posterior", "refused")
+
+
+def clean(text: object) -> str:
+    """Return a text for HTML: escaped, without control characters."""
+    return escape(printable(str(text)))
+
+
+def case_table(study: Study) -> str:
+    """Return a row for every case, with error bars."""
+    head = (
+        *(
+            "case",
+            "devices",
+            "released",
+            "error (devices)",
+            "bias against the fleet",
+            "coverage",
+            "coverage of the fleet",
+        ),
+        *("width", "epsilon of a release", "epsilon in all"),
+    )
+    return _table("Cases", head, [_case_row(case) for case in study.cases])
+
+
+def _case_row(case: CaseResult) -> list[str]:
+    return [
+        case.name,
+        f"{case.devices:,}",
+        f"{case.released:,} of {case.asked:,}",
+        said(case.error),
+        said(case.bias_fleet),
+        said(case.coverage, share=True),
+        said(case.coverage_fleet, share=True),
+        number(case.width),
+        "none finite" if case.epsilon is None else number(case.epsilon),
+        "none finite" if case.total_epsilon is None else number(case.total_epsilon),
+    ]
+
+
+def tally_table(study: Study) -> str:
+    """Return what the engine counted besides, a mean per release; "" when there was nothing."""
+    names = list(dict.fromkeys(name for case in study.cases for name in case.tallies))
+    if not names:
+        return ""
+    rows = [
+        [case.name, *(number(case.tallies.get(name, 0) / max(1, case.asked)) for name in names)] for case in study.cases
+    ]
+    heads = ("case", *(name.replace("_", " ") for name in names))
+    return _table("Reports on their way, mean of a release", heads, rows)
+
+
+def attacker_table(study: Study) -> str:
+    """Return what every attacker achieved; "" without attackers."""
+    if not study.attackers:
+        return ""
+    names = {case.index: case.name for case in study.cases}
+    head = ("attacker", "case", "measure", "target", "tries", "measured", "computed", "promised at most", "promise")
+    return _table("Attackers", head, [_attacker_row(row, names) for row in study.attackers])
+
+
+def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
+    measure = str(row["measure"])
+    share = measure.startswith(_SHARES)
+    form = percent if share else number
+    told = Measure(_plain(row.get("measured")), _plain(row.get("low")), _plain(row.get("high")))
+    epoch = "" if row.get("epoch") is None else f", epoch {row['epoch']}"
+    asked = "" if row.get("questions") in {None, 1} else f", {row['questions']} questions"
+    return [
+        str(row["attacker"]),
+        names.get(int(row["case"]), str(row["case"])),
+        _MEASURES.get(measure, measure.replace("_", " ")),
+        f"{row.get('target') or ''}{epoch}{asked}",
+        f"{row.get('trials') or 0:,}",
+        said(told, share=share),
+        form(_plain(row.get("theory"))),
+        form(_plain(row.get("bound"))),
+        {True: "kept", False: "BROKEN"}.get(row.get("within"), "none"),  # type: ignore[arg-type] # None is no key
+    ]
+
+
+def statement_table(study: Study) -> str:
+    """Return what each adversary could learn; cases of equal statements share a row."""
+    names = {case.index: case.name for case in study.cases}
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    columns = ("audience", "text", "epsilon", "delta", "releases", "total_epsilon", "total_delta")
+    for row in study.statements:
+        groups.setdefault(tuple(row[name] for name in columns), []).append(names.get(int(row["case"]), ""))
+    rows = [
+        [
+            str(audience),
+            str(text),
+            "none finite" if epsilon is None else number(epsilon),
+            number(delta),
+            "none finite"
+            if total is None
+            else f"{number(total)} ({releases} releases)"
+            if releases != 1
+            else number(total),
+            number(total_delta),
+            _cases(cases, len(study.cases)),
+        ]
+        for (audience, text, epsilon, delta, releases, total, total_delta), cases in groups.items()
+    ]
+    head = ("who", "what it could learn of one device", "epsilon", "delta", "epsilon in all", "delta in all", "cases")
+    return _table("Privacy statement", head, rows, texts=2)
+
+
+def _cases(names: Sequence[str], all_cases: int) -> str:
+    if len(names) == all_cases:
+        return "all"
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _plain(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> str:
+    """Return a table whose first column names the row and whose first `texts` columns are running text."""
+    heads = "".join(f'<th scope="col">{clean(name)}</th>' for name in head)
+    body = "".join(_row(row, texts) for row in rows[:MOST_ROWS])
+    more = ""
+    if len(rows) > MOST_ROWS:
+        more = f"<p>The first {MOST_ROWS:,} of {len(rows):,} rows; the table in the directory holds all.</p>"
+    return (
+        f'<div class="scroll" role="region" aria-label="{clean(caption)}" tabindex="0"><table>'
+        f"<caption>{clean(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>{more}"
+    )
+
+
+def _row(row: Sequence[str], texts: int) -> str:
+    cells = [f'<th scope="row">{clean(row[0])}</th>']
+    for place, cell in enumerate(row[1:], start=1):
+        kind = ' class="broken"' if cell == "BROKEN" else ' class="text"' if place < texts else ""
+        cells.append(f"<td{kind}>{clean(cell)}</td>")
+    return f"<tr>{''.join(cells)}</tr>"

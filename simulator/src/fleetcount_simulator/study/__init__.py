@@ -1,0 +1,3 @@
+"""Carrying out a study: shards, workers, scores, tables, the output directory."""
+
+__all__: list[str] = []

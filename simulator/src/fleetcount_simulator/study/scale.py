@@ -1,0 +1,123 @@
+"""Who carries out the shards of a study: this process, a pool of processes, or a Dask cluster. All give the same bytes.
+
+Hands out orders and yields results as they come; what is in a shard is not known here.
+"""
+
+import importlib
+import multiprocessing
+import secrets
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from fleetcount_simulator.errors import ProcessError, ScenarioError
+from fleetcount_simulator.study.shards import ShardOrder, run_shard
+
+__all__ = ["DaskCluster", "Here", "Runner", "WorkerPool"]
+
+_CONNECT_S: Final = 20
+
+
+class Runner(Protocol):
+    """Carries out orders, in any order."""
+
+    def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
+        """Yield every order with its result, as they are finished.
+
+        Raises:
+            ScenarioError: a case cannot be carried out.
+            ProcessError: a worker died, or the cluster cannot be reached.
+        """
+        ...
+
+
+class Here:
+    """This process, one shard after the other."""
+
+    def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
+        """See `Runner.run`."""
+        for order in orders:
+            yield order, run_shard(order)
+
+
+class WorkerPool:
+    """`workers` processes on this machine, started afresh (spawn), ended whatever happens."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
+        """See `Runner.run`."""
+        with self._pool(len(orders)) as pool:
+            waiting: dict[Future[bytes], ShardOrder] = {pool.submit(run_shard, order): order for order in orders}
+            try:
+                for done in as_completed(waiting):
+                    yield waiting.pop(done), done.result()
+            except BrokenProcessPool as error:
+                raise ProcessError("a worker process died (out of memory?); use fewer --workers") from error
+
+    @contextmanager
+    def _pool(self, orders: int) -> Generator[ProcessPoolExecutor]:
+        """Give a pool; on any early end the shards under way are given up with their processes."""
+        others = set(multiprocessing.active_children())
+        context = multiprocessing.get_context("spawn")
+        workers = max(1, min(self._workers, orders))
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    """Ignore Ctrl-C, which a terminal sends to every process of the command: the parent ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class DaskCluster:
+    """The workers of a Dask cluster whose scheduler listens at `address`, for example "tcp://127.0.0.1:8786".
+
+    The workers need this package in the same version, and the scenario's data files under the same path.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
+        """See `Runner.run`."""
+        with self._client() as (distributed, client):
+            study = secrets.token_hex(8)  # A cluster may work for others too: keys are this study's own.
+            waiting = {client.submit(run_shard, one, key=f"fleetcount-{one.name}-{study}"): one for one in orders}
+            try:
+                completed = distributed.as_completed(list(waiting), loop=client.loop, with_results=True)
+                for done, content in completed:
+                    yield waiting.pop(done), content
+                    done.release()
+            except distributed.KilledWorker as error:
+                raise ProcessError(f"a Dask worker died: {error}") from error
+            finally:
+                client.cancel(list(waiting))
+
+    @contextmanager
+    def _client(self) -> Generator[tuple[Any, Any]]:
+        """Give the package, which is loaded only for studies on a cluster, and a connection, closed at the end."""
+        try:
+            distributed: Any = importlib.import_module("distributed")
+        except ModuleNotFoundError as error:
+            raise ScenarioError("--dask needs the Python package 'distributed': install fleetcount[scale]") from error
+        try:
+            client: Any = distributed.Client(self._address, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ProcessError(f"no Dask scheduler answers at {self._address}: {error}") from error
+        try:
+            yield distributed, client
+        finally:
+            client.close()

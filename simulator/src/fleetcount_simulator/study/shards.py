@@ -1,0 +1,186 @@
+"""One shard of a study: a case and a range of its runs, from the scenario's text to bytes with every number.
+
+A pure function of the order, whatever process or machine carries it out: how the work is cut depends on the case and
+the engine alone, never on who works. It writes no file.
+"""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Case, Engine, EngineName, Outcome, Row
+from fleetcount_simulator.scenario.file import parse_scenario
+from fleetcount_simulator.scenario.plan import PopulationMaker, Scenario
+from fleetcount_simulator.study.readings import read_releases
+from fleetcount_simulator.study.scores import Cells, score_cells, score_releases
+
+__all__ = ["Making", "ShardOrder", "ShardResult", "case_digest", "decode_shard", "run_shard", "shard_sizes"]
+
+_NUMBERS: Final = 1 << 18
+"""About how many released numbers a shard holds."""
+_DEVICES: Final = 20_000_000
+"""About how many devices a shard of the per-device engine draws for."""
+_MOST_RUNS: Final = 1000
+
+_ATTACKERS: Final = 1 << 31
+"""In place of a run's number in a spawn key: attackers' draws never meet those of a run."""
+
+AttackerRows = Callable[[Case, Outcome, np.random.SeedSequence], Sequence[Row]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """Where populations, engines and attackers' rows come from: module-level functions, so that they travel by name."""
+
+    population: PopulationMaker
+    engine: Callable[[EngineName], Engine]
+    attacker_rows: AttackerRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOrder:
+    """Everything a worker needs: the scenario's text and folder, the seed, the engine, the case and its runs."""
+
+    text: str = field(repr=False)
+    file: str
+    folder: str
+    seed: int
+    engine: EngineName
+    case: int
+    first_run: int
+    runs: int
+    making: Making
+
+    @property
+    def name(self) -> str:
+        """The name its result is kept under; sorts by case, then by run."""
+        return f"case-{self.case:04d}-runs-{self.first_run:07d}-{self.first_run + self.runs - 1:07d}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardResult:
+    """What a shard gave: `releases` by column, one row a run and epoch (by epoch, then run); `cells` of every epoch.
+
+    `attackers` are what its attackers achieved, measured once a case: on the first shard's runs of the first epoch.
+    `digest` tells the case it was made from.
+    """
+
+    digest: str
+    releases: Mapping[str, NDArray[Any]]
+    cells: tuple[Cells, ...]
+    attackers: tuple[Row, ...]
+
+
+def shard_sizes(engine: EngineName, values: int, devices: int, runs: int) -> list[tuple[int, int]]:
+    """Return (first run, number of runs) of every shard of a case: a second or so of work each."""
+    block = min(_MOST_RUNS, _NUMBERS // (values + 1))
+    if engine == "per-device":
+        block = min(block, _DEVICES // max(devices, 1))
+    block = 1 if engine == "network" else max(1, block)
+    return [(first, min(block, runs - first)) for first in range(0, runs, block)]
+
+
+def case_digest(case: Case) -> str:
+    """Return a digest of what a case is made from: its settings and the first epoch's truths."""
+    settings = (case.index, sorted(case.point.items()), case.mechanism, case.aggregators, case.min_batch_size)
+    rest = (case.level, case.faults, case.attackers, case.epochs, case.population.devices)
+    text = repr((settings, rest))
+    digest = hashlib.sha256(text.encode())
+    digest.update(case.population.histogram(0).tobytes())
+    return digest.hexdigest()
+
+
+def run_shard(order: ShardOrder) -> bytes:
+    """Carry out a shard and return its result, encoded.
+
+    Raises:
+        ScenarioError: the case cannot be made or carried out.
+    """
+    case = _scenario(order.text, order.file, order.folder, order.seed, order.making.population).case(order.case)
+    engine = order.making.engine(order.engine)
+    columns: list[Mapping[str, NDArray[Any]]] = []
+    cells: list[Cells] = []
+    attackers: list[Row] = []
+    for epoch in range(case.epochs.count):
+        seed = np.random.SeedSequence(order.seed, spawn_key=(case.index, epoch))
+        runs = range(order.first_run, order.first_run + order.runs)
+        outcome = engine.run(case, epoch, runs, seed)
+        _check_outcome(case, outcome, order.runs)
+        reading, truth = read_releases(case, outcome), case.population.histogram(epoch)[1:]
+        columns.append(score_releases(reading, outcome, truth, epoch, runs))
+        cells.append(score_cells(reading, outcome, truth, first=order.first_run == 0))
+        if case.attackers and epoch == order.first_run == 0:
+            apart = np.random.SeedSequence(order.seed, spawn_key=(case.index, epoch, _ATTACKERS))
+            attackers += order.making.attacker_rows(case, outcome, apart)
+    releases = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+    return _encoded(
+        ShardResult(digest=case_digest(case), releases=releases, cells=tuple(cells), attackers=tuple(attackers))
+    )
+
+
+@lru_cache(maxsize=2)
+def _scenario(text: str, file: str, folder: str, seed: int, make_population: PopulationMaker) -> Scenario:
+    """Return the scenario of an order; a worker reads it, and makes its populations, once for all its shards."""
+    return parse_scenario(text, file, Path(folder), make_population, seed)
+
+
+def _check_outcome(case: Case, outcome: Outcome, runs: int) -> None:
+    """Refuse an outcome whose shapes do not fit the case: an engine's mistake must not become a table."""
+    values = case.population.question.values
+    shapes = (outcome.released.shape, outcome.counted.shape, outcome.outputs.shape[:1])
+    if shapes != ((runs,), (runs, values + 1), (runs,)) or outcome.outputs.shape[1] not in {values, values + 1}:
+        raise ScenarioError(
+            f"the engine gave outputs of shape {outcome.outputs.shape} for {runs} runs of {values} values"
+        )
+
+
+# Encoding: arrays as NumPy's own format without pickles, the rest as JSON.
+
+
+def _encoded(result: ShardResult) -> bytes:
+    arrays: dict[str, NDArray[Any]] = {f"release/{name}": column for name, column in result.releases.items()}
+    for epoch, cells in enumerate(result.cells):
+        arrays |= {f"cells/{epoch}/{name}": array for name, array in cells.arrays().items()}
+    head = {"digest": result.digest, "epochs": len(result.cells), "attackers": result.attackers}
+    arrays["head"] = np.frombuffer(json.dumps(head, default=_plain).encode(), dtype=np.uint8)
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def _plain(value: object) -> object:
+    """Return a row's number as JSON knows it: NumPy's scalars as Python's, exact numbers as floats."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Fraction | Decimal):
+        return float(value)
+    raise TypeError(f"a row holds {type(value).__name__}; it must hold numbers, texts, true, false or nothing")
+
+
+def decode_shard(content: bytes) -> ShardResult:
+    """Return the result of `run_shard`.
+
+    Raises:
+        ScenarioError: not the bytes of a whole result.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        head = json.loads(arrays["head"].tobytes())
+        releases = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith("release/")}
+        cells = tuple(Cells.of(arrays, f"cells/{epoch}/") for epoch in range(head["epochs"]))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ScenarioError(f"the result of a shard is damaged: {error}") from error
+    return ShardResult(digest=head["digest"], releases=releases, cells=cells, attackers=tuple(head["attackers"]))
