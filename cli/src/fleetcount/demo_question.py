@@ -13,7 +13,7 @@ from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task import Mode, Release, ReleaseKind
-from fleetcount_simulator.scenario import (
+from fleetcount_simulator.demo_scenarios import (
     Scenario,
     bologna_position,
     bologna_speed,

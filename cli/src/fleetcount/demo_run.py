@@ -19,9 +19,9 @@ from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.task import Task, UploadStyle
 from fleetcount_protocol.task_rules import task_epsilon
-from fleetcount_simulator.children import Child, Children
 from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.fleet_spec import FleetSpec, TrustedParty
+from fleetcount_simulator.network.children import Child, Children
+from fleetcount_simulator.network.fleet_spec import FleetSpec, TrustedParty
 
 from fleetcount.demo_question import DemoOptions, Question
 from fleetcount.demo_windows import Windows, free_cores, measure_speed, windows_for
@@ -120,7 +120,7 @@ def _transports(options: DemoOptions) -> tuple[str, ...]:
 async def _start_broker(children: Children, options: DemoOptions) -> str:
     if "mqtt" not in _transports(options):
         return ""
-    child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.broker"])
+    child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
     return f"{HOST}:{(await child.ready(START_S))['port']}"
 
 
@@ -179,7 +179,7 @@ async def _start_fleet(
     path = deployment.root.parent / f"vehicles-{transport}.json"
     path.touch(mode=0o600)
     path.write_text(spec.encode(), encoding="utf-8")
-    command = [sys.executable, "-m", "fleetcount_simulator.network_fleet", str(path)]
+    command = [sys.executable, "-m", "fleetcount_simulator.network.fleet", str(path)]
     return await children.start(f"vehicles-{transport}", command)
 
 

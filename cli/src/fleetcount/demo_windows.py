@@ -4,15 +4,13 @@ Measures and multiplies; the windows are long enough that a loaded machine still
 """
 
 import math
-import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from fleetcount_protocol.prio3 import Prio3, prio3_one_hot, prio3_two_round
+from fleetcount_protocol.prio3 import prio3_one_hot, prio3_two_round
+from fleetcount_simulator.network import machine_speed
+from fleetcount_simulator.network.machine_speed import Speed, free_cores
 
 from fleetcount.demo_question import Question
 
@@ -34,9 +32,6 @@ LONGEST_S: Final = 3600
 RELEASE_S: Final = 60
 _USEFUL_CORES: Final = 3
 """Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""
-_OWN_THREADS: Final = 4
-"""How many threads of ours want a core at any time, against the load that is here already."""
-_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +42,6 @@ class Windows:
     round_one_s: int
     round_two_s: int
     release_s: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Seconds on this machine, now: a key and signature, a device's shares and proofs, one aggregator's check."""
-
-    signature_s: float
-    share_s: float
-    verify_s: float
-
-
-def free_cores() -> float:
-    """Return how many cores a demo can count on: this machine's, less what its present load takes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    load = os.getloadavg()[0]
-    return cores * min(1.0, _OWN_THREADS / max(1.0, _OWN_THREADS + load - 0.5))
 
 
 def windows_for(question: Question, transports: Sequence[str], aggregators: int, speed: Speed, cores: float) -> Windows:
@@ -95,33 +74,8 @@ def _window(work_s: float) -> int:
 
 
 def measure_speed(question: Question, aggregators: int) -> Speed:
-    """Measure this machine for about half a second, by the clock on the wall: other load on it counts."""
-    length = question.scenario.domain.values + 1
-    prio3 = (prio3_two_round if question.two_rounds else prio3_one_hot)(length, aggregators)
+    """Measure this machine with a report of this question."""
+    make = prio3_two_round if question.two_rounds else prio3_one_hot
     # Both rounds, or the one: a position in 0..V each.
     measurement: Any = (1, 1) if question.two_rounds else 1
-    nonce, key, context = bytes(16), bytes(32), bytes(36)
-    shares: list[tuple[bytes, tuple[bytes, ...]]] = []
-    share_s = _best(lambda: shares.append(_shard(prio3, context, measurement, nonce)))
-    public_share, inputs = shares[0]
-    verify_s = _best(lambda: prio3.verify_init(key, context, 1, nonce, public_share, inputs[1]))
-    return Speed(signature_s=_best(_sign) / 50, share_s=share_s, verify_s=verify_s)
-
-
-def _shard(prio3: Prio3, context: bytes, measurement: Any, nonce: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    return prio3.shard(context, measurement, nonce, os.urandom(prio3.rand_size))
-
-
-def _sign() -> None:
-    for _ in range(50):
-        ec.generate_private_key(ec.SECP256R1()).sign(b"speed", ec.ECDSA(SHA256()))
-
-
-def _best(work: Callable[[], object]) -> float:
-    """Return the median of a few tries: the first loads caches, one may be interrupted."""
-    times: list[float] = []
-    for _ in range(_TRIES):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return sorted(times)[_TRIES // 2]
+    return machine_speed.measure_speed(make(question.scenario.domain.values + 1, aggregators), measurement)

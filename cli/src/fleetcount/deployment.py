@@ -1,23 +1,18 @@
-"""A whole test deployment on disk: authorities, aggregators with their keys and configuration, devices.
+"""A whole test deployment on disk: what the simulator makes of it, and the descriptors, analysts and devices beside it.
 
 Every private file is made with mode 0600 and nothing is ever overwritten. In real life each operator makes its own
 keys; this is for demos, tests and first steps.
 """
 
 import base64
-import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_protocol.certificates import CertificateAuthority, save_certificates, save_private_key
-from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task import Aggregator, HpkeKey
+from fleetcount_protocol.certificates import save_certificates, save_private_key
+from fleetcount_protocol.errors import MachineError
+from fleetcount_simulator.network import deployments
+from fleetcount_simulator.network.deployments import AggregatorPlan, Authorities, Deployment, free_ports
 
 from fleetcount.descriptors import encode_descriptor, toml_text
 from fleetcount.files import write_file
@@ -33,63 +28,7 @@ __all__ = [
     "write_device",
 ]
 
-HPKE_KEY_ID: Final = 1
 _DIRECTORY_MODE: Final = 0o700
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatorPlan:
-    """One aggregator to be made: `host` is where it listens and what its certificate is for."""
-
-    aggregator_id: AggregatorId
-    operator: str
-    host: str
-    device_port: int
-    peer_port: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Authorities:
-    """The two enrolment authorities of a deployment: one for aggregators, one for devices."""
-
-    aggregators: CertificateAuthority
-    devices: CertificateAuthority
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """What was written: the root directory, the authorities, and the aggregators as tasks name them."""
-
-    root: Path
-    name: str
-    authorities: Authorities
-    plans: tuple[AggregatorPlan, ...]
-    aggregators: tuple[Aggregator, ...]
-    mqtt_broker: str
-
-    def config_of(self, position: int) -> Path:
-        """Return the configuration file of an aggregator."""
-        return self.root / self.plans[position].aggregator_id / "aggregator.toml"
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` ports that are free on this host now, each another one.
-
-    Raises:
-        UsageError: the host is no address of this machine.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        for _ in range(count):
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            sockets.append(socket.socket(family, socket.SOCK_STREAM))
-            sockets[-1].bind((host, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    except OSError as error:
-        raise UsageError(f"host {host!r} is no address of this machine: {error.strerror}") from error
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def write_aggregators(
@@ -107,115 +46,18 @@ def write_aggregators(
         UsageError: a name that cannot stand in a certificate, or a file that is there already.
         MachineError: the disk does not take them.
     """
-    authorities = Authorities(
-        aggregators=CertificateAuthority.create(f"{name} aggregators"),
-        devices=CertificateAuthority.create(f"{name} devices"),
-    )
-    try:
-        _write_authorities(root / "ca", authorities)
-        keys = [_write_keys(root, plan, authorities) for plan in plans]
-        aggregators = tuple(
-            _public(plan, *pair, mqtt_broker=mqtt_broker) for plan, pair in zip(plans, keys, strict=True)
-        )
-        deployment = Deployment(
-            root=root,
-            name=name,
-            authorities=authorities,
-            plans=tuple(plans),
-            aggregators=aggregators,
-            mqtt_broker=mqtt_broker,
-        )
-        for position in range(len(plans)):
-            text = _aggregator_toml(deployment, position, largest_epsilon, smallest_min_batch_size)
-            write_file(deployment.config_of(position), text.encode(), overwrite=False)
-            descriptor = root / f"{plans[position].aggregator_id}.descriptor.toml"
-            write_file(descriptor, encode_descriptor(aggregators[position]).encode(), overwrite=False)
-    except OSError as error:
-        raise MachineError(f"{error.filename or root}: {error.strerror}") from error
-    return deployment
-
-
-def _write_authorities(directory: Path, authorities: Authorities) -> None:
-    directory.mkdir(mode=_DIRECTORY_MODE)
-    for name, authority in (("aggregators", authorities.aggregators), ("devices", authorities.devices)):
-        save_certificates(directory / f"{name}.crt", [authority.certificate])
-        save_private_key(directory / f"{name}.key", authority.private_key)
-
-
-def _write_keys(root: Path, plan: AggregatorPlan, authorities: Authorities) -> tuple[bytes, bytes]:
-    """Write one aggregator's private keys; return its public signing key and sealing key."""
-    directory = root / plan.aggregator_id
-    for part in (directory, directory / "keys", directory / "keys" / "hpke", directory / "tasks", directory / "state"):
-        part.mkdir(mode=_DIRECTORY_MODE)
-    credential = authorities.aggregators.issue_aggregator(plan.aggregator_id, _hosts(plan.host))
-    save_certificates(directory / "keys" / "aggregator.crt", [credential.certificate])
-    save_private_key(directory / "keys" / "aggregator.key", credential.private_key)
-    signing, sealing = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    for path, key in (("signing.key", signing), (f"hpke/{HPKE_KEY_ID}.key", sealing)):
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_file(directory / "keys" / path, pem, mode=0o600, overwrite=False)
-    return signing.public_key().public_bytes_raw(), sealing.public_key().public_bytes_raw()
-
-
-def _hosts(host: str) -> list[str]:
-    return [host, "localhost"] if host in {"127.0.0.1", "::1", "localhost"} else [host]
-
-
-def _public(plan: AggregatorPlan, signing_key: bytes, hpke_key: bytes, *, mqtt_broker: str) -> Aggregator:
-    return Aggregator(
-        aggregator_id=plan.aggregator_id,
-        operator=plan.operator,
-        grpc_endpoint=_endpoint(plan.host, plan.device_port),
+    deployment = deployments.write_aggregators(
+        root,
+        name,
+        plans,
         mqtt_broker=mqtt_broker,
-        hpke_keys=(HpkeKey(key_id=HPKE_KEY_ID, public_key=hpke_key),),
-        signing_public_key=signing_key,
+        largest_epsilon=largest_epsilon,
+        smallest_min_batch_size=smallest_min_batch_size,
     )
-
-
-def _endpoint(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _aggregator_toml(deployment: Deployment, position: int, largest_epsilon: str, smallest_batch: int) -> str:
-    plan = deployment.plans[position]
-    rows = [
-        "# One aggregator of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
-        "",
-        "[aggregator]",
-        f"id = {toml_text(plan.aggregator_id)}",
-        f"operator = {toml_text(plan.operator)}",
-        f"deployment = {toml_text(deployment.name)}",
-        'state_directory = "state"',
-        'task_directory = "tasks"',
-        "",
-        "[keys]",
-        'signing_key_file = "keys/signing.key"',
-        'hpke_key_directory = "keys/hpke"',
-        "",
-        "[tls]",
-        'certificate_file = "keys/aggregator.crt"',
-        'key_file = "keys/aggregator.key"',
-        'aggregator_ca_file = "../ca/aggregators.crt"',
-        'device_ca_file = "../ca/devices.crt"',
-        "",
-        "[grpc]",
-        f"device_listen = {toml_text(_endpoint(plan.host, plan.device_port))}",
-        f"peer_listen = {toml_text(_endpoint(plan.host, plan.peer_port))}",
-    ]
-    if deployment.mqtt_broker:
-        rows += ["", "[mqtt]", f"broker = {toml_text(deployment.mqtt_broker)}"]
-    for peer, public in zip(deployment.plans, deployment.aggregators, strict=True):
-        if peer is not plan:
-            rows += [
-                "",
-                "[[peers]]",
-                f"id = {toml_text(peer.aggregator_id)}",
-                f"operator = {toml_text(peer.operator)}",
-                f"endpoint = {toml_text(_endpoint(peer.host, peer.peer_port))}",
-                f'signing_public_key = "{base64.b64encode(public.signing_public_key).decode()}"',
-            ]
-    rows += ["", "[limits]", f'largest_epsilon = "{largest_epsilon}"', f"smallest_min_batch_size = {smallest_batch}"]
-    return "\n".join(rows) + "\n"
+    for aggregator in deployment.aggregators:
+        descriptor = root / f"{aggregator.aggregator_id}.descriptor.toml"
+        write_file(descriptor, encode_descriptor(aggregator).encode(), overwrite=False)
+    return deployment
 
 
 def write_analyst(deployment: Deployment) -> Path:

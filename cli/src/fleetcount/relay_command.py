@@ -1,0 +1,30 @@
+"""`fleetcount relay`: carry the reports of many devices to aggregators, unread.
+
+Loads the relay's packages only when the command runs.
+"""
+
+from pathlib import Path
+
+import click
+
+from fleetcount.lazy import StrictCommand
+
+__all__ = ["relay"]
+
+
+@click.command("relay", cls=StrictCommand, short_help="Carry many devices' reports to aggregators, unread.")
+@click.option("--config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The relay's file.")
+def relay(config: Path) -> None:
+    """Carry reports of many devices to aggregators in large batches, and the receipts back, until SIGTERM or Ctrl-C.
+
+    A relay can read neither reports nor receipts and keeps nothing: whatever has no receipt, devices send again. It
+    prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
+    finishes what is under way and exits with 0.
+    """
+    from fleetcount_aggregator.logs import configure
+    from fleetcount_aggregator.relay_app import run
+    from fleetcount_aggregator.relay_config import load_relay_config
+
+    settings = load_relay_config(config)
+    configure(settings.log.level)
+    run(settings)

@@ -1,0 +1,287 @@
+"""`fleetcount simulate`: every example runs, the same seed gives the same tables, bad input is one line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+
+import duckdb
+import pytest
+from fleetcount.simulate_command import summary_lines
+from fleetcount_simulator.attackers import KINDS as ATTACKERS
+from fleetcount_simulator.examples import EXAMPLES, example_about, example_text
+from fleetcount_simulator.model import Epochs, Faults
+from fleetcount_simulator.scenario.grid import LIST_KEYS
+from fleetcount_simulator.scenario.mechanisms import MECHANISM_KEYS
+from fleetcount_simulator.study.experiment import CaseSummary
+from fleetcount_simulator.study.results import TABLES
+from fleetcount_simulator.study.scores import METRICS
+
+STUDY = """
+name = "small"
+seed = 3
+runs = 30
+
+[population]
+kind = "city"
+devices = 2000
+values = 5
+
+[question]
+cells = "none"
+
+[[mechanism]]
+kind = "sampling"
+sampling_rate = "1/4"
+epsilon = [1, 2]
+"""
+LONG = STUDY.replace("runs = 30", "runs = 100000").replace("values = 5", "values = 50")
+
+
+def study(folder: Path, text: str = STUDY) -> Path:
+    path = folder / "small.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def contents(output: Path) -> dict[str, str]:
+    with duckdb.connect() as database:
+        return {name: repr(database.execute(f"SELECT * FROM '{output / name}.parquet'").fetchall()) for name in TABLES}
+
+
+def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
+    listed = fleetcount("simulate", "--examples")
+
+    assert listed.code == 0
+    assert [line.split()[0] for line in listed.out.splitlines()] == list(EXAMPLES)
+    for name in EXAMPLES:
+        assert fleetcount("simulate", "--example", name).out == example_text(name)
+        assert 40 < len(example_about(name)) < 140
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "network-small"])
+def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> None:
+    output = tmp_path / "out"
+
+    ran = fleetcount("simulate", study(tmp_path, example_text(name)), "--runs", "3", "--output", output)
+
+    assert ran.code == 0, ran.err
+    assert f"results: {output}" in ran.out
+    assert "coverage" in ran.out.splitlines()[0]
+    assert all((output / f"{table}.parquet").is_file() for table in TABLES)
+    assert json.loads((output / "run.json").read_text())["status"] == "complete"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_network_example_runs_real_programs(fleetcount: Callable, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+
+    ran = fleetcount("simulate", study(tmp_path, example_text("network-small")), "--output", output)
+
+    assert ran.code == 0, ran.err
+    assert json.loads((output / "run.json").read_text())["engine"] == "network"
+    assert " 1/1 " in ran.out
+
+
+def test_the_same_seed_gives_the_same_tables_whatever_the_workers(fleetcount: Callable, tmp_path: Path) -> None:
+    file = study(tmp_path)
+
+    one = fleetcount("simulate", file, "--output", tmp_path / "one", "--csv")
+    two = fleetcount("simulate", file, "--output", tmp_path / "two", "--workers", "2")
+    other = fleetcount("simulate", file, "--output", tmp_path / "other", "--seed", "4")
+
+    assert one.code == two.code == other.code == 0
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert contents(tmp_path / "one")["releases"] != contents(tmp_path / "other")["releases"]
+    assert (tmp_path / "one" / "releases.csv").read_text().startswith("case,run,epoch,released,")
+    assert not (tmp_path / "two" / "releases.csv").exists()
+    assert json.loads((tmp_path / "other" / "run.json").read_text())["seed"] == 4
+
+
+def test_the_per_device_engine_is_chosen_by_option(fleetcount: Callable, tmp_path: Path) -> None:
+    ran = fleetcount("simulate", study(tmp_path), "--engine", "per-device", "--runs", "2", "--output", tmp_path / "out")
+
+    assert ran.code == 0, ran.err
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["engine"] == "per-device"
+
+
+def test_the_table_shows_error_coverage_width_and_privacy(fleetcount: Callable, tmp_path: Path) -> None:
+    ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
+    first, second = (line.split() for line in ran.out.splitlines()[1:3])
+
+    assert first[:3] == ["sampling", "epsilon=1", "30/30"]
+    assert first[-2:] == ["1.000", "1.000"]
+    assert second[-2:] == ["2.000", "2.000"]
+    assert 20 < float(first[3]) < 60
+    assert 85 < float(first[5]) <= 100
+
+
+def test_a_case_without_release_and_many_cases_are_shown_as_such() -> None:
+    nothing = float("nan")
+    empty = CaseSummary(
+        name="empty",
+        releases=0,
+        asked=5,
+        rmse=nothing,
+        bias_fleet=nothing,
+        coverage=nothing,
+        coverage_fleet=nothing,
+        mean_width=nothing,
+        statement=_public(),
+    )
+    lines = summary_lines([empty] * 30)
+
+    assert lines[1].split() == ["empty", "0/5", "-", "-", "-", "-", "-", "none", "none"]
+    assert lines[26] == "... and 5 more cases in the tables"
+
+
+def _public() -> tuple:  # type: ignore[type-arg] # statements, as made below
+    from decimal import Decimal
+
+    from fleetcount_simulator.study.statements import Statement
+
+    one = Statement(
+        adversary="public_and_broker",
+        audience="all",
+        text="all",
+        epsilon=None,
+        delta=Decimal(1),
+        releases=1,
+        total_epsilon=None,
+        total_delta=Decimal(1),
+    )
+    return (one,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["simulate"], "give a scenario file"),
+        (["simulate", "none.toml"], "'none.toml' cannot be read: No such file or directory"),
+        (["simulate", "--example", "bilion"], "did you mean 'billion'?"),
+        (["simulate", "FILE", "--runs", "0"], "it must be 1 to 1000000"),
+        (["simulate", "FILE", "--seed", "x"], "'x' is not a whole number"),
+        (["simulate", "FILE", "--workers", "0"], "it must be 1 to 256"),
+        (["simulate", "FILE", "--engine", "magic"], "'magic'"),
+        (["simulate", "FILE", "--engine", "network", "--workers", "2"], "leave --workers and --dask out"),
+        (["simulate", "FILE", "--workers", "2", "--dask", "tcp://127.0.0.1:1"], "choose one"),
+        (["simulate", "FILE", "--output", "FILE"], "is not a directory"),
+        (["simulate", "FILE", "--dask", "nonsense"], "no Dask scheduler answers at nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_line(fleetcount: Callable, tmp_path: Path, arguments: list[str], named: str) -> None:
+    file = study(tmp_path)
+
+    ran = fleetcount(*(str(file) if word == "FILE" else word for word in arguments))
+
+    assert ran.code in {2, 5}
+    assert named in [line for line in ran.err.splitlines() if line.startswith("fleetcount")][-1]
+    assert "Traceback" not in ran.err
+
+
+def test_a_bad_file_names_file_line_and_key_and_leaves_nothing(fleetcount: Callable, tmp_path: Path) -> None:
+    file = study(tmp_path, STUDY.replace("devices = 2000", "devises = 2000"))
+
+    ran = fleetcount("simulate", file, "--output", tmp_path / "out")
+
+    assert ran.code == 2
+    assert "small.toml line 8: population.devises" in ran.err
+    assert "did you mean 'devices'?" in ran.err
+    assert not (tmp_path / "out").exists()
+
+
+def _children(parent: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=False)
+    return [int(word) for word in found.stdout.split()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_everything_and_the_study_goes_on(
+    tmp_path: Path, workers: int, by: signal.Signals
+) -> None:
+    file, output = study(tmp_path, LONG), tmp_path / "out"
+    command = [sys.executable, "-m", "fleetcount", "simulate", str(file), "--output", str(output)]
+    command += ["--workers", str(workers)]
+    pipe = subprocess.PIPE
+    started = subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True, start_new_session=True)
+    try:
+        _wait_for(lambda: len(list((output / "shards").glob("*.npz"))) >= 3)
+        children = _children(started.pid)
+        # A terminal sends Ctrl-C to every process of the command, a supervisor SIGTERM to the first alone.
+        os.killpg(started.pid, by) if by == signal.SIGINT else started.send_signal(by)
+        _, errors = started.communicate(timeout=60)
+    finally:
+        started.kill()
+        started.wait()
+
+    assert started.returncode == 130
+    assert "Traceback" not in errors
+    assert "the same command goes on" in errors
+    _wait_for(lambda: not any(map(_alive, children)))
+    assert not (output / "releases.parquet").exists()
+    assert json.loads((output / "run.json").read_text())["status"] == "running"
+    assert not list((output / "shards").glob(".*"))
+
+
+def _alive(process: int) -> bool:
+    """Return whether a process is there and not merely waiting to be collected by whoever adopted it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _wait_for(happened: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < limit, "nothing happened for a minute"
+        time.sleep(0.05)
+
+
+def test_the_report_is_written_where_it_is_part_of_the_installation(fleetcount: Callable, tmp_path: Path) -> None:
+    pytest.importorskip("fleetcount_simulator.report")
+    ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
+
+    assert ran.code == 0
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1000
+
+
+def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
+    attackers = [import_module(f"fleetcount_simulator.attackers.{name}") for name in ATTACKERS.values()]
+    fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
+    with duckdb.connect() as database:
+        scored = [
+            column[0]
+            for table in ("cells", "statement")
+            for column in database.execute(f"DESCRIBE SELECT * FROM '{tmp_path / 'out' / table}.parquet'").fetchall()
+        ]
+    expected = {
+        *MECHANISM_KEYS,
+        *(key for keys in MECHANISM_KEYS.values() for key in keys),
+        *(field.name for field in fields(Faults)),
+        *(field.name for field in fields(Epochs)),
+        *(key for keys in LIST_KEYS.values() for key in keys if key != "outage"),
+        *ATTACKERS,
+        *(key for module in attackers for key in module.KEYS),
+        *METRICS,
+        *(set(scored) - {"case", "epoch", "value", "adversary", "audience"}),
+    } - {"outage"}
+
+    assert sorted(word for word in expected if f"`{word}`" not in page and f"`{word} =" not in page) == []
+
+
+def test_help_teaches(fleetcount: Callable) -> None:
+    shown = fleetcount("simulate", "--help").out
+
+    assert "fleetcount simulate --example coverage > coverage.toml" in shown
+    assert "docs/simulating.md" in shown
+    assert os.linesep in shown
