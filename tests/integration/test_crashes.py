@@ -79,7 +79,7 @@ async def survives(root: Path, broker: EmbeddedBroker, count: int, side: str, ki
     async with deployed(root, count, broker) as deployment:
         victim = 0 if side == "leader" else count - 1
         child = deployment.children[victim]
-        task = deployment.ask(16, lead_s=4.0, windows_s=(5.0, 5.0))
+        task = deployment.ask(16, lead_s=4.0, windows_s=(8.0, 8.0))
         fleet = Fleet(deployment, root, task.mechanism, kinds, timeout_s=2.0)
         signed = await signed_task_of(deployment, task)
 

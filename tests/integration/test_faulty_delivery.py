@@ -179,7 +179,7 @@ async def test_aggregators_whose_lines_are_cut_at_every_length_agree_on_one_set(
         ]
         try:
             await asyncio.to_thread(deployment.start_all)
-            task = deployment.ask(12, lead_s=4.0)
+            task = deployment.ask(12, lead_s=8.0)
             fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
             await fleet.answer(await signed_task_of(deployment, task))
 

@@ -26,10 +26,6 @@ def program() -> str:
     return found
 
 
-@pytest.mark.xfail(
-    reason="an aggregator whose broker dies before it acknowledges waits up to 10 s before it connects again",
-    strict=False,
-)
 async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_report(
     program: str, tmp_path: Path
 ) -> None:

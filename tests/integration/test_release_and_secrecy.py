@@ -127,7 +127,7 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     # The scan finds what is there: a secret beside other text, in each of its forms.
     assert all(leaks({name: one}, {"planted": b"x" + one + b"y"}) for name, one in secrets.items())
     # Nobody learns the exact number of reports from a log either.
-    assert len(accepted_reports(pair.state_directory(0), task.task_id)) == VALUES
+    assert len(await accepted_reports(pair.state_directory(0), task.task_id)) == VALUES
 
     assert_sizes_say_nothing(seen, {bytes(live.report_id): live for live in fleet.devices}, task.task_id.hex())
 
