@@ -1,11 +1,13 @@
 # The front door. Every target sets up what it needs in .venv (never as root, never outside the repository).
 #   make demo ARGS="--vehicles 500 --epsilon 0.5"      options of a target go into ARGS
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick check bench reproduce clean
+.PHONY: help setup demo test test-quick check bench bench-quick reproduce clean
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+# Compiled code of the batch verifier stays in the repository too.
+export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/cache
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -29,9 +31,13 @@ check: ## ruff, mypy, pyright, import-linter, generated code
 	@$(PYTHON) scripts/bootstrap.py check
 	@scripts/check
 
-bench: ## ours and the peer in one run; JSON in out/bench.json
+bench: ## every figure beside its peer or limit, in one table and out/bench.json; ARGS="store" for some
 	@$(PYTHON) scripts/bootstrap.py test
 	@$(BIN)/python scripts/bench.py $(ARGS)
+
+bench-quick: ## the same with smaller sizes, under two minutes; out/bench-quick.json
+	@$(PYTHON) scripts/bootstrap.py test
+	@$(BIN)/python scripts/bench.py --quick $(ARGS)
 
 reproduce: setup ## the papers' experiments: figures, tables and claims.json in out/reproduce
 	@$(BIN)/fleetcount reproduce all --output out/reproduce $(ARGS)

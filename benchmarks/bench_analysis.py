@@ -1,6 +1,6 @@
 """Intervals, remaps and noise of thousands of cells beside a loop over cells and beside OpenDP, in one run.
 
-Every figure is the least of alternating batches; it prints and decides nothing.
+Every figure is the least of alternating batches; it decides nothing.
 """
 
 import time
@@ -14,13 +14,15 @@ from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.intervals import sampling_intervals
 from fleetcount_analysis.noise import geometric_noise
 from fleetcount_analysis.remap import LOSSES, sampling_remap
-from fleetcount_mechanisms import SystemRandom, TwoSidedGeometric
+from fleetcount_mechanisms import SystemRandom
+from rows import Row, quick, report, smoke
 from scipy import stats
 
 CELLS = 5835
+COUNTS = 200 if smoke() else 500 if quick() else 1_000
 RATE, NOISE, AGGREGATORS, LEVEL = Fraction(1, 4), Fraction(1729, 1000), 2, Fraction(19, 20)
-LOOPED = 40
-ROUNDS = 5
+LOOPED = 4 if smoke() else 40
+ROUNDS = 1 if smoke() else 2 if quick() else 5
 
 
 def seconds(operation: Callable[[], object]) -> float:
@@ -62,7 +64,7 @@ def looped_interval(output: int) -> tuple[int, int]:
 
 
 def compare_intervals() -> None:
-    """Print the time of exact intervals for the cells of a city, against a loop over cells."""
+    """Report the time of exact intervals for the cells of a city, against a loop over cells."""
     generator = np.random.default_rng(1)
     cases = {
         "a city, most cells nearly empty": generator.geometric(0.02, CELLS) - 1,
@@ -79,48 +81,41 @@ def compare_intervals() -> None:
 
         if ours()[:LOOPED] != loop():
             raise SystemExit("the loop and the library disagree")
-        times = least({"ours": ours, "loop": loop}, rounds=3)
+        times = least({"ours": ours, "loop": loop}, rounds=min(ROUNDS, 3))
         looped = times["loop"] / LOOPED * CELLS
-        print(f"intervals  {name:<36}{times['ours'] * 1e3:9.1f} ms for {CELLS} cells", end="")
-        print(f"{looped * 1e3:11.0f} ms by a loop over cells{looped / times['ours']:8.0f} times faster")
+        beside(f"intervals of {CELLS:,} cells, {name}", times["ours"], f"a loop over {LOOPED} cells, scaled", looped)
     [billion] = least({"": lambda: sampling_intervals([250_000_000], RATE, NOISE, AGGREGATORS, LEVEL)}).values()
-    print(f"intervals  {'one cell of 10^9 devices':<36}{billion * 1e3:9.1f} ms")
+    report(Row(path="interval of one cell of 10^9 devices", ours=1e3 * billion, unit="ms"))
+
+
+def beside(path: str, ours: float, peer: str, theirs: float) -> None:
+    """Report seconds beside the peer's in milliseconds, and how many times faster ours is."""
+    report(Row(path=path, ours=1e3 * ours, unit="ms", peer=peer, peer_value=1e3 * theirs, ratio=theirs / ours))
 
 
 def time_remaps() -> None:
-    """Print the time of a remap with counts to 1,000."""
-    prior = np.random.default_rng(2).dirichlet(np.ones(1001))
-    matrix = np.abs(np.arange(1001.0)[:, None] - np.arange(1001.0)) ** 1.5
+    """Report the time of a remap with a thousand counts."""
+    prior = np.random.default_rng(2).dirichlet(np.ones(COUNTS + 1))
+    matrix = np.abs(np.arange(COUNTS + 1.0)[:, None] - np.arange(COUNTS + 1.0)) ** 1.5
     for loss in (*LOSSES, matrix):
-        name = loss if isinstance(loss, str) else "a matrix of 1,001 by 1,001"
+        name = f"the loss {loss}" if isinstance(loss, str) else "a matrix of losses"
 
         def operation(loss: Any = loss) -> Any:
             return sampling_remap(prior, loss, RATE, NOISE, AGGREGATORS)
 
         [took] = least({"": operation}).values()
-        print(f"remap      counts to 1,000, {name:<26}{took * 1e3:9.1f} ms")
+        report(Row(path=f"remap, counts to {COUNTS:,}, {name}", ours=1e3 * took, unit="ms"))
 
 
 def compare_noise() -> None:
-    """Print the time of a noise value in a release of 10,000 cells, ours and OpenDP's."""
+    """Report the time of the noise of a release of 10,000 cells, ours and OpenDP's."""
     source, cells, epsilon = SystemRandom(), 10_000, Fraction(1)
-    single = dp.m.make_geometric(dp.atom_domain(T=int), dp.absolute_distance(T=int), scale=1.0)
     vector = dp.m.make_geometric(dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int), scale=1.0)
-    law, zeros = TwoSidedGeometric(epsilon), [0] * cells
+    zeros = [0] * cells
     times = least(
-        {
-            "OpenDP, one call a value": lambda: [single(0) for _ in range(300)],
-            "OpenDP, vector of 10,000": lambda: vector(zeros),
-            "mechanisms, sample_many(10,000)": lambda: law.sample_many(source, cells),
-            "analysis, geometric_noise(10,000)": lambda: geometric_noise(epsilon, cells, source),
-        },
-        rounds=12,
+        {"ours": lambda: geometric_noise(epsilon, cells, source), "vector": lambda: vector(zeros)}, rounds=2 * ROUNDS
     )
-    each = {name: took / (300 if "one call" in name else cells) * 1e6 for name, took in times.items()}
-    call, vectorised = each["OpenDP, one call a value"], each["OpenDP, vector of 10,000"]
-    for name, microseconds in each.items():
-        print(f"noise      {name:<36}{microseconds:9.3f} us a value", end="")
-        print(f"{call / microseconds:8.1f} times its call{vectorised / microseconds:8.1f} times its vector")
+    beside(f"noise of a release of {cells:,} cells", times["ours"], "OpenDP's vector", times["vector"])
 
 
 if __name__ == "__main__":

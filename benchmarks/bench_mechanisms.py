@@ -1,6 +1,6 @@
 """Our coins and noise beside OpenDP's, in one run: a toss of both rounds, a k-ary response, geometric noise, its time.
 
-Every figure is the least of alternating batches, in microseconds; it prints and decides nothing.
+Every figure is the least of alternating batches; it decides nothing.
 """
 
 import time
@@ -9,11 +9,12 @@ from fractions import Fraction
 
 import opendp.prelude as dp
 from fleetcount_mechanisms import KaryResponse, SamplingDie, SystemRandom, TwoSidedGeometric, toss
+from rows import Row, quick, report, smoke
 from scipy import stats
 
-ROUNDS = 12
+ROUNDS = 1 if smoke() else 3 if quick() else 12
 CATEGORIES = 1000
-PEER = "OpenDP randomized response, 1,000"
+PEER = "OpenDP randomized response, 1,000 categories"
 
 
 def batch_us(operation: Callable[[], object], calls: int) -> float:
@@ -33,53 +34,53 @@ def least_us(operations: dict[str, tuple[Callable[[], object], int]]) -> dict[st
     return least
 
 
+def beside(path: str, ours: float, peer: str, theirs: float) -> None:
+    """Report microseconds beside the peer's, and how many times faster ours is."""
+    note = f"least of {ROUNDS} batches"
+    report(Row(path=path, ours=ours, unit="us", peer=peer, peer_value=theirs, ratio=theirs / ours, note=note))
+
+
 def compare_answers() -> None:
-    """Print the time of an answer: ours for many V, OpenDP's randomized response with 1,000 categories."""
+    """Report the time of an answer: ours for many V, OpenDP's randomized response with 1,000 categories."""
     source = SystemRandom()
     peer = dp.m.make_randomized_response(list(range(CATEGORIES)), prob=0.5)
-    small = dp.m.make_randomized_response([0, 1], prob=0.6)
     response = KaryResponse(Fraction(1, 2), CATEGORIES - 1)
     operations: dict[str, tuple[Callable[[], object], int]] = {
         PEER: (lambda: peer(7), 200),
-        "the same, 2 categories": (lambda: small(1), 200),
-        "KaryResponse.randomize": (lambda: response.randomize(7, source), 5000),
+        "an answer, k-ary response, 1,000 categories": (lambda: response.randomize(7, source), 5000),
     }
-    for values in (1, 10, 100, CATEGORIES, 10**5, 10**7):
+    for values in (1, CATEGORIES, 10**7):
         die = SamplingDie.uniform(Fraction(1, 4), values)
-        operations[f"toss of both rounds, V = {values}"] = (lambda die=die: toss(die, 1, source), 5000)  # type: ignore[misc] # bound in the loop
+        name = f"an answer, toss of both rounds, V = {values:,}"
+        operations[name] = (lambda die=die: toss(die, 1, source), 5000)  # type: ignore[misc] # bound in the loop
     least = least_us(operations)
-    theirs = least[PEER]
+    theirs = least.pop(PEER)
     for name, microseconds in least.items():
-        print(f"answer  {name:<36}{microseconds:9.3f} us{theirs / microseconds:8.1f} times faster than OpenDP")
+        beside(name, microseconds, PEER, theirs)
 
 
 def compare_noise() -> None:
-    """Print the time of a noise value: ours for 1 and for 10,000 cells, OpenDP's one by one and as a vector."""
+    """Report the time of a noise value: ours for 1 and for 10,000 cells, OpenDP's one by one and as a vector."""
     source, cells = SystemRandom(), 10_000
     single = dp.m.make_geometric(dp.atom_domain(T=int), dp.absolute_distance(T=int), scale=1.0)
     vector = dp.m.make_geometric(dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int), scale=1.0)
     noise, zeros = TwoSidedGeometric(Fraction(1)), [0] * cells
     least = least_us(
         {
-            "OpenDP, one call a value": (lambda: single(0), 300),
-            "OpenDP, vector of 10,000": (lambda: vector(zeros), 1),
-            "ours, sample": (lambda: noise.sample(source), 1000),
-            "ours, sample_many(10,000)": (lambda: noise.sample_many(source, cells), 1),
+            "call": (lambda: single(0), 300),
+            "vector": (lambda: vector(zeros), 1),
+            "sample": (lambda: noise.sample(source), 1000),
+            "sample_many": (lambda: noise.sample_many(source, cells), 1),
         }
     )
-    for name in ("OpenDP, vector of 10,000", "ours, sample_many(10,000)"):
-        least[name] /= cells
-    theirs, vectorised = least["OpenDP, one call a value"], least["OpenDP, vector of 10,000"]
-    for name, microseconds in least.items():
-        print(
-            f"noise   {name:<36}{microseconds:9.3f} us{theirs / microseconds:8.1f} times its call"
-            f"{vectorised / microseconds:8.1f} times its vector"
-        )
+    beside("a noise value, one call", least["sample"], "OpenDP, one call", least["call"])
+    path = f"a noise value, {cells:,} cells at once"
+    beside(path, least["sample_many"] / cells, f"OpenDP, a vector of {cells:,}", least["vector"] / cells)
 
 
-def correlate_time_with_value(draws: int = 20_000) -> None:
-    """Print the rank correlation between a draw's time and its size: 0 tells nothing, 1 tells all."""
-    source = SystemRandom()
+def correlate_time_with_value() -> None:
+    """Report the rank correlation between a draw's time and its size: 0 tells nothing, 1 tells all."""
+    source, draws = SystemRandom(), 500 if smoke() else 5_000 if quick() else 20_000
     for epsilon in (Fraction(1, 10), Fraction(1)):
         noise = TwoSidedGeometric(epsilon)
         sizes, times = [], []
@@ -89,13 +90,18 @@ def correlate_time_with_value(draws: int = 20_000) -> None:
             times.append(time.perf_counter_ns() - started)
             sizes.append(abs(value))
         found = stats.spearmanr(sizes, times)
-        print(
-            f"time    rank correlation with |noise|, epsilon {float(epsilon):g}, {draws} draws: {found.statistic:+.3f}"
+        report(
+            Row(
+                path=f"rank correlation of a noise value's time with its size, epsilon {float(epsilon):g}",
+                ours=float(found.statistic),
+                unit="",
+                note=f"{draws:,} draws; 0 tells nothing, 1 tells all",
+            )
         )
 
 
 def main() -> None:
-    """Print all three comparisons."""
+    """Report all three comparisons."""
     dp.enable_features("contrib")
     compare_answers()
     compare_noise()

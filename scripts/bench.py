@@ -1,68 +1,272 @@
-"""Run every benchmarks/bench_*.py, print what it measures, and keep the figures in out/bench.json.
+"""Run every benchmark, show one table of all rows at the end, and keep them as JSON; or fill docs/performance.md.
 
-Each benchmark runs ours and the peer in one process; this script adds the machine and its load, and decides nothing.
+    scripts/bench.py [WORD ...] [--quick | --smoke] [--output FILE]     those whose name holds a word; all without one
+    scripts/bench.py --write-page [--output FILE]                       the page, from a run kept before
+
+Each benchmark runs ours and the peer in one process; this adds the machine and its load. A figure never decides the
+exit code: 1 means that a benchmark broke, 2 that the command or the file is wrong.
 """
 
+import argparse
+import contextlib
+import io
 import json
 import os
-import platform
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, Final
 
-ROOT = Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "out" / "bench.json"
+ROOT: Final = Path(__file__).resolve().parent.parent
+BENCHMARKS: Final = ROOT / "benchmarks"
+PAGE: Final = ROOT / "docs" / "performance.md"
+sys.path.insert(0, str(BENCHMARKS))
+
+import machine  # noqa: E402 - beside the benchmarks
+import page  # noqa: E402
+import table  # noqa: E402
+from rows import ROWS_VARIABLE, SIZES_VARIABLE, Row, Taken  # noqa: E402
+
+LIMIT_S: Final = {"full": 3600, "quick": 600, "smoke": 600}
+"""Seconds after which a benchmark is taken to hang and is ended: many times what it needs."""
+GRACE_S: Final = 15
+SIZES_TOLD: Final = {
+    "full": "a full run",
+    "quick": "a quick run: fewer repetitions and smaller sizes, so the figures are rougher and some verdicts unfair",
+    "smoke": "a smoke run: the smallest sizes, which say nothing about speed",
+}
 
 
-def machine() -> dict[str, object]:
-    """Return what a reader needs to judge the figures: interpreter, cores, load."""
-    load = os.getloadavg()
-    return {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "load_1_5_15_min": [round(value, 2) for value in load],
-        "time_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How one benchmark ended: its rows, the seconds, the CPU of all its processes, and why it broke, if it did."""
+
+    name: str
+    taken: list[Taken]
+    seconds: float
+    cpu_s: float
+    broke: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the file keeps beside the rows."""
+        return {
+            "name": self.name,
+            "seconds": round(self.seconds, 1),
+            "cpu_s": round(self.cpu_s, 1),
+            "broke": self.broke,
+        }
 
 
-def run(script: Path) -> dict[str, object]:
-    """Run one benchmark, echo its lines, and return them with its time and exit code."""
-    started = time.perf_counter()
-    before = os.getloadavg()[0]
-    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+class LastWords:
+    """Passes on what a program says on its standard error, and remembers the last line."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.line = ""
+        self._stream = stream
+        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread.start()
+
+    def _pass_on(self) -> None:
+        with self._stream:
+            for line in self._stream:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+                self.line = line.strip() or self.line
+
+    def end(self) -> str:
+        """Return the last line; a child that outlives the program may keep its standard error open, so do not wait."""
+        self._thread.join(1)
+        return self.line
+
+
+def name_of(script: Path) -> str:
+    """Return a benchmark's name: bench_store.py is "store"."""
+    return script.stem.removeprefix("bench_")
+
+
+def run(script: Path, sizes: str, collected: Path) -> Ended:
+    """Run one benchmark to its end; a row that says so stands for what it could not measure."""
+    started, cpu = time.perf_counter(), _cpu_of_children()
+    environment = {**os.environ, SIZES_VARIABLE: sizes, ROWS_VARIABLE: str(collected)}
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    words = LastWords(process.stderr or io.StringIO())
+    broke = _wait(process, LIMIT_S[sizes])
+    last_words = words.end()
+    if broke and last_words:
+        broke = f"{broke}: {last_words}"
+    taken = _rows_of(name_of(script), collected)
+    if broke or not taken:
+        broke = broke or "it gave no row"
+        row = Row(path=f"{name_of(script)}: what is left of it", ours=None, unit="", note=broke)
+        taken.append(Taken(benchmark=name_of(script), row=row, cpu_s=0.0, load=round(os.getloadavg()[0], 2)))
     seconds = time.perf_counter() - started
-    print(f"== {script.name} ({seconds:.1f} s, load before {before:.2f})")
-    print(done.stdout, end="" if done.stdout.endswith("\n") else "\n", flush=True)
-    lines = done.stdout.splitlines()
-    return {
-        "script": script.name,
-        "seconds": round(seconds, 2),
-        "exit": done.returncode,
-        "load": before,
-        "lines": lines,
+    return Ended(name=name_of(script), taken=taken, seconds=seconds, cpu_s=_cpu_of_children() - cpu, broke=broke)
+
+
+def _wait(process: "subprocess.Popen[str]", limit_s: float) -> str:
+    """Wait for a benchmark; return why it broke, or nothing."""
+    try:
+        code = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        end(process)
+        return f"it took longer than {limit_s:.0f} s and was ended"
+    except BaseException:
+        end(process)
+        raise
+    return f"it ended with exit code {code}" if code else ""
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """End a benchmark and its children, which are its group: as Ctrl-C does, and by force what is left of it."""
+    os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _rows_of(benchmark: str, collected: Path) -> list[Taken]:
+    """Return the rows that a benchmark left, under its name."""
+    lines = collected.read_text(encoding="utf-8").splitlines() if collected.exists() else []
+    return [Taken.from_json(json.loads(line) | {"benchmark": benchmark}) for line in lines]
+
+
+def run_all(scripts: Sequence[Path], sizes: str) -> list[Ended]:
+    """Run the benchmarks one after the other, and say which one and how far."""
+    ended: list[Ended] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for place, script in enumerate(scripts, 1):
+            print(f"\n[{place}/{len(scripts)}] {script.name}, load {os.getloadavg()[0]:.2f}", flush=True)
+            ended.append(run(script, sizes, Path(directory) / f"{name_of(script)}.jsonl"))
+            print(f"    {ended[-1].seconds:.1f} s, {ended[-1].cpu_s:.1f} s of CPU{_because(ended[-1])}", flush=True)
+    return ended
+
+
+def _because(one: Ended) -> str:
+    return f"; BROKE: {one.broke}" if one.broke else ""
+
+
+def show(ended: Sequence[Ended], about: str) -> None:
+    """Print the one table."""
+    taken = [row for one in ended for row in one.taken]
+    print(f"\n{about}\n\n{table.text_table(taken)}\n\n{len(taken)} rows: {table.verdicts(taken)}", flush=True)
+
+
+def keep(path: Path, found: dict[str, Any], sizes: str, ended: Sequence[Ended]) -> None:
+    """Write the run as JSON, whole or not at all."""
+    values = {
+        "machine": found,
+        "sizes": sizes,
+        "seconds": round(sum(one.seconds for one in ended), 1),
+        "benchmarks": [one.to_json() for one in ended],
+        "rows": [row.to_json() for one in ended for row in one.taken],
     }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, json.dumps(values, indent=2) + "\n")
 
 
-def main(wanted: list[str]) -> int:
-    """Run all benchmarks, or those whose name holds one of `wanted`; exit 1 if one failed."""
-    scripts = sorted((ROOT / "benchmarks").glob("bench_*.py"))
-    chosen = [script for script in scripts if not wanted or any(word in script.name for word in wanted)]
-    if not chosen:
-        print(f"bench: no benchmark matches {' '.join(wanted)}; there are {[s.stem for s in scripts]}", file=sys.stderr)
+def _replace(path: Path, text: str) -> None:
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def write_page(source: Path) -> int:
+    """Fill the blocks of docs/performance.md from a run that was kept; a run of some benchmarks only is refused."""
+    try:
+        values = json.loads(source.read_text(encoding="utf-8"))
+        taken = [Taken.from_json(row) for row in values["rows"]]
+        missing = {name_of(one) for one in every_benchmark()} - {one["name"] for one in values["benchmarks"]}
+        if missing:
+            raise ValueError(f"it has nothing of {', '.join(sorted(missing))}")
+        if values["sizes"] == "smoke":
+            raise ValueError("it is a smoke run")
+        text = page.fill(PAGE.read_text(encoding="utf-8"), taken, _about(values))
+    except (OSError, ValueError, KeyError) as error:
+        print(f"bench: {source} cannot fill {PAGE.name}: {error}", file=sys.stderr)
         return 2
-    results = {"machine": machine(), "benchmarks": [run(script) for script in chosen]}
-    OUTPUT.parent.mkdir(exist_ok=True)
-    unfinished = OUTPUT.with_suffix(".new")
-    unfinished.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(OUTPUT)
-    print(f"bench: figures in {OUTPUT.relative_to(ROOT)}")
-    failed = [result["script"] for result in results["benchmarks"] if result["exit"] != 0]  # type: ignore[index,union-attr] # a list of the dicts above
-    if failed:
-        print(f"bench: failed: {', '.join(map(str, failed))}", file=sys.stderr)
-    return 1 if failed else 0
+    _replace(PAGE, text)
+    print(f"bench: {PAGE.name} filled: {len(taken)} rows, {table.verdicts(taken)}")
+    return 0
+
+
+def _about(values: dict[str, Any]) -> str:
+    return f"{machine.describe(values['machine'])}; {SIZES_TOLD[values['sizes']]}, {values['seconds']:.0f} s."
+
+
+def every_benchmark() -> list[Path]:
+    """Return the benchmarks, sorted by name."""
+    return sorted(BENCHMARKS.glob("bench_*.py"))
+
+
+def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options; wrong ones end the program with 2."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="run the benchmarks whose name holds one of them")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_const", dest="sizes", const="quick", help="under two minutes")
+    how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
+    how.add_argument("--write-page", action="store_true", help=f"fill docs/{PAGE.name} from a kept run")
+    parser.add_argument("--output", type=Path, help="the JSON file (default out/bench.json or one named after the run)")
+    parser.set_defaults(sizes="full")
+    options = parser.parse_args(arguments)
+    if options.write_page and options.words:
+        parser.error("--write-page takes no words: the page tells of a run of all benchmarks")
+    return options
+
+
+def default_output(sizes: str, chosen: bool) -> Path:
+    """Return where a run is kept: only one of all benchmarks in full is out/bench.json."""
+    parts = ["bench", *([] if sizes == "full" else [sizes]), *(["chosen"] if chosen else [])]
+    return ROOT / "out" / f"{'-'.join(parts)}.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; exit 1 if a benchmark broke, 2 if none is meant."""
+    options = read_arguments(arguments)
+    output = options.output or default_output(options.sizes, bool(options.words))
+    if options.write_page:
+        return write_page(output)
+    scripts = [one for one in every_benchmark() if not options.words or any(word in one.stem for word in options.words)]
+    if not scripts:
+        names = ", ".join(name_of(one) for one in every_benchmark())
+        print(f"bench: no benchmark is named {' or '.join(options.words)}; there are {names}", file=sys.stderr)
+        return 2
+    found = machine.facts(ROOT)
+    ended = run_all(scripts, options.sizes)
+    keep(output, found, options.sizes, ended)
+    seconds = sum(one.seconds for one in ended)
+    show(ended, _about({"machine": found, "sizes": options.sizes, "seconds": seconds}))
+    print(f"bench: kept in {output}")
+    broke = [one.name for one in ended if one.broke]
+    if broke:
+        print(f"bench: broke: {', '.join(broke)}", file=sys.stderr)
+    return 1 if broke else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

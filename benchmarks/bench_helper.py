@@ -1,0 +1,132 @@
+"""What one two-round report at L = 1,000 costs a helper: from sealed bytes to the sum, beside one HPKE opening.
+
+Sessions are open, as they are for all but the first report of a day. Both rounds' batches are decoded, opened with
+their digests and receipts made, joined, verified and added up, on one core. Store and network are bench_store's and
+bench_intake's. Decides nothing.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench_client import OPENS, make_task
+from fleetcount_aggregator.proofs import VERIFIED, BatchVerifier, ProofBatch, new_batch_verifier, setting_of
+from fleetcount_protocol.bulk import read_instalments
+from fleetcount_protocol.bulk_opening import SessionKeys, open_columns
+from fleetcount_protocol.codec import INSTALMENTS, batches
+from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.messages import Instalment
+from fleetcount_protocol.sealing import HpkeKeyPair, seal_to
+from fleetcount_protocol.session import SessionSecret, seal_instalment
+from fleetcount_protocol.task import Task
+from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.two_round import first_instalments, second_instalments
+from rows import Row, best_cpu_s, quick, report, smoke
+
+HELPER = 1
+VERIFY_KEY = bytes(32)
+"""What `bench_client.make_task` gives the digest of."""
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """What the helper has: the batches of each round as they arrived, and the open sessions' keys."""
+
+    rounds: tuple[list[bytes], list[bytes]]
+    keys: dict[bytes, tuple[bytes, bytes]]
+
+
+def seal_reports(task: Task, count: int) -> Inbox:
+    """Return as many real reports, sealed to the helper."""
+    prio3, context = prio3_for(task), context_of(task)
+    sealed: tuple[list[Instalment], list[Instalment]] = ([], [])
+    keys: dict[bytes, tuple[bytes, bytes]] = {}
+    for number in range(count):
+        secret = SessionSecret(
+            session_id=SessionId(os.urandom(16)),
+            aggregator_id=task.aggregators[HELPER].aggregator_id,
+            secret=os.urandom(32),
+            expiry=OPENS + 1_000,
+        )
+        keys[bytes(secret.session_id)] = (secret.secret, secret.receipt_key)
+        report_id, rand, cell = ReportId(os.urandom(16)), os.urandom(prio3.rand_size), 1 + number % 999
+        first = first_instalments(prio3, context, report_id, rand, cell)
+        public_share, second = second_instalments(prio3, context, report_id, rand, cell, cell)
+        sealed[0].append(seal_instalment(secret, task.task_id, report_id, 1, HELPER, b"", first[HELPER]))
+        sealed[1].append(seal_instalment(secret, task.task_id, report_id, 2, HELPER, public_share, second[HELPER]))
+    encoded = [[INSTALMENTS.encode(group) for group in batches(instalments)] for instalments in sealed]
+    return Inbox((encoded[0], encoded[1]), keys)
+
+
+def open_round(messages: Sequence[bytes], inbox: Inbox) -> list[tuple[bytes, bytes, bytes]]:
+    """Return (report id, public share, part) of one round's instalments; digests and receipts are made as well."""
+    found: list[tuple[bytes, bytes, bytes]] = []
+    for columns in (one for message in messages for one in read_instalments(message)):
+        held = [inbox.keys[session_id] for session_id in columns.session_ids]
+        keys = SessionKeys(secrets=[one for one, _ in held], receipt_keys=[one for _, one in held])
+        parts = open_columns(keys, HELPER, columns).parts
+        assert None not in parts
+        found += [
+            (report_id, public_share, part)
+            for report_id, public_share, part in zip(columns.report_ids, columns.public_shares, parts, strict=True)
+            if part is not None
+        ]
+    return found
+
+
+def open_reports(inbox: Inbox) -> ProofBatch:
+    """Return both rounds of every report, opened and joined."""
+    first = {report_id: part for report_id, _, part in open_round(inbox.rounds[0], inbox)}
+    second = open_round(inbox.rounds[1], inbox)
+    return ProofBatch(
+        nonces=b"".join(report_id for report_id, _, _ in second),
+        public_shares=b"".join(public_share for _, public_share, _ in second),
+        input_shares=b"".join(first[report_id] + part for report_id, _, part in second),
+    )
+
+
+def verify(verifier: BatchVerifier, batch: ProofBatch) -> bytes:
+    """Return the sum of a batch whose reports are all honest."""
+    verified = verifier.verify(batch)
+    assert set(verified.reasons) == {VERIFIED}
+    return verified.output_sum
+
+
+def main() -> None:
+    """Print what a report costs, and of what that is made."""
+    count = 16 if smoke() else 256 if quick() else 1_024
+    task = make_task(2)
+    inbox = seal_reports(task, count)
+    verifier = new_batch_verifier(setting_of(task, VERIFY_KEY, HELPER))
+    batch = open_reports(inbox)
+    verify(verifier, batch)  # Compiles, or reads what was compiled.
+    pair = HpkeKeyPair.generate(1)
+    sealed = seal_to(pair.public_key, bytes(32), b"session")
+    hpke = best_cpu_s(lambda: pair.open(sealed, b"session"))
+    opening = best_cpu_s(lambda: open_reports(inbox), 2.0) / count
+    verifying = best_cpu_s(lambda: verify(verifier, batch), 2.0) / count
+    whole = best_cpu_s(lambda: verify(verifier, open_reports(inbox)), 4.0) / count
+    note = f"{count:,} reports, {verifier.name} verifier, CPU of one core"
+    for path, seconds, bounds in (
+        ("helper: sealed bytes to sum, two rounds, L = 1,000", whole, (0.6, 0.35)),
+        ("helper, of it: decoding, opening, digests, receipts, joining", opening, (None, None)),
+        ("helper, of it: verifying and adding up", verifying, (None, None)),
+    ):
+        report(
+            Row(
+                path=path,
+                ours=1e6 * seconds,
+                unit="us",
+                peer="one HPKE opening",
+                peer_value=1e6 * hpke,
+                ratio=seconds / hpke,
+                must=bounds[0],
+                aim=bounds[1],
+                larger_is_better=False,
+                note=note,
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

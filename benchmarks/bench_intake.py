@@ -1,0 +1,414 @@
+"""Intake over loopback gRPC with mutual TLS: batches on long streams against one report a call of the same bytes.
+
+The aggregator is the real program in a process of its own: strict decoding, sessions, opened seals, append and
+fdatasync, and a receipt for every report, each of which is verified. The peer is a bare echo server, which does none of
+that. Decides nothing.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_aggregators
+from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.certificates import Credential
+from fleetcount_protocol.codec import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
+from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted, SessionRequest
+from fleetcount_protocol.receipts import check_receipt
+from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
+from fleetcount_protocol.task import Mode, Release, ReleaseKind, Task, UploadStyle
+from rows import Row, quick, report, smoke
+
+HELPER = 1
+SEED_BYTES = 32
+"""A helper's part of round one: small, as every part of a helper is."""
+STREAMS = 4
+UNANSWERED = 4
+_SERVICE = "/fleetcount_protocol.v1.DeviceService/"
+Pair = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured: devices, tasks that each of them answers, and calls of the peer."""
+
+    devices: int
+    tasks: int
+    calls: int
+
+
+def sizes() -> Sizes:
+    """Return what this kind of run measures."""
+    if smoke():
+        return Sizes(devices=64, tasks=2, calls=200)
+    return Sizes(devices=1_000, tasks=32, calls=1_000) if quick() else Sizes(devices=5_000, tasks=32, calls=3_000)
+
+
+def pem_pair(credential: Credential) -> Pair:
+    """Return (private key, certificate), PEM."""
+    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key, credential.certificate.public_bytes(Encoding.PEM)
+
+
+def cpu_s(process: int) -> float:
+    """Return the CPU seconds of a process and its living children so far."""
+    family = [process]
+    for number in family:
+        for listed in Path(f"/proc/{number}/task").glob("*/children"):
+            family += map(int, listed.read_text().split())
+    ticks = 0
+    for number in family:
+        with contextlib.suppress(FileNotFoundError):
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+# The peer: one report a call, echoed.
+
+
+def echo(pipe: Connection, pair: Pair, authority: bytes) -> None:
+    """Run the echo server in its own process until that is killed; say its port."""
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        return request
+
+    async def run() -> None:
+        server = grpc.aio.server()
+        methods = {"Echo": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Peer", methods),))
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair], authority, True))
+        await server.start()
+        pipe.send(port)
+        await server.wait_for_termination()
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def echo_server(deployment: Deployment) -> Iterator[tuple[int, int]]:
+    """Start the echo server; give its port and process id."""
+    authority = deployment.authorities.aggregators
+    pair = pem_pair(authority.issue_aggregator("peer", ["127.0.0.1"]))
+    context = multiprocessing.get_context("spawn")
+    ours, its = context.Pipe()
+    process = context.Process(target=echo, args=(its, pair, device_authority(deployment)), daemon=True)
+    process.start()
+    assert process.pid is not None
+    yield ours.recv(), process.pid
+    process.kill()
+    process.join()
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Reports a second by the clock, and CPU seconds a report of both sides, which other programs disturb less."""
+
+    per_second: float
+    cpu: float
+
+
+class Stopwatch:
+    """Takes the time and the CPU of this process and of a server's."""
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._cpu = time.process_time() + cpu_s(server)
+        self._started = time.perf_counter()
+
+    def stop(self, reports: int) -> Rate:
+        """Return the rate since the start."""
+        seconds = time.perf_counter() - self._started
+        return Rate(reports / seconds, (time.process_time() + cpu_s(self._server) - self._cpu) / reports)
+
+
+async def call_one_by_one(
+    server: tuple[int, int], credentials: grpc.ChannelCredentials, data: bytes, calls: int, at_once: int
+) -> Rate:
+    """Return the rate of calls with one report each, `at_once` of them under way."""
+    port, process = server
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        method: Any = channel.unary_unary("/bench.Peer/Echo")
+
+        async def work(count: int) -> None:
+            for _ in range(count):
+                await method(data)
+
+        await work(50)
+        watch = Stopwatch(process)
+        await asyncio.gather(*(work(calls // at_once) for _ in range(at_once)))
+        return watch.stop(calls // at_once * at_once)
+
+
+# Ours: the aggregators.
+
+
+def deploy(directory: Path) -> Deployment:
+    """Write a deployment of two aggregators."""
+    ports = free_ports("127.0.0.1", 4)
+    plans = [
+        AggregatorPlan(
+            aggregator_id=AggregatorId(name),
+            operator=f"Operator of {name}",
+            host="127.0.0.1",
+            device_port=ports[2 * number],
+            peer_port=ports[2 * number + 1],
+        )
+        for number, name in enumerate(("alpha", "beta"))
+    ]
+    (directory / "keys").mkdir()
+    return write_aggregators(directory / "keys", "bench", plans)
+
+
+def device_authority(deployment: Deployment) -> bytes:
+    """Return the certificate of the devices' authority, PEM."""
+    return deployment.authorities.devices.certificate.public_bytes(Encoding.PEM)
+
+
+@contextlib.contextmanager
+def aggregators(deployment: Deployment) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run both aggregators until the end."""
+    with (deployment.root / "log").open("wb") as log:
+        running = [
+            subprocess.Popen(
+                [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config", deployment.config_of(position)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+            for position in range(2)
+        ]
+    try:
+        for one in running:
+            assert one.stdout is not None
+            json.loads(one.stdout.readline())
+        yield running
+    finally:
+        for one in running:
+            one.terminate()
+        for one in running:
+            one.communicate(timeout=30)
+
+
+def ask(deployment: Deployment, number: int) -> Task:
+    """Make, sign and submit one question over 100 values."""
+    verify_key = secrets.token_bytes(32)
+    opens = math.ceil(time.time()) + 3
+    task = Task(
+        name=f"question {number}",
+        deployment="bench",
+        signal=f"Vehicle.Bench{number}",
+        domain=Categories(names=tuple(f"place {one}" for one in range(100))),
+        mode=Mode.SAMPLING,
+        mechanism=SamplingDie.uniform(Fraction(1, 10), 100),
+        aggregators=deployment.aggregators,
+        round_one_opens=opens,
+        round_one_closes=opens + 3_600,
+        round_two_closes=opens + 7_200,
+        expiry=opens + 10_000,
+        time_precision_s=1,
+        min_batch_size=2,
+        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
+        upload_style=UploadStyle.TWO_INSTALMENTS,
+        verify_key_digest=Digest(hashlib.sha256(verify_key).digest()),
+    )
+    path = deployment.root / f"{number}.task"
+    new_task_files(path, task, verify_key)
+    for position in range(2):
+        add_signature(path, operator_of(deployment.config_of(position)))
+    submit_task(path, operator_of(deployment.config_of(0)), time.time())
+    return task
+
+
+def channel_to_helper(deployment: Deployment, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+    """Return a channel to the helper, as a device or a relay has one."""
+    plan = deployment.plans[HELPER]
+    options = [("grpc.ssl_target_name_override", plan.aggregator_id), ("grpc.max_receive_message_length", 4 << 20)]
+    return grpc.aio.secure_channel(f"127.0.0.1:{plan.device_port}", credentials, options=options)
+
+
+def make_sessions(deployment: Deployment, count: int) -> tuple[list[SessionRequest], list[SessionSecret]]:
+    """Return a session with the helper for each of `count` new devices."""
+    aggregator = deployment.aggregators[HELPER]
+    expiry = int(time.time()) + 86_000
+    made = [
+        new_session(
+            aggregator,
+            aggregator.hpke_keys[0],
+            DeviceIdentity.generate(deployment.authorities.devices),
+            expiry,
+            SystemRandom(),
+        )
+        for _ in range(count)
+    ]
+    return [request for request, _ in made], [secret for _, secret in made]
+
+
+async def open_sessions(channel: grpc.aio.Channel, requests: Sequence[SessionRequest]) -> float:
+    """Open sessions, eight full calls at once; return how many a second."""
+    method: Any = channel.unary_unary(_SERVICE + "OpenSessions")
+    groups = [
+        tuple(requests[start : start + MAX_SESSIONS_PER_REQUEST])
+        for start in range(0, len(requests), MAX_SESSIONS_PER_REQUEST)
+    ]
+    free = asyncio.Semaphore(8)
+
+    async def call(group: tuple[SessionRequest, ...]) -> None:
+        async with free:
+            replies = SESSION_REPLIES.decode(await method(SESSION_REQUESTS.encode(group)))
+        assert all(isinstance(reply, SessionAccepted) for reply in replies), replies
+
+    started = time.perf_counter()
+    await asyncio.gather(*map(call, groups))
+    return len(requests) / (time.perf_counter() - started)
+
+
+def sealed_reports(task: Task, sessions: Sequence[SessionSecret]) -> list[Instalment]:
+    """Return one small part of each device for one task."""
+    return [
+        seal_instalment(
+            secret,
+            task.task_id,
+            ReportId(secrets.token_bytes(16)),
+            1,
+            HELPER,
+            b"",
+            secrets.token_bytes(SEED_BYTES),
+        )
+        for secret in sessions
+    ]
+
+
+async def upload(channel: grpc.aio.Channel, messages: Sequence[bytes]) -> list[bytes]:
+    """Send messages on one stream, a few of them unanswered at once; return the answers."""
+    call: Any = channel.stream_stream(_SERVICE + "Upload")()
+    free = asyncio.Semaphore(UNANSWERED)
+
+    async def write() -> None:
+        for message in messages:
+            await free.acquire()
+            await call.write(message)
+        await call.done_writing()
+
+    writer = asyncio.create_task(write())
+    answers: list[bytes] = []
+    while isinstance(answer := await call.read(), bytes):
+        answers.append(answer)
+        free.release()
+    await writer
+    return answers
+
+
+async def upload_all(
+    channel: grpc.aio.Channel, reports: Sequence[Instalment], owners: Sequence[SessionSecret], server: int
+) -> Rate:
+    """Upload every report over several streams, verify every receipt afterwards, and return the rate."""
+    groups = [list(batches(reports[start::STREAMS])) for start in range(STREAMS)]
+    encoded = [[INSTALMENTS.encode(group) for group in stream] for stream in groups]
+    watch = Stopwatch(server)
+    answered = await asyncio.gather(*(upload(channel, messages) for messages in encoded))
+    rate = watch.stop(len(reports))
+    secret_of = {secret.session_id: secret for secret in owners}
+    for stream, answers in zip(groups, answered, strict=True):
+        replies = [reply for answer in answers for reply in INSTALMENT_REPLIES.decode(answer)]
+        for instalment, reply in zip((one for group in stream for one in group), replies, strict=True):
+            assert isinstance(reply, Receipt), reply
+            check_receipt(secret_of[instalment.session_id], instalment, reply)
+    return rate
+
+
+async def measure(deployment: Deployment, many: Sizes, helper: int) -> None:
+    """Print the rows of one deployment that runs."""
+    device = pem_pair(deployment.authorities.devices.issue_device())
+    authority = deployment.authorities.aggregators.certificate.public_bytes(Encoding.PEM)
+    credentials = grpc.ssl_channel_credentials(authority, *device)
+    tasks = [ask(deployment, number) for number in range(many.tasks)]
+    requests, sessions = make_sessions(deployment, many.devices)
+    async with channel_to_helper(deployment, credentials) as channel:
+        opened = await open_sessions(channel, requests)
+        reports = [one for task in tasks for one in sealed_reports(task, sessions)]
+        single = INSTALMENTS.encode(tuple(reports[:1]))
+        with echo_server(deployment) as server:
+            alone = await call_one_by_one(server, credentials, single, many.calls, 1)
+            crowd = await call_one_by_one(server, credentials, single, 4 * many.calls, 32)
+        await asyncio.sleep(max(0.0, tasks[-1].round_one_opens - time.time() + 0.1))
+        ours = await upload_all(channel, reports, sessions, helper)
+    note = f"{len(reports):,} reports of {len(single)} B on {STREAMS} streams, every receipt verified"
+    print_rows(ours, alone, crowd, note)
+    report(
+        Row(path="intake: sessions opened, durable", ours=opened, unit="/s", note=f"{len(requests):,} in calls of 64")
+    )
+
+
+def print_rows(ours: Rate, alone: Rate, crowd: Rate, note: str) -> None:
+    """Print the rate beside both peers, and the CPU of both sides."""
+    report(
+        Row(
+            path="intake over gRPC, mutual TLS, durable, receipts",
+            ours=ours.per_second,
+            unit="/s",
+            peer="one report a call, one after the other",
+            peer_value=alone.per_second,
+            ratio=ours.per_second / alone.per_second,
+            must=15,
+            aim=40,
+            note=note,
+        )
+    )
+    report(
+        Row(
+            path="intake over gRPC, mutual TLS, durable, receipts",
+            ours=ours.per_second,
+            unit="/s",
+            peer="one report a call, 32 under way",
+            peer_value=crowd.per_second,
+            ratio=ours.per_second / crowd.per_second,
+            note=note,
+        )
+    )
+    for name, peer in (("one after the other", alone), ("32 under way", crowd)):
+        report(
+            Row(
+                path="intake: CPU of both sides a report",
+                ours=1e6 * ours.cpu,
+                unit="us",
+                peer=f"one report a call, {name}",
+                peer_value=1e6 * peer.cpu,
+                ratio=peer.cpu / ours.cpu,
+                note=note,
+            )
+        )
+
+
+def main() -> None:
+    """Run the aggregators and print the rows."""
+    with tempfile.TemporaryDirectory() as directory:
+        deployment = deploy(Path(directory))
+        with aggregators(deployment) as running:
+            asyncio.run(measure(deployment, sizes(), running[HELPER].pid))
+
+
+if __name__ == "__main__":
+    main()

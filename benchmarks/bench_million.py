@@ -1,0 +1,460 @@
+"""Two aggregators and a million devices on one machine: from shares to a release, in seconds and peak memory.
+
+Shares are made for many devices at once and put into both durable stores, as intake does behind its seals; each store
+has a process, which makes all devices' shares and keeps its own. Then two aggregators, each in processes of its own,
+read their stores, agree, verify, add up and release over gRPC on loopback.
+The opened numbers are checked against what the devices' coins say.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.app import Core
+from fleetcount_aggregator.at_rest import AtRest, report_log_key
+from fleetcount_aggregator.grpc_peers import GrpcPeer
+from fleetcount_aggregator.grpc_server import PeerShell, claimed_peer, peer_server
+from fleetcount_aggregator.installation import load_tasks
+from fleetcount_aggregator.keys import KeyRing
+from fleetcount_aggregator.party import Identity, Limits, Party
+from fleetcount_aggregator.sqlite_store import SqliteStore
+from fleetcount_aggregator.states import FINAL_STATES, State
+from fleetcount_aggregator.store import InstalmentRow, Step, TaskChange, TaskRow
+from fleetcount_aggregator.watch import INSTALLED_STEP
+from fleetcount_aggregator.workers import ProcessWorkers
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.clock import SystemClock
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.sealing import HpkeKeyPair
+from fleetcount_protocol.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task_codec import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
+from fleetcount_simulator.batch_sharding import BatchSharder
+from rows import Row, Unit, quick, report, smoke
+
+NAMES = (AggregatorId("alpha"), AggregatorId("beta"))
+VERIFY_KEY = bytes(range(32))
+MILLION = 1_000_000
+AIM_S = 60.0
+MUST_MIB = 1024.0
+BLOCK = 16_384
+"""Devices whose shares are made at once."""
+UPLOAD = 2_048
+"""Instalments handed to a store at once, as many as one message of a device's transport holds."""
+UPLOAD_BYTES = 1024 * 1024
+"""Bytes of their parts, likewise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What one aggregator's process needs, as bytes: it is started afresh."""
+
+    position: int
+    signing_keys: tuple[bytes, bytes] = field(repr=False)
+    ports: tuple[int, int]
+    database: str
+    signed: bytes
+    devices: int
+    seed: int
+
+
+def new_task(values: int, signing: Sequence[Ed25519PrivateKey], ports: Sequence[int]) -> SignedTask:
+    """Return a signed sampling task whose windows have just closed; without noise, so that the sum can be checked."""
+    now = int(time.time())
+    aggregators = tuple(
+        Aggregator(
+            aggregator_id=name,
+            operator=f"Operator of {name}",
+            grpc_endpoint=f"127.0.0.1:{port}",
+            mqtt_broker="",
+            hpke_keys=(HpkeKey(key_id=1, public_key=HpkeKeyPair.generate(1).public_key),),
+            signing_public_key=key.public_key().public_bytes_raw(),
+        )
+        for name, key, port in zip(NAMES, signing, ports, strict=True)
+    )
+    task = Task(
+        name="a million",
+        deployment="bench",
+        signal="Vehicle.Speed",
+        domain=Categories(names=tuple(f"cell {one}" for one in range(1, values + 1))),
+        mode=Mode.SAMPLING,
+        mechanism=SamplingDie.uniform(Fraction(1, 4), values),
+        aggregators=aggregators,
+        round_one_opens=now - 30,
+        round_one_closes=now - 20,
+        round_two_closes=now - 10,
+        expiry=now + 86_400,
+        time_precision_s=1,
+        min_batch_size=2,
+        release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)),
+        upload_style=UploadStyle.TWO_INSTALMENTS,
+        verify_key_digest=Digest(hashlib.sha256(VERIFY_KEY).digest()),
+    )
+    return SignedTask(task=task, signatures=tuple(sign_task(task, key) for key in signing))
+
+
+# The stores.
+
+
+class Filler:
+    """Makes the shares of simulated devices and puts one aggregator's into its store."""
+
+    def __init__(self, task: Task, position: int, store: SqliteStore) -> None:
+        self._task = task
+        self._position = position
+        self._store = store
+        self._prio3 = prio3_for(task)
+        self._sharder = BatchSharder(self._prio3, context_of(task))
+        self.shares_s = 0.0
+        self.storing_s = 0.0
+        self.difference = np.zeros(task.values + 1, dtype=np.int64)
+
+    async def add(self, count: int, seed: np.random.SeedSequence) -> None:
+        """Let devices answer both rounds: a quarter says the same twice, the others in round two only."""
+        start = time.perf_counter()
+        source = np.random.default_rng(seed)
+        nonces, rands = source.bytes(16 * count), source.bytes(self._prio3.rand_size * count)
+        truths = source.integers(0, self._task.values + 1, count)
+        first = np.where(source.random(count) < 0.25, truths, 0)
+        self.difference += np.bincount(truths, minlength=len(self.difference))
+        self.difference -= np.bincount(first, minlength=len(self.difference))
+        one = self._sharder.first_instalments(nonces, rands, first)[self._position]
+        two = self._sharder.second_instalments(nonces, rands, first, truths)
+        middle = time.perf_counter()
+        certificates = source.bytes(32 * count)
+        rows = self._rows(nonces, certificates, 1, b"", one)
+        rows += self._rows(nonces, certificates, 2, two.public_shares, two.shares[self._position])
+        await self._store_all(rows)
+        self.shares_s += middle - start
+        self.storing_s += time.perf_counter() - middle
+
+    async def _store_all(self, rows: Sequence[InstalmentRow]) -> None:
+        """Hand rows to the store in uploads of a transport's size, a few of them waiting at a time."""
+        size = min(UPLOAD, UPLOAD_BYTES // max(len(row.part) for row in rows))
+        starts = iter(range(0, len(rows), size))
+
+        async def lane() -> None:
+            for start in starts:
+                await self._store.add_instalments(rows[start : start + size])
+
+        await asyncio.gather(*(lane() for _ in range(16)))
+
+    def _rows(
+        self, nonces: bytes, certificates: bytes, round_number: int, public_shares: bytes, parts: bytes
+    ) -> list[InstalmentRow]:
+        count = len(nonces) // 16
+        public, part = len(public_shares) // count, len(parts) // count
+        return [
+            InstalmentRow(
+                task_id=self._task.task_id,
+                report_id=ReportId(nonces[16 * at : 16 * at + 16]),
+                round=round_number,
+                certificate=Digest(certificates[32 * at : 32 * at + 32]),
+                digest=Digest(certificates[32 * at : 32 * at + 32]),
+                public_share=public_shares[public * at : public * (at + 1)],
+                part=parts[part * at : part * (at + 1)],
+                expected=2,
+            )
+            for at in range(count)
+        ]
+
+
+def fill_seat(seat: Seat, results: "multiprocessing.Queue[tuple[int, dict[str, Any]]]", _: Barrier) -> None:
+    """Make one aggregator's store, with the task and every device's report; the whole of a process."""
+    results.put((seat.position, asyncio.run(_fill(seat))))
+
+
+async def _fill(seat: Seat) -> dict[str, Any]:
+    start = time.perf_counter()
+    key = Ed25519PrivateKey.from_private_bytes(seat.signing_keys[seat.position])
+    store = SqliteStore.open(Path(seat.database), report_log_key(key))
+    signed = decode_signed_task(seat.signed)
+    task_id = signed.task.task_id
+    row = TaskRow(
+        task_id=task_id,
+        signed=seat.signed,
+        verify_key=AtRest(key).seal(VERIFY_KEY, b"verify key", task_id),
+        state=State.COLLECTING,
+        abort_reason="",
+        installed_at=0,
+    )
+    await store.install(row)
+    installed = Step(name=INSTALLED_STEP, request=b"", answer=b"")
+    await store.apply(TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), step=installed))
+    filler = Filler(signed.task, seat.position, store)
+    ready = time.perf_counter()
+    blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))
+    for number, block in enumerate(blocks):
+        await filler.add(min(BLOCK, seat.devices - number * BLOCK), block)
+    await store.close()
+    return {
+        "ready_s": ready - start,
+        "shares_s": filler.shares_s,
+        "storing_s": filler.storing_s,
+        "difference": filler.difference.tolist(),
+        "memory": memory_of(),
+    }
+
+
+# One aggregator's process.
+
+
+def memory_of(status: Path = Path("/proc/self/status")) -> int:
+    """Return the peak of this process's memory, bytes."""
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    return int(lines["VmHWM"].split()[0]) * 1024
+
+
+@asynccontextmanager
+async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
+    """Run an aggregator with its store, its worker process and its peer listener."""
+    keys = [Ed25519PrivateKey.from_private_bytes(one) for one in seat.signing_keys]
+    start = time.perf_counter()
+    store = SqliteStore.open(Path(seat.database), report_log_key(keys[seat.position]))
+    found["open"] = time.perf_counter() - start
+    own, other = NAMES[seat.position], NAMES[1 - seat.position]
+    trusted = {
+        name: TrustedAggregator(
+            aggregator_id=name, operator=f"Operator of {name}", signing_public_key=key.public_key().public_bytes_raw()
+        )
+        for name, key in zip(NAMES, keys, strict=True)
+    }
+    identity = Identity(
+        aggregator_id=own,
+        operator=f"Operator of {own}",
+        deployment="bench",
+        signing_key=keys[seat.position],
+        trusted=trusted,
+        device_ca=(),
+    )
+    endpoint = f"127.0.0.1:{seat.ports[1 - seat.position]}"
+    party = Party(
+        identity=identity,
+        store=store,
+        keys=KeyRing({1: HpkeKeyPair.generate(1)}),
+        clock=SystemClock(),
+        workers=ProcessWorkers(1),
+        limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, give_up_s=86_400),
+        peers={other: GrpcPeer(other, endpoint, caller=own, timeout_s=60, credentials=None)},
+    )
+    await load_tasks(party)
+    core = Core.of(party)
+    server = peer_server(PeerShell(core.helper, party.metrics, claimed_peer(NAMES)))
+    server.add_insecure_port(f"127.0.0.1:{seat.ports[seat.position]}")
+    await server.start()
+    try:
+        yield core
+    finally:
+        await server.stop(1)
+        await party.workers.close()
+        await store.close()
+
+
+def run_seat(seat: Seat, results: "multiprocessing.Queue[tuple[int, dict[str, Any]]]", ended: Barrier) -> None:
+    """Run one aggregator until the task has ended everywhere, and report; the whole of a process."""
+    found: dict[str, Any] = {}
+    asyncio.run(_run_seat(seat, found, ended))
+    found["memory"] = memory_of()
+    found["worker_memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    usage = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    found["cpu"] = sum(one.ru_utime + one.ru_stime for one in usage)
+    results.put((seat.position, found))
+
+
+async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier) -> None:
+    task_id = decode_signed_task(seat.signed).task.task_id
+    async with running(seat, found) as core:
+        start = time.perf_counter()
+        moved: list[tuple[str, float]] = []
+        while core.party.states[task_id] not in FINAL_STATES:
+            driving = asyncio.ensure_future(core.watch.look_after(core.party.tasks[task_id]))
+            while not driving.done():
+                state = core.party.states[task_id].value
+                if not moved or moved[-1][0] != state:
+                    moved.append((state, time.perf_counter() - start))
+                await asyncio.sleep(0.02)
+            await driving
+            await asyncio.sleep(0.02)
+        moved.append((core.party.states[task_id].value, time.perf_counter() - start))
+        found["moved"] = moved
+        found["total"] = dict(reversed(moved))[moved[-1][0]]
+        found["state"] = core.party.states[task_id].value
+        answer = await core.service.release(task_id)
+        found["record"] = answer.record
+        await asyncio.to_thread(ended.wait, 600)
+
+
+# The whole.
+
+
+def in_both(what: Callable[..., None], seats: Sequence[Seat]) -> dict[int, dict[str, Any]]:
+    """Run something in a process for each aggregator, side by side; return what they report."""
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.Queue()
+    ended = context.Barrier(len(seats))
+    processes = [context.Process(target=what, args=(seat, results, ended)) for seat in seats]
+    for process in processes:
+        process.start()
+    reports: dict[int, dict[str, Any]] = {}
+    while len(reports) < len(seats):
+        try:
+            reports.update([results.get(timeout=1)])
+        except Empty:
+            if any(process.exitcode for process in processes):
+                for process in processes:
+                    process.terminate()
+                raise SystemExit("an aggregator's process died") from None
+    for process in processes:
+        process.join()
+    return reports
+
+
+def free_ports() -> tuple[int, int]:
+    """Return two ports nobody listens on."""
+    import socket
+
+    with socket.socket() as one, socket.socket() as two:
+        one.bind(("127.0.0.1", 0))
+        two.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the whole and report seconds a stage and peak memory; 1 if the numbers are not what the coins say."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    devices = 2_000 if smoke() else 20_000 if quick() else MILLION
+    parser.add_argument("--devices", type=int, default=devices, help="how many (default %(default)s)")
+    parser.add_argument("--values", type=int, default=100, help="cells; L is one more (default 100)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="where the stores lie; by default a temporary place"
+    )
+    parser.add_argument("--json", type=Path, default=None, help="also write the figures there")
+    options = parser.parse_args(arguments)
+    load = os.getloadavg()[0]
+    started = time.perf_counter()
+    signing = [Ed25519PrivateKey.generate() for _ in NAMES]
+    ports = free_ports()
+    signed = encode_signed_task(new_task(options.values, signing, ports))
+    directory = Path(tempfile.mkdtemp(dir=options.directory))
+    seats = [
+        Seat(
+            position=position,
+            signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
+            ports=ports,
+            database=str(directory / f"{NAMES[position]}.db"),
+            signed=signed,
+            devices=options.devices,
+            seed=options.seed,
+        )
+        for position in range(2)
+    ]
+    try:
+        filled = in_both(fill_seat, seats)
+        disk = sum(path.stat().st_size for path in directory.iterdir())
+        half = time.perf_counter()
+        reports = in_both(run_seat, seats)
+    finally:
+        shutil.rmtree(directory)
+    records = {at: one.pop("record") for at, one in reports.items()}
+    differences = [one.pop("difference") for one in filled.values()]
+    figures = {
+        "devices": options.devices,
+        "L": options.values + 1,
+        "load": load,
+        "filling_s": half - started,
+        "store_bytes": disk,
+        "total_s": time.perf_counter() - started,
+        "filled": {NAMES[at]: one for at, one in filled.items()},
+        "aggregators": {NAMES[at]: one for at, one in reports.items()},
+    }
+    show(figures)
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    cells = [cell.raw for cell in decode_record(records[0]).cells]
+    if cells != differences[0][1:] or records[0] != records[1]:
+        print("the released numbers are not what the coins say", file=sys.stderr)
+        return 1
+    return 0
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Report the figures; what must be is that it ends, in a minute if possible."""
+    size = f"two aggregators, {figures['devices']:,} devices, L = {figures['L']}"
+    full = figures["devices"] == MILLION
+    seconds, note = figures["total_s"], f"both stores {figures['store_bytes'] / 2**20:,.0f} MiB"
+    limited(f"{size}: from shares to release", seconds, "s", AIM_S if full else None, aim=1, note=note)
+    for name in NAMES:
+        one = figures["filled"][name]
+        stage(f"{size}: {name} makes shares", one["shares_s"])
+        stage(f"{size}: {name} stores its instalments", one["storing_s"])
+    for name in NAMES:
+        one = figures["aggregators"][name]
+        moved = dict(one["moved"])
+        sealed = moved.get("verifying", one["total"])
+        stage(f"{size}: {name} opens its store", one["open"])
+        stage(f"{size}: {name} agrees and verifies", sealed - moved.get("agreeing", 0.0), one["state"])
+        stage(f"{size}: {name} adds up and releases", one["total"] - sealed, f"CPU {one['cpu']:.1f} s in all")
+        both = (one["memory"] + one["worker_memory"]) / 2**20
+        note = f"peaks of the process, {one['memory'] / 2**20:,.0f} MiB, and of its worker, added up"
+        limited(f"{size}: {name}, memory", both, "MiB", MUST_MIB if full else None, must=1, note=note)
+
+
+def stage(what: str, seconds: float, note: str = "") -> None:
+    """Report one stage."""
+    report(Row(path=what, ours=seconds, unit="s", note=note))
+
+
+def limited(
+    what: str,
+    value: float,
+    unit: Unit,
+    limit: float | None,
+    *,
+    must: float | None = None,
+    aim: float | None = None,
+    note: str,
+) -> None:
+    """Report a figure beside its limit, where it has one at this size."""
+    if limit is None:
+        report(Row(path=what, ours=value, unit=unit, note=note))
+        return
+    report(
+        Row(
+            path=what,
+            ours=value,
+            unit=unit,
+            peer="limit",
+            peer_value=limit,
+            ratio=value / limit,
+            must=must,
+            aim=aim,
+            larger_is_better=False,
+            note=note,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

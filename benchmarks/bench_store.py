@@ -1,0 +1,217 @@
+"""The durable store beside the disk it stands on, and agreement on a set beside Python sets.
+
+The disk: the same bytes appended to a plain file with a sync a batch, which is what a promise a batch costs; and, where
+many batches wait at once, with as few syncs as the store made of them. Decides nothing.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
+from fleetcount_aggregator.report_log import ReportLog
+from fleetcount_aggregator.sqlite_store import SqliteStore
+from fleetcount_aggregator.states import State
+from fleetcount_aggregator.store import InstalmentRow, Outcome, TaskRow
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.set_digest import set_digest
+from rows import Row, quick, report, smoke
+
+Result = TypeVar("Result")
+KEY = os.urandom(32)
+TASK = TaskId(os.urandom(32))
+LEADER_PART, HELPER_PART, PUBLIC_SHARE = 8_248, 32, 64
+"""Bytes of round two at L = 1,000, k = 2."""
+
+
+def instalments(count: int, part_bytes: int) -> list[InstalmentRow]:
+    """Return instalments of as many devices, of round two."""
+    part = os.urandom(part_bytes)
+    return [
+        InstalmentRow(
+            task_id=TASK,
+            report_id=ReportId(os.urandom(16)),
+            round=2,
+            certificate=Digest(os.urandom(32)),
+            digest=Digest(os.urandom(32)),
+            public_share=os.urandom(PUBLIC_SHARE),
+            part=part,
+            expected=2,
+        )
+        for _ in range(count)
+    ]
+
+
+async def fill(directory: Path, batches: Sequence[Sequence[InstalmentRow]], in_flight: int) -> tuple[float, float]:
+    """Store batches, `in_flight` of them waiting at a time; return seconds, and seconds of CPU."""
+    store = SqliteStore.open(directory / "bench.db", KEY)
+    row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    await store.install(row)
+    todo = iter(batches)
+
+    async def lane() -> None:
+        for batch in todo:
+            outcomes = await store.add_instalments(batch)
+            if set(outcomes) != {Outcome.STORED}:
+                raise SystemExit("an instalment was not stored")
+
+    start, used = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(lane() for _ in range(in_flight)))
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    await store.close()
+    return seconds, used
+
+
+def append(directory: Path, total: int, syncs: int) -> float:
+    """Append as many bytes with so many syncs to a plain file; return seconds."""
+    data = os.urandom(total // syncs)
+    descriptor = os.open(directory / "plain", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    start = time.perf_counter()
+    for _ in range(syncs):
+        os.write(descriptor, data)
+        os.fdatasync(descriptor)
+    seconds = time.perf_counter() - start
+    os.close(descriptor)
+    return seconds
+
+
+def bench_store(directory: Path, count: int, part_bytes: int, batch: int, in_flight: int) -> None:
+    """Report the store beside append and sync of the same bytes."""
+    rows = instalments(count, part_bytes)
+    batches = [rows[start : start + batch] for start in range(0, count, batch)]
+    syncs: list[int] = []
+    honest = os.fdatasync
+    with tempfile.TemporaryDirectory(dir=directory) as name:
+        place = Path(name)
+        os.fdatasync = lambda descriptor: syncs.append(honest(descriptor) or 0)  # type: ignore[assignment] # counted
+        try:
+            ours, used = asyncio.run(fill(place, batches, in_flight))
+        finally:
+            os.fdatasync = honest
+        [log] = place.glob("*.log")
+        size = log.stat().st_size
+        alone = in_flight == 1
+        plain = append(place, size, len(batches) if alone else len(syncs))
+        report(
+            Row(
+                path=f"store, parts of {part_bytes:,} B, batches of {batch:,}, {in_flight} waiting",
+                ours=count / ours,
+                unit="/s",
+                peer="append + fdatasync of the same bytes, " + ("one a batch" if alone else "as few syncs"),
+                peer_value=count / plain,
+                ratio=plain / ours,
+                must=0.25 if alone else None,
+                aim=0.5 if alone else None,
+                note=f"{used / count * 1e6:.1f} us of CPU each, {size / len(syncs) / 1e6:.2f} MB a sync",
+            )
+        )
+        if alone:
+            bench_opening(log, count, part_bytes)
+
+
+def bench_opening(path: Path, count: int, part_bytes: int) -> None:
+    """Report what reading the index back costs, in time and memory."""
+    start = time.process_time()
+    log = ReportLog.open(path, TASK, KEY, None)
+    seconds = time.process_time() - start
+    if log is None:
+        raise SystemExit("the log is empty")
+    what = f"parts of {part_bytes:,} B"
+    report(Row(path=f"store opened again, {what}, an instalment", ours=seconds / count * 1e6, unit="us", note="CPU"))
+    report(Row(path=f"store, its index in memory, {what}, a report", ours=log.memory_bytes / count, unit="B"))
+    log.close()
+
+
+def best(operation: Callable[[], Result], runs: int = 3) -> tuple[float, Result]:
+    """Return the shortest CPU time of several runs, and the result: other work on the machine does not count."""
+    shortest = float("inf")
+    for _ in range(runs):
+        start = time.process_time()
+        result = operation()
+        shortest = min(shortest, time.process_time() - start)
+    return shortest, result
+
+
+def bench_agreement(count: int) -> None:
+    """Report agreeing on a set of `count` reports: the leader's set is checked against what is held here."""
+    joined, digests = os.urandom(16 * count), os.urandom(32 * count)
+    ids = [ReportId(joined[at : at + 16]) for at in range(0, 16 * count, 16)]
+    order = sorted(range(count), key=ids.__getitem__)
+    accepted = b"".join(ids[at] for at in order)
+    places = np.array(order)
+    columns = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
+
+    allowed = np.ones(count, dtype=np.bool_)
+    chosen = [ReportId(bytes(ids[at])) for at in order]
+
+    def arrays() -> int:
+        found = ReportIds(joined).match(accepted, allowed)
+        return 0 if found is None else len(found)
+
+    def sets() -> int:
+        return len(sorted(set(ids) & set(chosen)))
+
+    (ours, one), (peer, two) = best(arrays), best(sets)
+    if one != two:
+        raise SystemExit("the two ways do not agree")
+    report(
+        Row(
+            path=f"agreeing on {count:,} reports",
+            ours=ours * 1e3,
+            unit="ms",
+            peer="Python sets of the ids, sorted",
+            peer_value=peer * 1e3,
+            ratio=peer / ours,
+            must=15,
+            aim=100,
+            note="CPU time, the best of three",
+        )
+    )
+    held = [Digest(digests[32 * at : 32 * at + 32]) for at in range(count)]
+    by_columns, digest = best(lambda: sorted_set_digest(accepted, np.take(columns, places, axis=0).tobytes()))
+    by_list, same = best(lambda: set_digest(zip(ids, held, strict=True)), 1)
+    alone, _ = best(lambda: hashlib.sha256(bytes(48 * count)).digest())
+    if digest != same:
+        raise SystemExit("the two digests do not agree")
+    report(
+        Row(
+            path=f"the digest of a set of {count:,}",
+            ours=by_columns * 1e3,
+            unit="ms",
+            peer="a sorted list of pairs",
+            peer_value=by_list * 1e3,
+            ratio=by_list / by_columns,
+            note=f"CPU time; SHA-256 alone takes {alone * 1e3:.1f} ms",
+        )
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Report every figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    share = 100 if smoke() else 10 if quick() else 1
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="where to write; by default the system's own place"
+    )
+    parser.add_argument("--reports", type=int, default=160_000 // share, help="instalments a row (default %(default)s)")
+    parser.add_argument("--ids", type=int, default=1_000_000 // share, help="reports to agree on (default %(default)s)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.directory) as name:
+        directory = Path(name)
+        for in_flight in (1, 16):
+            bench_store(directory, options.reports // 8, LEADER_PART, 120, in_flight)
+            bench_store(directory, options.reports, HELPER_PART, 2_048, in_flight)
+    bench_agreement(options.ids)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""scripts/bench.py: broken benchmarks are told, and what is kept and written is whole."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import page
+import pytest
+from rows import Row, Taken
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "bench.py"
+
+
+def _module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_script"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+bench = _module()
+NAMES = [script.stem for script in bench.every_benchmark()]
+
+
+def benchmark(directory: Path, program: str) -> Path:
+    """Return a benchmark made of a row and these lines."""
+    script = directory / "bench_made.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'benchmarks')!r})\n"
+        "from rows import Row, report, smoke\n"
+        "report(Row(path='before', ours=1.0, unit='s', note='small' if smoke() else 'large'))\n" + program
+    )
+    return script
+
+
+def test_rows_come_back_under_the_name_of_their_benchmark(tmp_path: Path) -> None:
+    ended = bench.run(benchmark(tmp_path, ""), "smoke", tmp_path / "rows")
+    [one] = ended.taken
+    assert (one.benchmark, one.row.path, one.row.note) == ("made", "before", "small; smoke run")
+    assert (ended.name, ended.broke) == ("made", "")
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("sys.exit('the disk is full')", "exit code 1: the disk is full"),
+        ("raise ValueError('no such grid')", "exit code 1: ValueError: no such grid"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
+    ],
+)
+def test_a_benchmark_that_breaks_keeps_its_rows_and_says_why(program: str, why: str, tmp_path: Path) -> None:
+    ended = bench.run(benchmark(tmp_path, program), "smoke", tmp_path / "rows")
+    assert [one.row.path for one in ended.taken] == ["before", "made: what is left of it"]
+    assert ended.taken[-1].row.verdict == "not run"
+    assert why in ended.taken[-1].row.note
+    assert why in ended.broke
+
+
+def test_a_benchmark_without_rows_is_broken(tmp_path: Path) -> None:
+    script = tmp_path / "bench_silent.py"
+    script.write_text("print('hello')")
+    ended = bench.run(script, "smoke", tmp_path / "rows")
+    assert ended.broke == "it gave no row"
+
+
+def test_a_benchmark_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bench.LIMIT_S, "smoke", 1)
+    script = tmp_path / "bench_slow.py"
+    script.write_text("import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); signal.pause()")
+    ended = bench.run(script, "smoke", tmp_path / "rows")
+    assert ended.broke == "it took longer than 1 s and was ended"
+
+
+def test_the_children_of_a_benchmark_end_with_it() -> None:
+    program = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()'])\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        bench.end(process)
+    assert gone(child)
+
+
+def gone(process: int) -> bool:
+    """Whether a process ends within a while."""
+    for _ in range(100):
+        try:
+            status = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if status == "Z":
+            return True
+        time.sleep(0.1)
+    os.kill(process, 9)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("sizes", "chosen", "name"),
+    [
+        ("full", False, "bench.json"),
+        ("full", True, "bench-chosen.json"),
+        ("quick", False, "bench-quick.json"),
+        ("smoke", True, "bench-smoke-chosen.json"),
+    ],
+)
+def test_only_a_full_run_of_all_benchmarks_is_kept_as_the_figures(sizes: str, chosen: bool, name: str) -> None:
+    assert bench.default_output(sizes, chosen).name == name
+
+
+def test_an_unknown_benchmark_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["teapot"]) == 2
+    error = capsys.readouterr().err
+    assert "teapot" in error
+    assert "kernel" in error
+
+
+def kept_run(path: Path, **changes: Any) -> Path:
+    """Keep a run of all benchmarks with a row each."""
+    taken = [
+        Taken(benchmark=bench.name_of(one), row=Row(path=one.stem, ours=2.0, unit="s"), cpu_s=1.0, load=0.1)
+        for one in bench.every_benchmark()
+    ]
+    ended = [bench.Ended(name=one.benchmark, taken=[one], seconds=1.0, cpu_s=1.0, broke="") for one in taken]
+    bench.keep(path, bench.machine.facts(ROOT), changes.pop("sizes", "full"), ended)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+@pytest.fixture
+def blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    blocks = [f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in [*page.BLOCKS, "machine"]]
+    path = tmp_path / "performance.md"
+    path.write_text("".join(blocks))
+    monkeypatch.setattr(bench, "PAGE", path)
+    return path
+
+
+@pytest.mark.parametrize("sizes", ["full", "quick"])
+def test_the_page_is_written_from_a_kept_run(sizes: str, blank: Path, tmp_path: Path) -> None:
+    assert bench.main(["--write-page", "--output", str(kept_run(tmp_path / "kept.json", sizes=sizes))]) == 0
+    text = blank.read_text()
+    assert all(name.replace("_", "\\_") in text for name in NAMES)
+    assert f"a {sizes} run" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "performance.md"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sizes": "smoke"}, "it is a smoke run"),
+        ({"benchmarks": [{"name": "kernel"}]}, "it has nothing of"),
+        ({"rows": [{"path": "a"}]}, "other names than it should"),
+    ],
+)
+def test_a_run_that_does_not_tell_all_leaves_the_page_alone(
+    changes: dict[str, Any], why: str, blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = blank.read_text()
+    assert bench.main(["--write-page", "--output", str(kept_run(tmp_path / "kept.json", **changes))]) == 2
+    assert why in capsys.readouterr().err
+    assert blank.read_text() == before
+
+
+def test_no_kept_run_is_one_line(blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["--write-page", "--output", str(tmp_path / "absent.json")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
