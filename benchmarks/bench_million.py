@@ -35,9 +35,9 @@ from fleetcount_aggregator.grpc_server import PeerShell, claimed_peer, peer_serv
 from fleetcount_aggregator.installation import load_tasks
 from fleetcount_aggregator.keys import KeyRing
 from fleetcount_aggregator.party import Identity, Limits, Party
-from fleetcount_aggregator.sqlite_store import SqliteStore
 from fleetcount_aggregator.states import FINAL_STATES, State
-from fleetcount_aggregator.store import InstalmentRow, Step, TaskChange, TaskRow
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.store import InstalmentRow, Step, TaskChange, TaskRow
 from fleetcount_aggregator.watch import INSTALLED_STEP
 from fleetcount_aggregator.workers import ProcessWorkers
 from fleetcount_mechanisms.sampling import SamplingDie

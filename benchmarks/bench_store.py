@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import numpy as np
 from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
-from fleetcount_aggregator.report_log import ReportLog
-from fleetcount_aggregator.sqlite_store import SqliteStore
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import InstalmentRow, Outcome, TaskRow
+from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, TaskRow
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.set_digest import set_digest
 from rows import Row, quick, report, smoke

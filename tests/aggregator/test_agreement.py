@@ -17,7 +17,7 @@ from fleetcount_aggregator.agreement import (
 )
 from fleetcount_aggregator.failpoints import FAILPOINTS
 from fleetcount_aggregator.report_ids import ReportIds
-from fleetcount_aggregator.store import Verdict
+from fleetcount_aggregator.storage.store import Verdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch

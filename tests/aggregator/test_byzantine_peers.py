@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fleetcount_aggregator.memory_store import MemoryStore
 from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.publication import record_bytes
 from fleetcount_aggregator.set_sum import set_sum
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import BatchRow, Verdict
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.store import BatchRow, Verdict
 from fleetcount_aggregator.verification import kept_seeds
 from fleetcount_aggregator.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.party import Limits
-from fleetcount_aggregator.store import StoreBusyError, StoreError
+from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import SessionId, TaskId

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from fleetcount_aggregator import sessions as sessions_module
-from fleetcount_aggregator.coalescing import Coalescing
 from fleetcount_aggregator.grpc_server import DeviceShell
+from fleetcount_aggregator.intake import sessions as sessions_module
+from fleetcount_aggregator.intake.coalescing import Coalescing
+from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
+from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, open_somewhere
 from fleetcount_aggregator.keys import KeyRing, load_hpke_key
 from fleetcount_aggregator.party import Limits, Party
-from fleetcount_aggregator.sessions import PackedSession, Sessions
 from fleetcount_aggregator.spare_workers import OUTSTANDING, SpareWorkers
-from fleetcount_aggregator.unsealing import WORTH_A_PROCESS, open_somewhere
 from fleetcount_aggregator.workers import InlineWorkers, ProcessWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.bulk import InstalmentColumns

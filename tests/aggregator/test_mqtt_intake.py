@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, suppress
 
 import aiomqtt
 import pytest
-from fleetcount_aggregator import mqtt_intake
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
-from fleetcount_aggregator.mqtt_intake import MqttIntake
-from fleetcount_aggregator.store import StoreError
+from fleetcount_aggregator.intake import mqtt_intake
+from fleetcount_aggregator.intake.mqtt_intake import MqttIntake
+from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.codec import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
 from fleetcount_protocol.ids import AggregatorId

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.at_rest import report_log_key
-from fleetcount_aggregator.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import Verdict
+from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
+from fleetcount_aggregator.storage.store import Verdict
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.release import decode_record

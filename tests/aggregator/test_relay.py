@@ -15,10 +15,10 @@ from fleetcount_aggregator.config import ConfigError
 from fleetcount_aggregator.grpc_peers import GrpcPeer
 from fleetcount_aggregator.grpc_server import PeerShell, certified_peer, peer_server
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.relay_app import _load_tls
-from fleetcount_aggregator.relay_config import load_relay_config
-from fleetcount_aggregator.relay_forwarding import Forwarder
-from fleetcount_aggregator.relay_metrics import RelayMetrics
+from fleetcount_aggregator.relay.app import _load_tls
+from fleetcount_aggregator.relay.config import load_relay_config
+from fleetcount_aggregator.relay.forwarding import Forwarder
+from fleetcount_aggregator.relay.metrics import RelayMetrics
 from fleetcount_client.grpc_transport import GrpcTransport
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.certificates import save_certificates, save_private_key

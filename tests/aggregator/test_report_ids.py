@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.key_table import KeyTable
 from fleetcount_aggregator.report_ids import ReportIds, ascending, sorted_set_digest
+from fleetcount_aggregator.storage.key_table import KeyTable
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.set_digest import set_digest

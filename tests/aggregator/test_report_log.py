@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.digest_file import DigestFile
-from fleetcount_aggregator.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead
-from fleetcount_aggregator.report_log import ReportLog
-from fleetcount_aggregator.store import InstalmentRow, Outcome, StoreError
+from fleetcount_aggregator.storage.digest_file import DigestFile
+from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead
+from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, StoreError
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
 TASK = TaskId(b"t" * 32)

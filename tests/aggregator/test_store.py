@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.memory_store import MemoryStore
-from fleetcount_aggregator.report_index import CompleteRows, ReportIndex
-from fleetcount_aggregator.sqlite_schema import SCHEMA_VERSION
-from fleetcount_aggregator.sqlite_store import QUEUE_LENGTH, SqliteStore
 from fleetcount_aggregator.states import State, StateConflictError
-from fleetcount_aggregator.store import (
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
+from fleetcount_aggregator.storage.sqlite_schema import SCHEMA_VERSION
+from fleetcount_aggregator.storage.sqlite_store import QUEUE_LENGTH, SqliteStore
+from fleetcount_aggregator.storage.store import (
     BatchRow,
     InstalmentRow,
     LedgerRow,

@@ -20,13 +20,13 @@ from fleetcount_aggregator.helper import Helper
 from fleetcount_aggregator.installation import install, load_tasks
 from fleetcount_aggregator.keys import KeyRing
 from fleetcount_aggregator.memory_peers import MemoryPeer
-from fleetcount_aggregator.memory_store import MemoryStore
 from fleetcount_aggregator.noise import NoiseSource, SystemNoise
 from fleetcount_aggregator.party import Identity, Limits, Party
 from fleetcount_aggregator.peers import PeerUnreachableError
-from fleetcount_aggregator.sqlite_store import SqliteStore
 from fleetcount_aggregator.states import FINAL_STATES
-from fleetcount_aggregator.store import Store, StoreError
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.store import Store, StoreError
 from fleetcount_aggregator.workers import InlineWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie

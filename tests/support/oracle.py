@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetcount_aggregator.digest_file import DigestFile
+from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.ids import ReportId, TaskId

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.grpc_server import DeviceShell, device_server
-from fleetcount_aggregator.relay_forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
-from fleetcount_aggregator.relay_metrics import RelayMetrics
-from fleetcount_aggregator.relay_service import RelayShell
+from fleetcount_aggregator.relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_aggregator.relay.metrics import RelayMetrics
+from fleetcount_aggregator.relay.service import RelayShell
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.certificates import CertificateAuthority, Credential, save_certificates, save_private_key

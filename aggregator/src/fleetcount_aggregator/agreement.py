@@ -17,7 +17,7 @@ from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchRepl
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.report_ids import ID_BYTES, ReportIds
-from fleetcount_aggregator.store import Verdict
+from fleetcount_aggregator.storage.store import Verdict
 
 __all__ = [
     "Survivors",

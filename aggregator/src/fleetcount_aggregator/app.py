@@ -26,7 +26,6 @@ from fleetcount_protocol.task_signing import TrustedAggregator
 
 from fleetcount_aggregator.at_rest import report_log_key
 from fleetcount_aggregator.config import AggregatorConfig, ConfigError
-from fleetcount_aggregator.device_service import DeviceService
 from fleetcount_aggregator.failpoints import failpoints_from_environment
 from fleetcount_aggregator.grpc_peers import GrpcPeer
 from fleetcount_aggregator.grpc_server import (
@@ -39,7 +38,8 @@ from fleetcount_aggregator.grpc_server import (
 )
 from fleetcount_aggregator.helper import Helper
 from fleetcount_aggregator.installation import load_tasks
-from fleetcount_aggregator.intake import Intake
+from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.keys import KeyRing, load_signing_key
 from fleetcount_aggregator.leader import Leader
 from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics
@@ -47,7 +47,7 @@ from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.party import Identity, Limits, Party
 from fleetcount_aggregator.release import Releasing
-from fleetcount_aggregator.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.task_directory import TaskDirectory
 from fleetcount_aggregator.verification import Verification
 from fleetcount_aggregator.watch import Watch
@@ -292,7 +292,7 @@ def _background(
         "sessions": lambda: _every(3600.0, lambda: _forget_sessions(core.party), core.party),
     }
     if config.mqtt is not None:
-        from fleetcount_aggregator.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
+        from fleetcount_aggregator.intake.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
 
         tasks["mqtt"] = MqttIntake(core.party, core.service, config.mqtt).run
     return tasks

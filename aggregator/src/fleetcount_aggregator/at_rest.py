@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 
-from fleetcount_aggregator.store import StoreError
+from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["AtRest", "report_log_key"]
 

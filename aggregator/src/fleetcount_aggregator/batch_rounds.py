@@ -19,7 +19,7 @@ from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError
 from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import BatchRow, CompleteReports, Step, TaskChange, Verdict
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict
 from fleetcount_aggregator.verification import Verification, matching, proof_setting, seal_kept
 from fleetcount_aggregator.workers import VerifiedReports, combine_shares
 

@@ -52,14 +52,14 @@ from fleetcount_protocol.v1 import peer_pb2 as peer_pb
 from fleetcount_protocol.wire import WireMessage
 from google.protobuf.message import DecodeError as ProtobufError
 
-from fleetcount_aggregator.device_service import DeviceService, UnknownTaskError
 from fleetcount_aggregator.helper import Helper
+from fleetcount_aggregator.intake.device_service import DeviceService, UnknownTaskError
 from fleetcount_aggregator.listening import server_options
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.metrics import Metrics
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.pipelining import ByteBudget, in_order
-from fleetcount_aggregator.store import StoreError
+from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["DeviceShell", "PeerShell", "device_server", "peer_server"]
 

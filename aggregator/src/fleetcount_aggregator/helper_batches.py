@@ -33,7 +33,7 @@ from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State, StateConflictError
-from fleetcount_aggregator.store import BatchRow, CompleteReports, Step, TaskChange, Verdict
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict
 from fleetcount_aggregator.underway import Underway
 from fleetcount_aggregator.verification import Verification, kept_seeds, matching, seal_kept
 from fleetcount_aggregator.workers import VerifiedReports

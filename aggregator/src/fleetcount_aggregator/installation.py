@@ -19,7 +19,7 @@ from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.party import UNFINISHED, Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import TaskRow
+from fleetcount_aggregator.storage.store import TaskRow
 
 __all__ = ["check_task_here", "install", "install_from_leader", "load_tasks"]
 

@@ -32,7 +32,7 @@ from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, Pee
 from fleetcount_aggregator.release import Releasing
 from fleetcount_aggregator.sealing import SET_STEP, abort_here, accepted_set, close_intake, seal_here
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.store import Step, TaskChange
+from fleetcount_aggregator.storage.store import Step, TaskChange
 from fleetcount_aggregator.verification import Verification
 
 __all__ = ["Leader"]

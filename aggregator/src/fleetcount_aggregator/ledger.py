@@ -12,7 +12,7 @@ from fleetcount_protocol.task import Task
 from fleetcount_protocol.task_rules import task_epsilon
 
 from fleetcount_aggregator.party import Limits
-from fleetcount_aggregator.store import LedgerRow
+from fleetcount_aggregator.storage.store import LedgerRow
 
 __all__ = ["NO_FINITE_EPSILON", "Charge", "charge_of", "check_budget", "debit_row"]
 

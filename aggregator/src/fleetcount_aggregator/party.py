@@ -25,7 +25,7 @@ from fleetcount_aggregator.metrics import Metrics
 from fleetcount_aggregator.noise import NoiseSource, SystemNoise
 from fleetcount_aggregator.peers import Peer
 from fleetcount_aggregator.states import State, StateConflictError
-from fleetcount_aggregator.store import Step, Store, TaskChange
+from fleetcount_aggregator.storage.store import Step, Store, TaskChange
 from fleetcount_aggregator.workers import Workers
 
 __all__ = ["UNFINISHED", "Identity", "Limits", "Party"]

@@ -41,7 +41,7 @@ from fleetcount_aggregator.publication import record_bytes, release_time, same_r
 from fleetcount_aggregator.sealing import sealed_digest
 from fleetcount_aggregator.set_sum import set_sum
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import Step, TaskChange
+from fleetcount_aggregator.storage.store import Step, TaskChange
 from fleetcount_aggregator.underway import Underway
 
 __all__ = ["SIGN_STEP", "Releasing"]

@@ -19,7 +19,7 @@ from fleetcount_aggregator.party import UNFINISHED, Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.store import BatchRow, Step, TaskChange, Verdict
+from fleetcount_aggregator.storage.store import BatchRow, Step, TaskChange, Verdict
 
 __all__ = ["SET_STEP", "abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
 

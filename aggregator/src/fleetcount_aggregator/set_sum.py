@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.proofs import add_vectors, subtract_vectors
-from fleetcount_aggregator.store import StoreError, Verdict
+from fleetcount_aggregator.storage.store import StoreError, Verdict
 from fleetcount_aggregator.verification import kept_sum, proof_setting
 from fleetcount_aggregator.workers import sum_reports
 

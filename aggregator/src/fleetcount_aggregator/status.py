@@ -13,9 +13,9 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.task_codec import decode_signed_task
 
-from fleetcount_aggregator import sqlite_rows
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import LedgerRow, StoreError
+from fleetcount_aggregator.storage import sqlite_rows
+from fleetcount_aggregator.storage.store import LedgerRow, StoreError
 
 __all__ = ["AggregatorStatus", "TaskLine", "read_status"]
 

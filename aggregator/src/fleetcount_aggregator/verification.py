@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.store import BatchRow, CompleteReports
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
 from fleetcount_aggregator.workers import ProofSetting, VerifiedReports, verify_reports
 
 __all__ = ["Verification", "kept_seeds", "kept_sum", "matching", "proof_setting", "seal_kept"]

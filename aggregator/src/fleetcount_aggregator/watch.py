@@ -17,7 +17,7 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release import SIGN_STEP
 from fleetcount_aggregator.sealing import abort_here
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.store import Step, TaskChange
+from fleetcount_aggregator.storage.store import Step, TaskChange
 
 __all__ = ["INSTALLED_STEP", "Watch"]
 

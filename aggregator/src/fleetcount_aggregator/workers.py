@@ -32,7 +32,7 @@ from fleetcount_aggregator.proofs import (
     new_batch_verifier,
     setting_of,
 )
-from fleetcount_aggregator.store import ReportSource, StoreError
+from fleetcount_aggregator.storage.store import ReportSource, StoreError
 
 __all__ = [
     "InlineWorkers",

@@ -22,8 +22,8 @@ def relay(config: Path) -> None:
     finishes what is under way and exits with 0.
     """
     from fleetcount_aggregator.logs import configure
-    from fleetcount_aggregator.relay_app import run
-    from fleetcount_aggregator.relay_config import load_relay_config
+    from fleetcount_aggregator.relay.app import run
+    from fleetcount_aggregator.relay.config import load_relay_config
 
     settings = load_relay_config(config)
     configure(settings.log.level)

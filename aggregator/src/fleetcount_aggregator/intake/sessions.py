@@ -17,11 +17,11 @@ from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.session import SessionSecret, open_request
 
-from fleetcount_aggregator.coalescing import Coalescing
+from fleetcount_aggregator.intake.coalescing import Coalescing
+from fleetcount_aggregator.intake.session_opening import SessionSetting, judge_requests
 from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.session_opening import SessionSetting, judge_requests
 from fleetcount_aggregator.spare_workers import SpareWorkers
-from fleetcount_aggregator.store import SessionRow
+from fleetcount_aggregator.storage.store import SessionRow
 
 __all__ = ["CACHED", "PackedSession", "Sessions"]
 

@@ -14,8 +14,14 @@ from typing import Final, Self
 
 from fleetcount_protocol.ids import TaskId
 
-from fleetcount_aggregator.log_format import FILE_HEADER_BYTES, FRAME_MAGIC, HEAD_BYTES, FrameHead, decode_file_header
-from fleetcount_aggregator.store import StoreError
+from fleetcount_aggregator.storage.log_format import (
+    FILE_HEADER_BYTES,
+    FRAME_MAGIC,
+    HEAD_BYTES,
+    FrameHead,
+    decode_file_header,
+)
+from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["LogScan", "ScannedFrame", "read_at", "read_head"]
 

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
-from fleetcount_aggregator.digest_file import DigestRecords
-from fleetcount_aggregator.log_format import HEAD_BYTES, MOST_ROWS, build_frame, encode_file_header
-from fleetcount_aggregator.log_scan import LogScan, ScannedFrame, read_at, read_head
-from fleetcount_aggregator.log_slice import CompleteLog
-from fleetcount_aggregator.report_index import NO_ROW, Group, ReportIndex
-from fleetcount_aggregator.store import InstalmentRow, Outcome, StoreError
+from fleetcount_aggregator.storage.digest_file import DigestRecords
+from fleetcount_aggregator.storage.log_format import HEAD_BYTES, MOST_ROWS, build_frame, encode_file_header
+from fleetcount_aggregator.storage.log_scan import LogScan, ScannedFrame, read_at, read_head
+from fleetcount_aggregator.storage.log_slice import CompleteLog
+from fleetcount_aggregator.storage.report_index import NO_ROW, Group, ReportIndex
+from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, StoreError
 
 __all__ = ["ReportLog", "sync_directory"]
 

@@ -9,7 +9,7 @@ from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import Outcome
+from fleetcount_aggregator.storage.store import Outcome
 
 __all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "check_shape"]
 

@@ -17,7 +17,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_TASK_LIST_BYTES
 
 from fleetcount_aggregator.logs import log
-from fleetcount_aggregator.relay_metrics import RelayMetrics
+from fleetcount_aggregator.relay.metrics import RelayMetrics
 
 __all__ = ["Forwarder", "ForwardingLimits", "Upstream", "UpstreamError", "upstream_options"]
 

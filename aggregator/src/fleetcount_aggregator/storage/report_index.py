@@ -11,8 +11,8 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.key_table import KeyTable, Words
-from fleetcount_aggregator.store import Outcome
+from fleetcount_aggregator.storage.key_table import KeyTable, Words
+from fleetcount_aggregator.storage.store import Outcome
 
 __all__ = ["NO_ROW", "CompleteRows", "Group", "ReportIndex"]
 

@@ -16,8 +16,8 @@ from fleetcount_protocol.relaying import AGGREGATOR_HEADER
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.peers import PeerProblem
 from fleetcount_aggregator.pipelining import ByteBudget, in_order
-from fleetcount_aggregator.relay_forwarding import Forwarder, UpstreamError
-from fleetcount_aggregator.relay_metrics import RelayMetrics
+from fleetcount_aggregator.relay.forwarding import Forwarder, UpstreamError
+from fleetcount_aggregator.relay.metrics import RelayMetrics
 
 __all__ = ["RelayShell"]
 

@@ -37,7 +37,7 @@ from fleetcount_protocol.topics import (
 )
 
 from fleetcount_aggregator.config import ConfigError, MqttTable, split_endpoint
-from fleetcount_aggregator.device_service import DeviceService
+from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.states import FINAL_STATES, State

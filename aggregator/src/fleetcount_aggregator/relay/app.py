@@ -19,10 +19,10 @@ from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_aggregator.config import ConfigError
 from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics, server_options
 from fleetcount_aggregator.logs import log
-from fleetcount_aggregator.relay_config import RelayConfig
-from fleetcount_aggregator.relay_forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
-from fleetcount_aggregator.relay_metrics import RelayMetrics
-from fleetcount_aggregator.relay_service import RelayShell
+from fleetcount_aggregator.relay.config import RelayConfig
+from fleetcount_aggregator.relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_aggregator.relay.metrics import RelayMetrics
+from fleetcount_aggregator.relay.service import RelayShell
 
 __all__ = ["DRAIN_S", "run", "serve"]
 

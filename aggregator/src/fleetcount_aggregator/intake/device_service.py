@@ -19,7 +19,7 @@ from fleetcount_protocol.messages import (
 from fleetcount_protocol.task import SignedTask
 
 from fleetcount_aggregator.installed import InstalledTask
-from fleetcount_aggregator.intake import Intake
+from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.release import Releasing
 from fleetcount_aggregator.states import State

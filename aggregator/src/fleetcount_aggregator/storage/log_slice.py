@@ -15,12 +15,12 @@ from cryptography.exceptions import InvalidTag
 from fleetcount_protocol.ids import TaskId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.log_format import frame_cipher, part_context, part_nonce
-from fleetcount_aggregator.log_scan import read_at, read_head
 from fleetcount_aggregator.proofs import ProofBatch
 from fleetcount_aggregator.report_ids import ID_BYTES, ReportIds
-from fleetcount_aggregator.report_index import CompleteRows
-from fleetcount_aggregator.store import LoadedReports, StoreError
+from fleetcount_aggregator.storage.log_format import frame_cipher, part_context, part_nonce
+from fleetcount_aggregator.storage.log_scan import read_at, read_head
+from fleetcount_aggregator.storage.report_index import CompleteRows
+from fleetcount_aggregator.storage.store import LoadedReports, StoreError
 
 __all__ = ["CompleteLog", "LogSlice"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
-from fleetcount_aggregator.digest_file import DigestFile
-from fleetcount_aggregator.log_slice import CompleteLog
-from fleetcount_aggregator.report_index import CompleteRows
-from fleetcount_aggregator.report_log import ReportLog, sync_directory
-from fleetcount_aggregator.store import InstalmentRow, Outcome, StoreError
+from fleetcount_aggregator.storage.digest_file import DigestFile
+from fleetcount_aggregator.storage.log_slice import CompleteLog
+from fleetcount_aggregator.storage.report_index import CompleteRows
+from fleetcount_aggregator.storage.report_log import ReportLog, sync_directory
+from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, StoreError
 
 __all__ = ["GroupAnswer", "LogState", "ReportLogs"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.proofs import ProofBatch
 from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State, StateConflictError, check_move
-from fleetcount_aggregator.store import (
+from fleetcount_aggregator.storage.store import (
     BatchRow,
     CompleteReports,
     InstalmentRow,

@@ -18,7 +18,7 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.store import StoreError
+from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["DigestFile", "DigestRecords", "HeldDigest"]
 

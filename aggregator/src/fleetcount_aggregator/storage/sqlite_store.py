@@ -19,11 +19,11 @@ from typing import Any, Final, Self
 from fleetcount_protocol.errors import FleetcountError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 
-from fleetcount_aggregator import sqlite_rows
-from fleetcount_aggregator.report_logs import ReportLogs
-from fleetcount_aggregator.sqlite_schema import connect, lock_file
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.store import (
+from fleetcount_aggregator.storage import sqlite_rows
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.sqlite_schema import connect, lock_file
+from fleetcount_aggregator.storage.store import (
     BatchRow,
     CompleteReports,
     InstalmentRow,

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from fleetcount_aggregator.store import StoreError
+from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["SCHEMA_VERSION", "connect", "lock_file"]
 

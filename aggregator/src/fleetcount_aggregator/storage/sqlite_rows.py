@@ -12,9 +12,9 @@ import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
 
-from fleetcount_aggregator.report_logs import LogState
 from fleetcount_aggregator.states import FINAL_STATES, State, StateConflictError, check_move
-from fleetcount_aggregator.store import (
+from fleetcount_aggregator.storage.report_logs import LogState
+from fleetcount_aggregator.storage.store import (
     BatchRow,
     LedgerRow,
     SessionRow,

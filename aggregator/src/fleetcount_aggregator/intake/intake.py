@@ -15,12 +15,12 @@ from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 
 from fleetcount_aggregator.installed import InstalledTask
-from fleetcount_aggregator.intake_rules import LATE, OUTCOME_REASONS, check_shape
+from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, check_shape
+from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
+from fleetcount_aggregator.intake.unsealing import open_somewhere
 from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.sessions import PackedSession, Sessions
 from fleetcount_aggregator.spare_workers import SpareWorkers
-from fleetcount_aggregator.store import InstalmentRow, StoreBusyError
-from fleetcount_aggregator.unsealing import open_somewhere
+from fleetcount_aggregator.storage.store import InstalmentRow, StoreBusyError
 
 __all__ = ["Intake"]
 
