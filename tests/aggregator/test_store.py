@@ -639,7 +639,7 @@ async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
 
 
 async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_aggregator.sqlite_store.QUEUE_BYTES", 1000)
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.QUEUE_BYTES", 1000)
     store = open_store(tmp_path)
     await store.install(task_row())
     rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
