@@ -89,6 +89,26 @@ def test_the_digest_of_columns_is_that_of_the_protocol(ids: list[bytes]) -> None
     assert sorted_set_digest(b"".join(ordered), b"".join(digests)) == expected
 
 
+def test_the_digest_of_a_set_of_several_blocks_is_that_of_the_protocol() -> None:
+    source = random.Random(8)
+    ids = sorted(source.randbytes(16) for _ in range(9000))
+    digests = [Digest(source.randbytes(32)) for _ in ids]
+
+    expected = set_digest((ReportId(one), digest) for one, digest in zip(ids, digests, strict=True))
+
+    assert sorted_set_digest(b"".join(ids), b"".join(digests)) == expected
+
+
+def test_an_order_that_is_handed_out_cannot_be_changed() -> None:
+    ids = ReportIds(bytes(16) + bytes(15) + b"\1")
+    matched = ids.match(ids.joined, np.ones(2, dtype=np.bool_))
+
+    assert matched is not None
+    for order in (ids.order, matched):
+        with pytest.raises(ValueError, match="read-only"):
+            order[0] = 1
+
+
 def test_a_set_that_does_not_ascend_or_fit_has_no_digest() -> None:
     one, two = bytes(16), bytes(15) + b"\1"
     for ids, digests in ((two + one, bytes(64)), (one + one, bytes(64)), (one + two, bytes(32))):
