@@ -20,10 +20,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-__all__ = ["cache_directory", "compiled", "entry_point", "make_ready"]
+__all__ = ["cache_directory", "compiled", "entry_point", "make_ready", "target_features"]
 
 _numba: Any = import_module("numba")
 _binding: Any = import_module("llvmlite.binding")
+_codegen: Any = import_module("numba.core.codegen")
 
 _log: Final = logging.getLogger("fleetcount.kernel")
 _OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
@@ -41,6 +42,12 @@ def compiled(function: Function) -> Function:
 def entry_point(function: Function) -> Function:
     """Let Python call `function`, after `make_ready`; it keeps to what `compiled` says."""
     return compiled(function)
+
+
+def target_features() -> str:
+    """Return what the processor that is compiled for can do, as LLVM writes it: "+avx2,-avx512f" and so on."""
+    chosen = _numba.config.CPU_FEATURES
+    return str(_codegen.get_host_cpu_features() if chosen is None else chosen)
 
 
 def make_ready(entry: Callable[..., Any], call: Callable[[], object]) -> None:
@@ -89,10 +96,8 @@ def cache_directory() -> Path | None:
 def _fingerprint() -> str:
     """Return a short name for everything that machine code depends on."""
     processor = _numba.config.CPU_NAME or _binding.get_host_cpu_name()
-    features = _numba.config.CPU_FEATURES
-    if features is None:
-        features = _binding.get_host_cpu_features().flatten()
-    parts = (sys.implementation.cache_tag, _numba.__version__, str(_binding.llvm_version_info), processor, features)
+    llvm = str(_binding.llvm_version_info)
+    parts = (sys.implementation.cache_tag, _numba.__version__, llvm, processor, target_features())
     digest = hashlib.sha256("\n".join(map(str, parts)).encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())

@@ -8,8 +8,9 @@ each belonging to another report. Every operation below does the same to all lan
 
 How it is done: Numba compiles through LLVM, a compiler that knows vectors as a type, written `<8 x i64>`. The second
 half of this file says, for each operation, which line of LLVM's language it is ("xor of two vectors"). LLVM then picks
-the instructions of the machine it runs on: one of 512 bits (AVX-512), two of 256 (AVX2), four of 128 (NEON). No line
-names an instruction of a machine.
+the instructions of the machine it runs on: one of 512 bits (AVX-512), two of 256 (AVX2), four of 128 (NEON). Two
+operations alone name an instruction that only some machines have, `multiply_add_low` and `multiply_add_high`; whoever
+uses them asks `HAS_MULTIPLY_ADD` first and has another way.
 
 The other modules of this package are therefore ordinary code: `a ^ b` is eight words at once. What loops over arrays of
 eight numbers, which need no generated code, would cost is measured in docs/decisions/0009. Called outside compiled
@@ -24,7 +25,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.kernel.compiling import target_features
+
 __all__ = [
+    "HAS_MULTIPLY_ADD",
     "WIDTH",
     "Lanes",
     "Words",
@@ -32,6 +36,8 @@ __all__ = [
     "larger",
     "load",
     "load_transposed",
+    "multiply_add_high",
+    "multiply_add_low",
     "multiply_low",
     "rotate_left",
     "scatter",
@@ -44,6 +50,9 @@ __all__ = [
 
 WIDTH: Final = 8
 """Lanes of a vector: reports computed at once."""
+
+HAS_MULTIPLY_ADD: Final = {"+avx512f", "+avx512ifma"} <= set(target_features().split(","))
+"""Whether the machine that is compiled for adds products of 52-bit numbers with one instruction."""
 
 Words = NDArray[np.uint64]
 """Memory in two dimensions, C order. With eight columns: one vector a row. Otherwise: one report a row."""
@@ -107,6 +116,16 @@ def rotate_left(value: Lanes, bits: int) -> Lanes:
 
 def multiply_low(left: Lanes, right: Lanes) -> Lanes:
     """Return the full product of the low 32 bits of each word; the high 32 bits are ignored."""
+    raise _not_compiled()
+
+
+def multiply_add_low(total: Lanes, left: Lanes, right: Lanes) -> Lanes:
+    """Return `total` plus the low 52 bits of the product of the low 52 bits of two words; if `HAS_MULTIPLY_ADD`."""
+    raise _not_compiled()
+
+
+def multiply_add_high(total: Lanes, left: Lanes, right: Lanes) -> Lanes:
+    """Return `total` plus the high 52 bits of that product, which has 104; if `HAS_MULTIPLY_ADD`."""
     raise _not_compiled()
 
 
@@ -302,6 +321,20 @@ def _multiply_low(builder: Any, left: Any, right: Any) -> Any:
     return builder.mul(builder.and_(left, low), builder.and_(right, low))
 
 
+def _multiply_add(part: str) -> Callable[[Any, Any, Any, Any], Any]:
+    """Return the emitter of the instruction that adds the part "l" or "h" of a product of 52-bit numbers."""
+
+    def emit(builder: Any, total: Any, left: Any, right: Any) -> Any:
+        if not HAS_MULTIPLY_ADD:
+            # LLVM would end the process.
+            raise TypeError("this machine has no multiplication of 52-bit numbers")
+        kind = _ir.FunctionType(_VECTOR, [_VECTOR, _VECTOR, _VECTOR])
+        name = f"llvm.x86.avx512.vpmadd52{part}.uq.512"
+        return builder.call(_cgutils.get_or_insert_function(builder.module, kind, name), [total, left, right])
+
+    return emit
+
+
 def _larger(builder: Any, left: Any, right: Any) -> Any:
     return builder.select(builder.icmp_unsigned(">", left, right), left, right)
 
@@ -325,6 +358,8 @@ def _teach_everything() -> None:
     for shift, emit in ((shift_left, _shift_left), (shift_right, _shift_right), (rotate_left, _rotate_left)):
         _teach(shift, _LANES, (_LANES, index), emit)
     _teach(multiply_low, _LANES, pair, _multiply_low)
+    _teach(multiply_add_low, _LANES, (_LANES, *pair), _multiply_add("l"))
+    _teach(multiply_add_high, _LANES, (_LANES, *pair), _multiply_add("h"))
     _teach(larger, _LANES, pair, _larger)
     _teach(select_less, _LANES, (*pair, *pair), _select_less)
 

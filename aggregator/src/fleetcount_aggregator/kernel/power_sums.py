@@ -1,10 +1,8 @@
 """The two linear forms of the one-hot circuits: x = sum of rho**v r[v] and y = sum of rho**(2 v) r[v], v from 1.
 
-Nearly all the work of verification that is not hashing. Per report and proof the powers rho**1 .. rho**B are written
-down once (small steps) and met with every block of B entries; the blocks are put together by Horner's rule with rho**B
-(giant steps). Inside a block nothing is reduced: a power is cut into three limbs of 22 bits, an entry into two halves
-of 32 bits, and the six kinds of products, below 2**54 each, are added up in words, which have room for 1,024 of them.
-Compiled code only.
+Nearly all the work of verification that is not hashing. Per report and proof the powers of rho are written down once
+(small steps) and met with every block of B entries (`block_sums`); the blocks are put together by Horner's rule with
+rho**B (giant steps). Compiled code only.
 """
 
 import math
@@ -12,19 +10,16 @@ from typing import Final
 
 import numpy as np
 
+from fleetcount_aggregator.kernel.block_sums import LARGEST_BLOCK, POWER_ROWS, block_sums, read_power, write_power
 from fleetcount_aggregator.kernel.compiling import compiled
-from fleetcount_aggregator.kernel.field64 import add, multiply, sum_limbs
-from fleetcount_aggregator.kernel.lanes import Lanes, Words, load, multiply_low, shift_right, splat, store
+from fleetcount_aggregator.kernel.field64 import add, multiply
+from fleetcount_aggregator.kernel.lanes import Lanes, Words, splat
 
 __all__ = ["TABLE_ROWS", "block_length", "power_sums", "write_powers"]
 
-_LIMBS: Final = 3
-_LARGEST_BLOCK: Final = 64
-TABLE_ROWS: Final = 2 * _LIMBS * _LARGEST_BLOCK
-"""Rows of the table of powers: for each small step the limbs of rho**i, then those of rho**(2 i)."""
+TABLE_ROWS: Final = 2 * LARGEST_BLOCK * POWER_ROWS
+"""Rows of the table of powers: x takes those of rho one after the other, y every second one."""
 
-_LIMB_BITS: Final = 22
-_LIMB: Final = np.uint64((1 << _LIMB_BITS) - 1)
 _ZERO: Final = np.uint64(0)
 
 
@@ -33,32 +28,24 @@ def block_length(length: int, vectors: int) -> int:
 
     A giant step costs about twice a small one. The table stays small enough for the smallest first-level caches.
     """
-    return min(_LARGEST_BLOCK, max(1, math.isqrt(2 * vectors * length)))
+    return min(LARGEST_BLOCK, max(1, math.isqrt(2 * vectors * length)))
 
 
 @compiled
 def write_powers(rows: Words, rho: Lanes, block: int, table: int) -> tuple[Lanes, Lanes]:
-    """Write the limbs of the powers of rho and of rho**2 from 1 to B = `block`; return rho**B and rho**(2 B).
+    """Write the powers of rho that blocks of B = `block` entries need, and return rho**B and rho**(2 B).
 
-    They go to rows `table` and on, six a power.
+    They go to rows `table` and on: all up to rho**B, the even ones up to rho**(2 B), the others' rows stay as they are.
     """
-    square = multiply(rho, rho)
-    power, power_of_square = rho, square
-    _write_limbs(rows, power, table)
-    _write_limbs(rows, power_of_square, table + _LIMBS)
-    for step in range(1, block):
-        power = multiply(power, rho)
-        power_of_square = multiply(power_of_square, square)
-        _write_limbs(rows, power, table + 2 * _LIMBS * step)
-        _write_limbs(rows, power_of_square, table + 2 * _LIMBS * step + _LIMBS)
-    return power, power_of_square
-
-
-@compiled
-def _write_limbs(rows: Words, value: Lanes, row: int) -> None:
-    store(rows, row, value & splat(_LIMB))
-    store(rows, row + 1, shift_right(value, _LIMB_BITS) & splat(_LIMB))
-    store(rows, row + 2, shift_right(value, 2 * _LIMB_BITS))
+    write_power(rows, table, rho)
+    for half in range(1, block + 1):
+        # Each power from one of half the exponent: several are under way at once, where a chain would wait for itself.
+        power = read_power(rows, table + POWER_ROWS * (half - 1))
+        even = multiply(power, power)
+        write_power(rows, table + POWER_ROWS * (2 * half - 1), even)
+        if 2 * half < block:
+            write_power(rows, table + POWER_ROWS * 2 * half, multiply(even, rho))
+    return read_power(rows, table + POWER_ROWS * (block - 1)), read_power(rows, table + POWER_ROWS * (2 * block - 1))
 
 
 @compiled
@@ -73,37 +60,7 @@ def power_sums(
     blocks = (count + block - 1) // block
     for index in range(blocks - 1, -1, -1):
         start = index * block
-        block_x, block_y = _block_sums(rows, first + start, min(block, count - start), table)
+        block_x, block_y = block_sums(rows, first + start, min(block, count - start), table)
         x = add(multiply(x, giant), block_x)
         y = add(multiply(y, giant_of_square), block_y)
     return x, y
-
-
-@compiled
-def _block_sums(rows: Words, first: int, count: int, table: int) -> tuple[Lanes, Lanes]:
-    """Return (x, y) of one block; twelve sums, one for each half of an entry and limb of a power."""
-    a = b = c = d = e = f = splat(_ZERO)
-    g = h = i = j = k = m = splat(_ZERO)
-    for step in range(count):
-        low = load(rows, first + step)
-        high = shift_right(low, 32)
-        row = table + 2 * _LIMBS * step
-        limb = load(rows, row)
-        a += multiply_low(low, limb)
-        d += multiply_low(high, limb)
-        limb = load(rows, row + 1)
-        b += multiply_low(low, limb)
-        e += multiply_low(high, limb)
-        limb = load(rows, row + 2)
-        c += multiply_low(low, limb)
-        f += multiply_low(high, limb)
-        limb = load(rows, row + 3)
-        g += multiply_low(low, limb)
-        j += multiply_low(high, limb)
-        limb = load(rows, row + 4)
-        h += multiply_low(low, limb)
-        k += multiply_low(high, limb)
-        limb = load(rows, row + 5)
-        i += multiply_low(low, limb)
-        m += multiply_low(high, limb)
-    return sum_limbs(a, b, c, d, e, f), sum_limbs(g, h, i, j, k, m)
