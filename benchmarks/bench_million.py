@@ -37,13 +37,13 @@ from fleetcount_aggregator.keys import KeyRing
 from fleetcount_aggregator.party import Identity, Limits, Party
 from fleetcount_aggregator.states import FINAL_STATES, State
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import InstalmentRow, Step, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import InstalmentRun, Step, TaskChange, TaskRow
 from fleetcount_aggregator.watch import INSTALLED_STEP
 from fleetcount_aggregator.workers import ProcessWorkers
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.domain import Categories
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.sealing import HpkeKeyPair
 from fleetcount_protocol.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
@@ -143,41 +143,36 @@ class Filler:
         two = self._sharder.second_instalments(nonces, rands, first, truths)
         middle = time.perf_counter()
         certificates = source.bytes(32 * count)
-        rows = self._rows(nonces, certificates, 1, b"", one)
-        rows += self._rows(nonces, certificates, 2, two.public_shares, two.shares[self._position])
-        await self._store_all(rows)
+        first_run = self._run(nonces, certificates, 1, b"", one)
+        second_run = self._run(nonces, certificates, 2, two.public_shares, two.shares[self._position])
+        await self._store_all((first_run, second_run))
         self.shares_s += middle - start
         self.storing_s += time.perf_counter() - middle
 
-    async def _store_all(self, rows: Sequence[InstalmentRow]) -> None:
-        """Hand rows to the store in uploads of a transport's size, a few of them waiting at a time."""
-        size = min(UPLOAD, UPLOAD_BYTES // max(len(row.part) for row in rows))
-        starts = iter(range(0, len(rows), size))
+    async def _store_all(self, runs: Sequence[InstalmentRun]) -> None:
+        """Hand runs to the store in uploads of a transport's size, a few of them waiting at a time."""
+        size = min(UPLOAD, UPLOAD_BYTES // max(run.part_bytes for run in runs))
+        uploads = ((run, start) for run in runs for start in range(0, len(run), size))
 
         async def lane() -> None:
-            for start in starts:
-                await self._store.add_instalments(rows[start : start + size])
+            for run, start in uploads:
+                await self._store.add_instalments([run.only(np.arange(start, min(start + size, len(run))))])
 
         await asyncio.gather(*(lane() for _ in range(16)))
 
-    def _rows(
+    def _run(
         self, nonces: bytes, certificates: bytes, round_number: int, public_shares: bytes, parts: bytes
-    ) -> list[InstalmentRow]:
-        count = len(nonces) // 16
-        public, part = len(public_shares) // count, len(parts) // count
-        return [
-            InstalmentRow(
-                task_id=self._task.task_id,
-                report_id=ReportId(nonces[16 * at : 16 * at + 16]),
-                round=round_number,
-                certificate=Digest(certificates[32 * at : 32 * at + 32]),
-                digest=Digest(certificates[32 * at : 32 * at + 32]),
-                public_share=public_shares[public * at : public * (at + 1)],
-                part=parts[part * at : part * (at + 1)],
-                expected=2,
-            )
-            for at in range(count)
-        ]
+    ) -> InstalmentRun:
+        return InstalmentRun(
+            task_id=self._task.task_id,
+            round=round_number,
+            expected=2,
+            report_ids=nonces,
+            certificates=certificates,
+            digests=certificates,
+            public_shares=public_shares,
+            parts=parts,
+        )
 
 
 def fill_seat(seat: Seat, results: "multiprocessing.Queue[tuple[int, dict[str, Any]]]", _: Barrier) -> None:

@@ -20,7 +20,7 @@ from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.states import State
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, TaskRow
+from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, TaskRow
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.set_digest import set_digest
 from rows import Row, quick, report, smoke
@@ -32,25 +32,21 @@ LEADER_PART, HELPER_PART, PUBLIC_SHARE = 8_248, 32, 64
 """Bytes of round two at L = 1,000, k = 2."""
 
 
-def instalments(count: int, part_bytes: int) -> list[InstalmentRow]:
+def instalments(count: int, part_bytes: int) -> InstalmentRun:
     """Return instalments of as many devices, of round two."""
-    part = os.urandom(part_bytes)
-    return [
-        InstalmentRow(
-            task_id=TASK,
-            report_id=ReportId(os.urandom(16)),
-            round=2,
-            certificate=Digest(os.urandom(32)),
-            digest=Digest(os.urandom(32)),
-            public_share=os.urandom(PUBLIC_SHARE),
-            part=part,
-            expected=2,
-        )
-        for _ in range(count)
-    ]
+    return InstalmentRun(
+        task_id=TASK,
+        round=2,
+        expected=2,
+        report_ids=os.urandom(16 * count),
+        certificates=os.urandom(32 * count),
+        digests=os.urandom(32 * count),
+        public_shares=os.urandom(PUBLIC_SHARE * count),
+        parts=os.urandom(part_bytes * count),
+    )
 
 
-async def fill(directory: Path, batches: Sequence[Sequence[InstalmentRow]], in_flight: int) -> tuple[float, float]:
+async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> tuple[float, float]:
     """Store batches, `in_flight` of them waiting at a time; return seconds, and seconds of CPU."""
     store = SqliteStore.open(directory / "bench.db", KEY)
     row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
@@ -59,8 +55,8 @@ async def fill(directory: Path, batches: Sequence[Sequence[InstalmentRow]], in_f
 
     async def lane() -> None:
         for batch in todo:
-            outcomes = await store.add_instalments(batch)
-            if set(outcomes) != {Outcome.STORED}:
+            outcomes = await store.add_instalments([batch])
+            if outcomes != [bytes((Outcome.STORED,)) * len(batch)]:
                 raise SystemExit("an instalment was not stored")
 
     start, used = time.perf_counter(), time.process_time()
@@ -85,8 +81,8 @@ def append(directory: Path, total: int, syncs: int) -> float:
 
 def bench_store(directory: Path, count: int, part_bytes: int, batch: int, in_flight: int) -> None:
     """Report the store beside append and sync of the same bytes."""
-    rows = instalments(count, part_bytes)
-    batches = [rows[start : start + batch] for start in range(0, count, batch)]
+    run = instalments(count, part_bytes)
+    batches = [run.only(np.arange(start, min(start + batch, count))) for start in range(0, count, batch)]
     syncs: list[int] = []
     honest = os.fdatasync
     with tempfile.TemporaryDirectory(dir=directory) as name:

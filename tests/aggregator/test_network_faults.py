@@ -263,7 +263,7 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
     log_key = report_log_key(network.seats[side].signing_key)
     first = FrameHead.decode(bytes(data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES]), log_key)
     assert first is not None
-    data[FILE_HEADER_BYTES + first.part_at(0)] ^= 1
+    data[FILE_HEADER_BYTES + first.block_at(0)] ^= 1
     log.write_bytes(data)
     await network.start(side)
 

@@ -129,13 +129,15 @@ def test_a_table_of_keys_is_a_dictionary() -> None:
             table.drop(len(keys))
         else:
             more = [source.randbytes(32) for _ in range(source.randrange(1, 200))]
-            assert (table.find(table.words(b"".join(more))) == -1).all()
-            numbers = table.add(table.words(b"".join(more)))
+            words = table.words(b"".join(more))
+            assert (table.find(words, table.sums(words)) == -1).all()
+            numbers = table.add(words, table.sums(words))
             assert numbers.tolist() == list(range(len(keys), len(keys) + len(more)))
             keys += more
 
     assert len(table) == len(keys) > 700
-    assert table.find(table.words(b"".join(keys))).tolist() == list(range(len(keys)))
+    words = table.words(b"".join(keys))
+    assert table.find(words, table.sums(words)).tolist() == list(range(len(keys)))
     assert table.keys.tobytes() == b"".join(keys)
 
 
@@ -145,7 +147,7 @@ def test_the_first_of_each_key_is_told() -> None:
     some = [source.randbytes(16) for _ in range(50)]
     many = [source.choice(some) for _ in range(400)]
 
-    first = table.first_of_each(table.words(b"".join(many)))
+    first = table.first_of_each(table.sums(table.words(b"".join(many))))
 
     assert first.tolist() == [key not in many[:at] for at, key in enumerate(many)]
 
@@ -159,10 +161,13 @@ def test_keys_that_differ_in_high_bits_alone_do_not_meet() -> None:
         for high in range(64)
     )
 
-    assert table.first_of_each(table.words(keys)).all()
-    assert table.find(table.words(keys)).tolist() == [-1] * 4096
-    table.add(table.words(keys))
-    assert table.find(table.words(keys)).tolist() == list(range(4096))
+    words = table.words(keys)
+    sums = table.sums(words)
+
+    assert table.first_of_each(sums).all()
+    assert table.find(words, sums).tolist() == [-1] * 4096
+    table.add(words, sums)
+    assert table.find(words, sums).tolist() == list(range(4096))
 
 
 def test_a_table_refuses_half_a_key() -> None:
@@ -175,7 +180,8 @@ def test_a_table_refuses_half_a_key() -> None:
 def test_a_table_takes_a_few_bytes_a_key_besides_the_key() -> None:
     table = KeyTable(16)
     for start in range(0, 100_000, 1000):
-        table.add(table.words(b"".join(number.to_bytes(16) for number in range(start, start + 1000))))
+        words = table.words(b"".join(number.to_bytes(16) for number in range(start, start + 1000)))
+        table.add(words, table.sums(words))
 
     assert table.memory_bytes <= 100_000 * (1.5 * 16 + 16)
 

@@ -13,15 +13,17 @@ import pytest
 from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, StoreError
+from fleetcount_aggregator.storage.store import Outcome, StoreError
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
+
+from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
 
 TASK = TaskId(b"t" * 32)
 KEY = bytes(range(32))
 
 
-def row(number: int, round_number: int = 1, *, part: bytes = b"", device: int | None = None) -> InstalmentRow:
-    return InstalmentRow(
+def row(number: int, round_number: int = 1, *, part: bytes = b"", device: int | None = None) -> StoredInstalment:
+    return StoredInstalment(
         task_id=TASK,
         report_id=ReportId(number.to_bytes(16)),
         round=round_number,
@@ -43,9 +45,9 @@ def opened(directory: Path, closed_length: int | None = None) -> ReportLog:
     return log
 
 
-def store(log: ReportLog, *rows: InstalmentRow) -> list[Outcome]:
+def store(log: ReportLog, *rows: StoredInstalment) -> list[Outcome]:
     """Store a group."""
-    outcomes = log.decide(rows, is_open=True)
+    outcomes = outcomes_of(log.decide(runs_of(rows), is_open=True))
     log.write()
     return outcomes
 
@@ -253,18 +255,42 @@ def in_parts(data: bytes, place: int) -> bool:
         offset += head.frame_bytes
 
 
-def test_a_damaged_part_is_found_when_it_is_loaded_and_spoils_no_other(tmp_path: Path) -> None:
-    log, _ = filled(tmp_path)
+@pytest.mark.parametrize(
+    ("part_bytes", "block", "damaged"), [(5000, 2, (2,)), (2000, 1, (2, 3)), (100, 0, (0, 1, 2, 3, 4))]
+)
+def test_a_damaged_part_is_found_when_it_is_loaded_and_spoils_its_block_alone(
+    tmp_path: Path, part_bytes: int, block: int, damaged: tuple[int, ...]
+) -> None:
+    """A block is what a disk loses at once: 4,096 bytes, or one part that is larger."""
+    log = new_log(tmp_path)
+    store(log, *(row(number, 1, part=bytes((number,)) * part_bytes) for number in range(5)))
+    store(log, *(row(number, 2) for number in range(5)))
     head = FrameHead.decode(log.path.read_bytes()[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES], KEY)
     assert head is not None
     with log.path.open("r+b") as file:
-        file.seek(FILE_HEADER_BYTES + head.part_at(2))
-        file.write(b"\xff\xff")
+        file.seek(FILE_HEADER_BYTES + head.block_at(block))
+        file.write(b"\xff\xee")
 
-    loaded = log.complete(closed=True).source(np.arange(12)).load()
+    loaded = log.complete(closed=True).source(np.arange(5)).load()
 
-    assert loaded.damaged == (2,)
-    assert loaded.batch.count == 11
+    assert loaded.damaged == damaged
+    assert loaded.batch.nonces == b"".join(n.to_bytes(16) for n in range(5) if n not in damaged)
+
+
+@pytest.mark.parametrize("column", ["id", "public share"])
+def test_a_part_belongs_to_its_report_and_its_public_share(tmp_path: Path, column: str) -> None:
+    log = new_log(tmp_path)
+    store(log, *(row(number, one) for one in (1, 2) for number in range(3)))
+    head = FrameHead.decode(log.path.read_bytes()[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES], KEY)
+    assert head is not None
+    second = FILE_HEADER_BYTES + head.frame_bytes
+    frame = FrameHead.decode(log.path.read_bytes()[second : second + HEAD_BYTES], KEY)
+    assert frame is not None
+    with log.path.open("r+b") as file:
+        file.seek(second + (frame.id_at(1) if column == "id" else frame.public_at(1)))
+        file.write(b"\xff\xee")
+
+    assert log.complete(closed=True).source(np.arange(3)).load().damaged == (0, 1, 2)
 
 
 def test_a_closed_log_is_never_cut(tmp_path: Path) -> None:
@@ -369,8 +395,8 @@ def test_what_could_not_be_cut_off_does_not_come_back(tmp_path: Path, monkeypatc
 def test_what_waits_is_not_shown_before_it_is_durable(tmp_path: Path) -> None:
     log, _ = filled(tmp_path)
 
-    assert log.decide([row(70), row(70)], is_open=True) == [Outcome.STORED, Outcome.SAME]
-    assert log.decide([row(70)], is_open=True) == [Outcome.SAME]
+    assert log.decide(runs_of([row(70), row(70)]), is_open=True) == [bytes((Outcome.STORED, Outcome.SAME))]
+    assert log.decide(runs_of([row(70)]), is_open=True) == [bytes((Outcome.SAME,))]
     assert log.digest(ReportId((70).to_bytes(16)), 1) is None
 
     log.write()

@@ -19,7 +19,6 @@ from fleetcount_aggregator.storage.sqlite_schema import SCHEMA_VERSION
 from fleetcount_aggregator.storage.sqlite_store import QUEUE_LENGTH, SqliteStore
 from fleetcount_aggregator.storage.store import (
     BatchRow,
-    InstalmentRow,
     LedgerRow,
     Outcome,
     SessionRow,
@@ -33,6 +32,8 @@ from fleetcount_aggregator.storage.store import (
 )
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+
+from tests.support.instalments import StoredInstalment, add
 
 TASK = TaskId(b"t" * 32)
 LOG_KEY = bytes(range(32))
@@ -58,8 +59,8 @@ def task_row(task_id: TaskId = TASK, state: State = State.COLLECTING) -> TaskRow
     )
 
 
-def instalment(number: int, round_number: int = 1, device: int | None = None, content: int = 0) -> InstalmentRow:
-    return InstalmentRow(
+def instalment(number: int, round_number: int = 1, device: int | None = None, content: int = 0) -> StoredInstalment:
+    return StoredInstalment(
         task_id=TASK,
         report_id=ReportId(number.to_bytes(16)),
         round=round_number,
@@ -72,48 +73,48 @@ def instalment(number: int, round_number: int = 1, device: int | None = None, co
 
 
 async def complete(store: Store, *numbers: int) -> None:
-    await store.add_instalments([instalment(n, r) for n in numbers for r in (1, 2)])
+    await add(store, [instalment(n, r) for n in numbers for r in (1, 2)])
 
 
 async def test_the_same_bytes_are_stored_once_and_said_to_be_the_same(store: Store) -> None:
-    outcomes = await store.add_instalments([instalment(1), instalment(1)])
+    outcomes = await add(store, [instalment(1), instalment(1)])
 
-    again = await store.add_instalments([instalment(1)])
+    again = await add(store, [instalment(1)])
 
     assert [*outcomes, *again] == [Outcome.STORED, Outcome.SAME, Outcome.SAME]
 
 
 async def test_the_first_bytes_of_a_report_win(store: Store) -> None:
-    await store.add_instalments([instalment(1)])
+    await add(store, [instalment(1)])
 
-    outcomes = await store.add_instalments([instalment(1, content=9)])
+    outcomes = await add(store, [instalment(1, content=9)])
 
     assert outcomes == [Outcome.OTHER_BYTES]
     assert await store.instalment_digest(TASK, ReportId((1).to_bytes(16)), 1) == instalment(1).digest
 
 
 async def test_a_device_has_one_report_a_task(store: Store) -> None:
-    await store.add_instalments([instalment(1, device=5)])
+    await add(store, [instalment(1, device=5)])
 
-    outcomes = await store.add_instalments([instalment(2, device=5)])
+    outcomes = await add(store, [instalment(2, device=5)])
 
     assert outcomes == [Outcome.SECOND_REPORT]
     assert await store.instalment_digest(TASK, ReportId((2).to_bytes(16)), 1) is None
 
 
 async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
-    await store.add_instalments([instalment(1, device=5)])
+    await add(store, [instalment(1, device=5)])
 
-    outcomes = await store.add_instalments([instalment(1, 2, device=6), instalment(1, 1, device=6)])
+    outcomes = await add(store, [instalment(1, 2, device=6), instalment(1, 1, device=6)])
 
     assert outcomes == [Outcome.OTHER_BYTES, Outcome.OTHER_BYTES]
 
 
 async def test_rounds_may_arrive_in_any_order(store: Store) -> None:
-    await store.add_instalments([instalment(1, 2)])
+    await add(store, [instalment(1, 2)])
     assert len((await store.complete_reports(TASK)).ids) == 0
 
-    await store.add_instalments([instalment(1, 1)])
+    await add(store, [instalment(1, 1)])
 
     reports = await store.complete_reports(TASK)
     loaded = reports.source(np.array([0])).load()
@@ -123,10 +124,10 @@ async def test_rounds_may_arrive_in_any_order(store: Store) -> None:
 
 
 async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -> None:
-    await store.add_instalments([instalment(1)])
+    await add(store, [instalment(1)])
     await store.apply(CLOSE)
 
-    outcomes = await store.add_instalments([instalment(1), instalment(2)])
+    outcomes = await add(store, [instalment(1), instalment(2)])
 
     assert outcomes == [Outcome.SAME, Outcome.CLOSED]
 
@@ -134,12 +135,12 @@ async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -
 async def test_an_unknown_task_takes_nothing(store: Store) -> None:
     other = replace(instalment(1), task_id=TaskId(b"u" * 32))
 
-    assert await store.add_instalments([other]) == [Outcome.CLOSED]
+    assert await add(store, [other]) == [Outcome.CLOSED]
 
 
 async def test_closing_counts_half_pairs(store: Store) -> None:
     await complete(store, 1)
-    await store.add_instalments([instalment(2), instalment(3, 2)])
+    await add(store, [instalment(2), instalment(3, 2)])
 
     await store.apply(CLOSE)
 
@@ -223,7 +224,7 @@ async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store:
 async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(store: Store) -> None:
     numbers = [7, 3, 9, 1]
     await complete(store, *numbers)
-    await store.add_instalments([instalment(50)])
+    await add(store, [instalment(50)])
     await store.apply(CLOSE)
 
     reports = await store.complete_reports(TASK)
@@ -315,7 +316,7 @@ async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
     assert (await store.step(TASK, "set"), await store.step(TASK, "finish/0")) == (kept, None)
     assert len((await store.complete_reports(TASK)).ids) == 0
     again = [instalment(1), instalment(2, 2), instalment(2, content=9), instalment(1, device=5), instalment(3)]
-    assert await store.add_instalments(again) == [
+    assert await add(store, again) == [
         Outcome.SAME,
         Outcome.SAME,
         Outcome.OTHER_BYTES,
@@ -334,19 +335,19 @@ async def test_rejections_add_up(store: Store) -> None:
 
 
 async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> None:
-    outcomes = await asyncio.gather(*(store.add_instalments([instalment(1)]) for _ in range(32)))
+    outcomes = await asyncio.gather(*(add(store, [instalment(1)]) for _ in range(32)))
 
-    assert sorted(one[0].value for one in outcomes) == ["same"] * 31 + ["stored"]
+    assert sorted(one[0] for one in outcomes) == [Outcome.STORED] + [Outcome.SAME] * 31
 
 
 async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> None:
     """What is promised while the task closes is there when it has closed: it is counted, here as half a pair."""
-    writes = [store.add_instalments([instalment(n)]) for n in range(1, 41)]
+    writes = [add(store, [instalment(n)]) for n in range(1, 41)]
     results = await asyncio.gather(*writes[:20], store.apply(CLOSE), *writes[20:])
 
     stored = sum(one == [Outcome.STORED] for one in results)
     assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: stored}
-    assert await store.add_instalments([instalment(99)]) == [Outcome.CLOSED]
+    assert await add(store, [instalment(99)]) == [Outcome.CLOSED]
 
 
 # What only a file has.
@@ -361,7 +362,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
     again = open_store(tmp_path)
 
     assert len((await again.complete_reports(TASK)).ids) == 2
-    assert await again.add_instalments([instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.STORED]
+    assert await add(again, [instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.STORED]
     await again.close()
 
 
@@ -445,7 +446,7 @@ async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_pa
 
     assert not list(tmp_path.glob("*.log"))
     assert not await again.batches(TASK)
-    assert await again.add_instalments([instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.CLOSED]
+    assert await add(again, [instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.CLOSED]
     await again.close()
 
 
@@ -454,15 +455,15 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
 ) -> None:
     store = open_store(tmp_path)
     await store.install(task_row())
-    await store.add_instalments([instalment(1)])
+    await add(store, [instalment(1)])
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
     results = await asyncio.gather(
-        store.add_instalments([instalment(1)]),
-        store.add_instalments([instalment(2), instalment(1, 2)]),
+        add(store, [instalment(1)]),
+        add(store, [instalment(2), instalment(1, 2)]),
         store.count_rejections(TASK, {RejectReason.TOO_LATE: 1}),
         return_exceptions=True,
     )
@@ -471,7 +472,7 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     assert isinstance(results[1], StoreError)
     assert results[2] is None, "what does not go into the log is none of its business"
     assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
-    assert await store.add_instalments([instalment(2), instalment(1, 2)]) == [Outcome.STORED] * 2
+    assert await add(store, [instalment(2), instalment(1, 2)]) == [Outcome.STORED] * 2
     await store.close()
 
 
@@ -482,11 +483,11 @@ async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
     await store.install(task_row(other))
 
     rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
-    assert await store.add_instalments(rows) == [Outcome.STORED] * 3
+    assert await add(store, rows) == [Outcome.STORED] * 3
     await end(store)
     await store.purge(TASK)
 
-    assert await store.add_instalments([rows[1]]) == [Outcome.SAME]
+    assert await add(store, [rows[1]]) == [Outcome.SAME]
     assert [path.name for path in tmp_path.glob("*.log")] == [f"store.{other.hex()}.log"]
     await store.close()
 
@@ -550,9 +551,9 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
     bad = TaskChange(task_id=TaskId(b"u" * 32), required=OPEN)
 
     results = await asyncio.gather(
-        store.add_instalments([instalment(1)]),
+        add(store, [instalment(1)]),
         store.apply(bad),
-        store.add_instalments([instalment(2)]),
+        add(store, [instalment(2)]),
         return_exceptions=True,
     )
 
@@ -568,12 +569,12 @@ async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path
 
     async with asyncio.timeout(5):
         results = await asyncio.gather(
-            store.add_instalments([instalment(1)]),
+            add(store, [instalment(1)]),
             store.remember_mark(AggregatorId("beta"), 2**63),
-            store.add_instalments([instalment(2)]),
+            add(store, [instalment(2)]),
             return_exceptions=True,
         )
-        later = await store.add_instalments([instalment(3)])
+        later = await add(store, [instalment(3)])
 
     assert results[0] == results[2] == later == [Outcome.STORED]
     assert isinstance(results[1], StoreError)
@@ -620,7 +621,7 @@ async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest
     synced, sync = [], os.fdatasync
     monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(sync(descriptor)))
 
-    await asyncio.gather(*(store.add_instalments([instalment(n)]) for n in range(1, 201)))
+    await asyncio.gather(*(add(store, [instalment(n)]) for n in range(1, 201)))
 
     assert 0 < len(synced) < 20
     await store.close()
@@ -631,7 +632,7 @@ async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
     await store.install(task_row())
 
     outcomes = await asyncio.gather(
-        *(store.add_instalments([instalment(1)]) for _ in range(QUEUE_LENGTH * 4)), return_exceptions=True
+        *(add(store, [instalment(1)]) for _ in range(QUEUE_LENGTH * 4)), return_exceptions=True
     )
 
     assert all(isinstance(one, list | StoreBusyError) for one in outcomes)
@@ -644,8 +645,8 @@ async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pyte
     await store.install(task_row())
     rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
 
-    outcomes = await asyncio.gather(*(store.add_instalments([row]) for row in rows), return_exceptions=True)
-    later = await store.add_instalments([replace(instalment(30), part=bytes(5000))])
+    outcomes = await asyncio.gather(*(add(store, [row]) for row in rows), return_exceptions=True)
+    later = await add(store, [replace(instalment(30), part=bytes(5000))])
 
     assert any(isinstance(one, StoreBusyError) for one in outcomes)
     assert outcomes[0] == later == [Outcome.STORED]

@@ -5,29 +5,29 @@ error. Works on columns: what holds for one shape of instalments is decided once
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.bulk_opening import OpenedColumns, SessionKeys, digest_columns
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.ids import ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 
 from fleetcount_aggregator.installed import InstalledTask
-from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, check_shape
+from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
 from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
 from fleetcount_aggregator.intake.unsealing import open_somewhere
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.spare_workers import SpareWorkers
-from fleetcount_aggregator.storage.store import InstalmentRow, StoreBusyError
+from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, StoreBusyError
 
 __all__ = ["Intake"]
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Instalments of one shape on their way: refused for a reason, or with a row to store and a receipt to give.
+    """Instalments of one shape on their way: refused for a reason, or to be stored, with a receipt to give.
 
     All lists go by the instalments' places; a receipt leaves only where the reason is None in the end.
     """
@@ -36,7 +36,8 @@ class _Arrivals:
     reasons: list[RejectReason | None]
     digests: list[bytes] = field(default_factory=list[bytes])
     macs: list[bytes] = field(default_factory=list[bytes], repr=False)
-    rows: list[InstalmentRow] = field(default_factory=list[InstalmentRow])
+    run: InstalmentRun | None = None
+    """What is not refused, to be stored."""
 
     @classmethod
     def of(cls, columns: InstalmentColumns) -> "_Arrivals":
@@ -58,6 +59,13 @@ class _Arrivals:
         if None in opened.parts:
             for place, part in zip(places, opened.parts, strict=True):
                 self.reasons[place] = RejectReason.BAD_SEAL if part is None else None
+
+    def take_outcomes(self, outcomes: bytes) -> None:
+        """Take what became of the instalments of the run."""
+        if not outcomes.translate(None, RECEIPTED):
+            return
+        for place, outcome in zip(self.open_places, outcomes, strict=True):
+            self.reasons[place] = OUTCOME_REASONS.get(Outcome(outcome))
 
     def refuse(self, reason: RejectReason) -> None:
         """Refuse whatever is not refused yet."""
@@ -147,21 +155,20 @@ class Intake:
         )
         opened = await open_somewhere(self._workers, keys, task.position, wanted)
         arrivals.take(places, opened)
-        arrivals.rows = _rows(wanted, sessions, opened, len(task.windows))
+        arrivals.run = _run_of(wanted, sessions, opened, len(task.windows))
 
     async def _store(self, arrivals: Sequence[_Arrivals]) -> None:
-        rows = [row for one in arrivals for row in one.rows]
-        if not rows:
+        waiting = [(one, one.run) for one in arrivals if one.run is not None]
+        if not waiting:
             return
         try:
-            outcomes = await self._party.store.add_instalments(rows)
+            outcomes = await self._party.store.add_instalments([run for _, run in waiting])
         except StoreBusyError:
             for one in arrivals:
                 one.refuse(RejectReason.BUSY)
             return
-        reasons = map(OUTCOME_REASONS.get, outcomes)
-        for one in arrivals:
-            _take_reasons(one, reasons)
+        for (one, _), run_outcomes in zip(waiting, outcomes, strict=True):
+            one.take_outcomes(run_outcomes)
 
     async def _count(self, arrivals: Sequence[_Arrivals]) -> None:
         """Count refusals by task and reason; of unknown tasks only in the metrics, so that nobody fills the disk.
@@ -180,29 +187,25 @@ class Intake:
             await self._party.store.count_rejections(task_id, reasons)
 
 
-def _rows(
+def _run_of(
     columns: InstalmentColumns, sessions: Sequence[PackedSession], opened: OpenedColumns, expected: int
-) -> list[InstalmentRow]:
-    """Return the row to store of every instalment that opened, in order."""
-    task_id, round_number = columns.task_id, columns.round
-    each = zip(columns.report_ids, sessions, opened.digests, columns.public_shares, opened.parts, strict=True)
-    return [
-        InstalmentRow(
-            task_id=task_id,
-            report_id=ReportId(report_id),
-            round=round_number,
-            certificate=session.certificate,
-            digest=Digest(digest),
-            public_share=public_share,
-            part=part,
-            expected=expected,
-        )
-        for report_id, session, digest, public_share, part in each
-        if part is not None
-    ]
-
-
-def _take_reasons(arrivals: _Arrivals, reasons: Iterator[RejectReason | None]) -> None:
-    """Take from `reasons` one for each of these rows, which stand in the order of their places."""
-    for place in arrivals.open_places:
-        arrivals.reasons[place] = next(reasons)
+) -> InstalmentRun | None:
+    """Return the instalments that opened, in order, as they are stored; None if none did."""
+    certificates, digests, parts = [session.certificate for session in sessions], opened.digests, opened.parts
+    if None in parts:
+        places = [place for place, part in enumerate(parts) if part is not None]
+        if not places:
+            return None
+        columns = columns.only(places)
+        certificates = [certificates[place] for place in places]
+        digests, parts = [digests[place] for place in places], [parts[place] for place in places]
+    return InstalmentRun(
+        task_id=columns.task_id,
+        round=columns.round,
+        expected=expected,
+        report_ids=b"".join(columns.report_ids),
+        certificates=b"".join(certificates),
+        digests=b"".join(digests),
+        public_shares=b"".join(columns.public_shares),
+        parts=b"".join(part for part in parts if part is not None),
+    )

@@ -11,7 +11,7 @@ from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.states import State
 from fleetcount_aggregator.storage.store import Outcome
 
-__all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "check_shape"]
+__all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "RECEIPTED", "check_shape"]
 
 OPEN_STATES = frozenset({State.ANNOUNCED, State.COLLECTING})
 
@@ -22,7 +22,11 @@ OUTCOME_REASONS = {
     Outcome.OTHER_BYTES: RejectReason.DUPLICATE_OTHER_BYTES,
     Outcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
     Outcome.CLOSED: RejectReason.TASK_CLOSED,
+    Outcome.FULL: RejectReason.TASK_CLOSED,
 }
+
+RECEIPTED = bytes((Outcome.STORED, Outcome.SAME))
+"""Outcomes after which a receipt is due."""
 
 
 def check_shape(task: InstalledTask, state: State, columns: InstalmentColumns, now: float) -> RejectReason | None:

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 __all__ = ["KeyTable"]
 
-_FIRST_CELLS: Final = 1024
+_FIRST_BUCKETS: Final = 1024
+_SLOTS: Final = 8
+"""Slots of a bucket, whose tags are compared at once."""
+_KEYS_A_BUCKET: Final = 4
+"""Keys a bucket holds on average before there are more buckets; one in fifty is full then."""
+_MANY_BUCKETS: Final = 2**14
+"""From here on they only double, for memory's sake; before, they quadruple."""
+_TAG_BITS: Final = 8
 _WORD_BYTES: Final = 8
 _GROWTH: Final = 1.5
 _HALF: Final = np.uint64(32)
@@ -24,16 +31,24 @@ Numbers = NDArray[np.int64]
 class KeyTable:
     """Keys of a multiple of 8 bytes, each once, numbered from 0. Not thread-safe.
 
-    Open addressing with linear probing, at most half of the cells in use. The place of a key comes from a sum of
-    products of its 32-bit halves with secret 64-bit numbers: so who chooses the keys cannot choose collisions (Dietz-
-    felbinger's vector multiply-shift hashing; of whole words, two that differ in both highest bits always collide).
+    Buckets of eight slots, each with a tag of eight bits and the number of its key; where a bucket is full, the key is
+    in one of the next. Bucket and tag come from a sum of products of the key's 32-bit halves with secret 64-bit
+    numbers: so who chooses the keys cannot choose collisions (Dietzfelbinger's vector multiply-shift hashing; of whole
+    words, two that differ in both highest bits always collide). `find`, `add` and `first_of_each` take the sums too
+    (`sums`), so that they are made once.
     """
 
     def __init__(self, key_bytes: int) -> None:
         self._keys: Words = np.empty((64, key_bytes // _WORD_BYTES), dtype=np.uint64)
         self._count = 0
-        self._cells = np.zeros(_FIRST_CELLS, dtype=np.uint32)
         self._factors = np.array([[secrets.randbits(64) for _ in self._keys[0]] for _ in range(2)], dtype=np.uint64)
+        self._make_buckets(_FIRST_BUCKETS)
+
+    def _make_buckets(self, count: int) -> None:
+        self._bits = count.bit_length() - 1
+        self._tags = np.zeros((count, _SLOTS), dtype=np.uint8)
+        self._numbers = np.empty(count * _SLOTS, dtype=np.uint32)
+        self._used = np.zeros(count, dtype=np.uint8)
 
     def __len__(self) -> int:
         return self._count
@@ -41,7 +56,7 @@ class KeyTable:
     @property
     def memory_bytes(self) -> int:
         """Bytes the table takes now."""
-        return self._keys.nbytes + self._cells.nbytes
+        return self._keys.nbytes + self._tags.nbytes + self._numbers.nbytes + self._used.nbytes
 
     @property
     def keys(self) -> Words:
@@ -52,22 +67,28 @@ class KeyTable:
         """Return joined keys as words; raises ValueError if they are not whole."""
         return np.frombuffer(joined, dtype=np.uint64).reshape(-1, self._keys.shape[1])
 
-    def find(self, keys: Words) -> Numbers:
+    def sums(self, keys: Words) -> Words:
+        """Return the secret sum of each key."""
+        mixed: Words = (keys & _LOW_HALF) @ self._factors[0] + (keys >> _HALF) @ self._factors[1]
+        return mixed
+
+    def find(self, keys: Words, sums: Words) -> Numbers:
         """Return the number of each key, -1 for one that is not there."""
         found = np.full(len(keys), -1, dtype=np.int64)
-        places, mask = self._places(keys), len(self._cells) - 1
+        buckets, tags = self._places(sums)
         looking = np.arange(len(keys))
         while len(looking):
-            numbers = self._cells[places[looking]].astype(np.int64) - 1
-            taken = numbers >= 0
-            looking, numbers = looking[taken], numbers[taken]
-            same = (self._keys[numbers] == keys[looking]).all(axis=1)
-            found[looking[same]] = numbers[same]
-            looking = looking[~same]
-            places[looking] = (places[looking] + 1) & mask
+            rows, slots = np.nonzero(np.take(self._tags, buckets, axis=0) == tags[:, np.newaxis])
+            numbers = self._numbers[buckets[rows] * _SLOTS + slots].astype(np.int64)
+            asked = looking[rows]
+            same = (self._keys[numbers] == keys[asked]).all(axis=1)
+            found[asked[same]] = numbers[same]
+            onward = (self._used[buckets] == _SLOTS) & (found[looking] < 0)
+            looking, tags = looking[onward], tags[onward]
+            buckets = (buckets[onward] + 1) & (len(self._used) - 1)
         return found
 
-    def add(self, keys: Words) -> Numbers:
+    def add(self, keys: Words, sums: Words) -> Numbers:
         """Take keys that are not there yet, each once; return their numbers."""
         first, self._count = self._count, self._count + len(keys)
         if self._count > len(self._keys):
@@ -75,10 +96,10 @@ class KeyTable:
             grown[:first] = self._keys[:first]
             self._keys = grown
         self._keys[first : self._count] = keys
-        if 2 * self._count > len(self._cells):
+        if self._count > _KEYS_A_BUCKET * len(self._used):
             self._place_all()
         else:
-            self._place(first)
+            self._place(first, sums)
         return np.arange(first, self._count)
 
     def drop(self, count: int) -> None:
@@ -86,41 +107,44 @@ class KeyTable:
         self._count = count
         self._place_all()
 
-    def first_of_each(self, keys: Words) -> NDArray[np.bool_]:
+    def first_of_each(self, sums: Words) -> NDArray[np.bool_]:
         """Return which keys are the first of their kind; once in 2**33 pairs one that is counts as a repeat."""
-        first = np.zeros(len(keys), dtype=np.bool_)
-        first[np.unique(self._mixed(keys), return_index=True)[1]] = True
+        ascending = np.sort(sums)
+        if (ascending[1:] != ascending[:-1]).all():
+            return np.ones(len(sums), dtype=np.bool_)
+        first = np.zeros(len(sums), dtype=np.bool_)
+        first[np.unique(sums, return_index=True)[1]] = True
         return first
 
-    def _mixed(self, keys: Words) -> NDArray[np.uint64]:
-        mixed: NDArray[np.uint64] = (keys & _LOW_HALF) @ self._factors[0] + (keys >> _HALF) @ self._factors[1]
-        return mixed
-
-    def _places(self, keys: Words) -> Numbers:
-        """Return the cell where the search for each key begins."""
-        bits = len(self._cells).bit_length() - 1
-        return (self._mixed(keys) >> np.uint64(64 - bits)).astype(np.int64)
+    def _places(self, sums: Words) -> tuple[Numbers, NDArray[np.uint8]]:
+        """Return the bucket where the search for each key begins, and its tag: never 0, which is an empty slot."""
+        top = (sums >> np.uint64(64 - self._bits - _TAG_BITS)).astype(np.int64)
+        return top >> _TAG_BITS, np.maximum(top.astype(np.uint8), 1)
 
     def _place_all(self) -> None:
-        cells = len(self._cells)
-        while 2 * self._count > cells:
-            cells *= 2
-        self._cells = np.zeros(cells, dtype=np.uint32)
-        self._place(0)
+        buckets = len(self._used)
+        while self._count > _KEYS_A_BUCKET * buckets:
+            buckets *= 2 if buckets >= _MANY_BUCKETS else 4
+        self._make_buckets(buckets)
+        self._place(0, self.sums(self.keys))
 
-    def _place(self, first: int) -> None:
-        """Give a cell to every key from number `first` on.
+    def _place(self, first: int, sums: Words) -> None:
+        """Give a slot to every key from number `first` on; `sums` are theirs.
 
-        All at once: where two keys want one empty cell, one of them gets it, and the other goes on to the next cell, as
-        if it had come later.
+        All at once: keys that want one bucket get its next slots in a row, and those beyond the last go on to the next
+        bucket, as if they had come later.
         """
-        keys = self._keys[first : self._count]
-        places, mask = self._places(keys), len(self._cells) - 1
-        values = np.arange(first + 1, self._count + 1, dtype=np.uint32)
-        waiting = np.arange(len(keys))
-        while len(waiting):
-            wanted = places[waiting]
-            free = self._cells[wanted] == 0
-            self._cells[wanted[free]] = values[waiting[free]]
-            waiting = waiting[self._cells[wanted] != values[waiting]]
-            places[waiting] = (places[waiting] + 1) & mask
+        buckets, tags = self._places(sums)
+        numbers = np.arange(first, first + len(sums), dtype=np.uint32)
+        while len(buckets):
+            order = np.argsort(buckets, kind="stable")
+            buckets, tags, numbers = buckets[order], tags[order], numbers[order]
+            starts = np.flatnonzero(np.diff(buckets, prepend=-1))
+            runs = np.diff(starts, append=len(buckets))
+            slots = self._used[buckets] + np.arange(len(buckets)) - np.repeat(starts, runs)
+            fits = slots < _SLOTS
+            places = (buckets * _SLOTS + slots)[fits]
+            self._tags.reshape(-1)[places] = tags[fits]
+            self._numbers[places] = numbers[fits]
+            self._used[buckets[starts]] = np.minimum(slots[starts] + runs, _SLOTS)
+            buckets, tags, numbers = (buckets[~fits] + 1) & (len(self._used) - 1), tags[~fits], numbers[~fits]

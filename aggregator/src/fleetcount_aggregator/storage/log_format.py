@@ -3,15 +3,17 @@
 Pure layout and sealing; opens no file and decides about no report (report_log).
 
     file    FILE_MAGIC | u8 instalments a report | 7 zero bytes | task id | key check (16) | crc32 of what is before it
-    frame   head | report ids | certificate digests | instalment digests | public shares | sealed parts
+    frame   head | report ids | certificate digests | instalment digests | public shares | sealed blocks of parts
     head    FRAME_MAGIC | u8 round | 3 zero bytes | u64 sequence | u64 group | u32 count | u32 public share bytes
-            | u32 part bytes | salt (32) | crc32 of the columns | crc32 of the sealed parts
+            | u32 part bytes | salt (32) | seal of the columns (16)
             | first 8 bytes of the HMAC-SHA256, under the log's key, of the head before it
 
 Numbers are little-endian. `group` is the sequence number of the first frame of the same write: what a crash tears is in
 the last group. The head's check is keyed because devices choose ids and public shares, which lie open in the columns:
-none can put there what looks like a frame. Each part is sealed with AES-256-GCM under the frame's own key, nonce = its
-place in the frame, bound to task, report id, round and public share; so single parts can be read, and no key ever sees
+none can put there what looks like a frame. Everything else of a frame is sealed with AES-256-GCM under the frame's own
+key, which comes from the log's key, salt, task and round: parts in blocks of as many as fit `BLOCK_BYTES`, one at
+least, nonce = the block's place, bound to the block's report ids and public shares; the columns as a seal of nothing
+that is bound to them, under the nonce of all ones. So a few parts can be read without the others, and no key ever sees
 a nonce twice.
 """
 
@@ -20,44 +22,47 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES, MAX_CIPHERTEXT_BYTES, MAX_PUBLIC_SHARE_BYTES
 
+from fleetcount_aggregator.storage.store import InstalmentRun
+
 __all__ = [
+    "BLOCK_BYTES",
     "FILE_HEADER_BYTES",
     "FRAME_MAGIC",
     "HEAD_BYTES",
     "MOST_ROWS",
     "FrameHead",
-    "FrameRow",
+    "FrameSeal",
     "build_frame",
     "decode_file_header",
     "encode_file_header",
-    "frame_cipher",
-    "part_context",
-    "part_nonce",
 ]
 
-FILE_MAGIC: Final = b"FCREPLG1"
+FILE_MAGIC: Final = b"FCREPLG2"
 FRAME_MAGIC: Final = b"FCFR"
 MOST_ROWS: Final = 65_535
 """Instalments a frame holds at most."""
+BLOCK_BYTES: Final = 4096
+"""Parts sealed together have at most so many bytes, unless one alone has more: what a disk loses is as large."""
 
 _FILE: Final = struct.Struct("<8sB7x32s16sI")
-_HEAD: Final = struct.Struct("<4sB3xQQIII32sII")
+_HEAD: Final = struct.Struct("<4sB3xQQIII32s16s")
 _HEAD_CHECK_BYTES: Final = 8
 FILE_HEADER_BYTES: Final = _FILE.size
 HEAD_BYTES: Final = _HEAD.size + _HEAD_CHECK_BYTES
 SALT_BYTES: Final = 32
 _CRC_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
-_FRAME_INFO: Final = b"fleetcount report log frame 1"
-_CHECK_INFO: Final = b"fleetcount report log check 1"
-_HEAD_INFO: Final = b"fleetcount report log head 1"
-_PART_LABEL: Final = b"part"
+_COLUMNS_NONCE: Final = b"\xff" * _NONCE_BYTES
+_FRAME_INFO: Final = b"fleetcount report log frame 2"
+_CHECK_INFO: Final = b"fleetcount report log check 2"
+_HEAD_INFO: Final = b"fleetcount report log head 2"
 _FIXED_COLUMN_BYTES: Final = ReportId.SIZE + Digest.SIZE + Digest.SIZE
 
 
@@ -104,8 +109,7 @@ class FrameHead:
     public_bytes: int
     part_bytes: int
     salt: bytes = field(repr=False)
-    columns_crc: int
-    parts_crc: int
+    columns_seal: bytes
 
     @classmethod
     def decode(cls, data: bytes, log_key: bytes) -> Self | None:
@@ -113,7 +117,7 @@ class FrameHead:
         head_bytes, check = data[: _HEAD.size], data[_HEAD.size :]
         if len(data) != HEAD_BYTES or not hmac.compare_digest(check, _head_check(log_key, head_bytes)):
             return None
-        magic, round_number, sequence, group, count, public, part, salt, columns, parts = _HEAD.unpack(head_bytes)
+        magic, round_number, sequence, group, count, public, part, salt, columns_seal = _HEAD.unpack(head_bytes)
         head = cls(
             round=round_number,
             sequence=sequence,
@@ -122,8 +126,7 @@ class FrameHead:
             public_bytes=public,
             part_bytes=part,
             salt=salt,
-            columns_crc=columns,
-            parts_crc=parts,
+            columns_seal=columns_seal,
         )
         sane = magic == FRAME_MAGIC and round_number <= 2 and 0 < count <= MOST_ROWS and group <= sequence
         return head if sane and public <= MAX_PUBLIC_SHARE_BYTES and part <= MAX_CIPHERTEXT_BYTES else None
@@ -139,8 +142,7 @@ class FrameHead:
             self.public_bytes,
             self.part_bytes,
             self.salt,
-            self.columns_crc,
-            self.parts_crc,
+            self.columns_seal,
         )
         return data + _head_check(log_key, data)
 
@@ -150,19 +152,28 @@ class FrameHead:
         return self.count * (_FIXED_COLUMN_BYTES + self.public_bytes)
 
     @property
-    def sealed_bytes(self) -> int:
-        """Bytes of one sealed part."""
-        return self.part_bytes + AES_GCM_TAG_BYTES
+    def block_rows(self) -> int:
+        """Parts that are sealed together, but for fewer in the last block."""
+        return max(1, BLOCK_BYTES // max(1, self.part_bytes))
+
+    @property
+    def block_count(self) -> int:
+        """Blocks of parts."""
+        return -(-self.count // self.block_rows)
 
     @property
     def frame_bytes(self) -> int:
         """Bytes of the whole frame, head included."""
-        return self.parts_at + self.count * self.sealed_bytes
+        return self.parts_at + self.count * self.part_bytes + self.block_count * AES_GCM_TAG_BYTES
 
     @property
     def parts_at(self) -> int:
         """Where the parts begin, from the frame's first byte."""
         return HEAD_BYTES + self.columns_bytes
+
+    def id_at(self, place: int) -> int:
+        """Where the report id of one row lies, from the frame's first byte."""
+        return HEAD_BYTES + place * ReportId.SIZE
 
     def digest_at(self, place: int) -> int:
         """Where the instalment digest of one row lies, from the frame's first byte."""
@@ -172,9 +183,16 @@ class FrameHead:
         """Where the public share of one row lies, from the frame's first byte."""
         return HEAD_BYTES + self.count * _FIXED_COLUMN_BYTES + place * self.public_bytes
 
-    def part_at(self, place: int) -> int:
-        """Where the sealed part of one row lies, from the frame's first byte."""
-        return self.parts_at + place * self.sealed_bytes
+    def block_at(self, block: int) -> int:
+        """Where a sealed block of parts lies, from the frame's first byte; behind the last, the frame's end."""
+        return min(self.parts_at + block * (self.block_rows * self.part_bytes + AES_GCM_TAG_BYTES), self.frame_bytes)
+
+    def bound(self, columns: bytes, block: int) -> bytes:
+        """Return what a block of parts is bound to: of the frame's columns its report ids and public shares."""
+        start, end = block * self.block_rows, min((block + 1) * self.block_rows, self.count)
+        public = self.count * _FIXED_COLUMN_BYTES
+        ids = columns[start * ReportId.SIZE : end * ReportId.SIZE]
+        return ids + columns[public + start * self.public_bytes : public + end * self.public_bytes]
 
     def split_columns(self, columns: bytes) -> tuple[bytes, bytes, bytes]:
         """Return the columns of report ids, certificates and instalment digests."""
@@ -183,100 +201,74 @@ class FrameHead:
         return columns[:ids], columns[ids:certificates], columns[certificates : certificates + self.count * Digest.SIZE]
 
 
-class FrameRow(Protocol):
-    """One instalment on its way into a frame; all rows of a frame have parts of one size and public shares of one."""
+class FrameSeal:
+    """The cipher of one frame, by the salt in its head."""
 
-    @property
-    def report_id(self) -> ReportId:
-        """Which report."""
-        ...
+    def __init__(self, log_key: bytes, salt: bytes, task_id: TaskId, round_number: int) -> None:
+        # HKDF-SHA256 of the log key with the frame's salt, one block (RFC 5869).
+        extracted = hmac.digest(salt, log_key, "sha256")
+        info = _FRAME_INFO + task_id + bytes((round_number,))
+        self._cipher = AESGCM(hmac.digest(extracted, info + b"\x01", "sha256"))
 
-    @property
-    def certificate(self) -> Digest:
-        """Whose."""
-        ...
+    def of_columns(self, columns: bytes) -> bytes:
+        """Return the seal of a frame's columns."""
+        return self._cipher.encrypt(_COLUMNS_NONCE, b"", columns)
 
-    @property
-    def digest(self) -> Digest:
-        """Of the instalment as it came."""
-        ...
+    def seal_block(self, block: int, parts: memoryview, bound: bytes, into: memoryview) -> None:
+        """Seal a block of joined parts; `bound` are its joined report ids and public shares."""
+        self._cipher.encrypt_into(block.to_bytes(_NONCE_BYTES, "little"), parts, bound, into)
 
-    @property
-    def public_share(self) -> bytes:
-        """In clear."""
-        ...
-
-    @property
-    def part(self) -> bytes:
-        """The share part, opened; it is sealed before it is written."""
-        ...
+    def open_block(self, block: int, sealed: bytes | memoryview, bound: bytes) -> bytes | None:
+        """Return the joined parts of a block, or None if it is damaged."""
+        try:
+            return self._cipher.decrypt(block.to_bytes(_NONCE_BYTES, "little"), sealed, bound)
+        except InvalidTag:
+            return None
 
 
-def build_frame(
-    rows: Sequence[FrameRow],
-    *,
-    task_id: TaskId,
-    round_number: int,
-    sequence: int,
-    group: int,
-    log_key: bytes,
-    salt: bytes,
-) -> bytearray:
-    """Return the bytes of a frame of 1 to `MOST_ROWS` rows of one round. `salt` is 32 fresh bytes of the system.
+def build_frame(runs: Sequence[InstalmentRun], *, sequence: int, group: int, log_key: bytes, salt: bytes) -> bytearray:
+    """Return the bytes of a frame of runs with 1 to `MOST_ROWS` instalments, alike in task, round and sizes.
+
+    `salt` is 32 fresh bytes of the system.
 
     Raises:
         ValueError: public shares or parts longer than a task can have.
     """
-    public_bytes, part_bytes = len(rows[0].public_share), len(rows[0].part)
-    if public_bytes > MAX_PUBLIC_SHARE_BYTES or part_bytes > MAX_CIPHERTEXT_BYTES:
-        raise ValueError(f"a public share of {public_bytes} or a part of {part_bytes} bytes is too long")
+    first = runs[0]
+    if first.public_bytes > MAX_PUBLIC_SHARE_BYTES or first.part_bytes > MAX_CIPHERTEXT_BYTES:
+        raise ValueError(f"a public share of {first.public_bytes} or a part of {first.part_bytes} bytes is too long")
     columns = b"".join(
         [
-            *[row.report_id for row in rows],
-            *[row.certificate for row in rows],
-            *[row.digest for row in rows],
-            *[row.public_share for row in rows],
+            *[run.report_ids for run in runs],
+            *[run.certificates for run in runs],
+            *[run.digests for run in runs],
+            *[run.public_shares for run in runs],
         ]
     )
-    frame = bytearray(HEAD_BYTES + len(columns) + len(rows) * (part_bytes + AES_GCM_TAG_BYTES))
-    view = memoryview(frame)
-    view[HEAD_BYTES : HEAD_BYTES + len(columns)] = columns
-    parts = view[HEAD_BYTES + len(columns) :]
-    _seal_parts(rows, parts, frame_cipher(log_key, salt), _PART_LABEL + task_id, bytes((round_number,)))
+    seal = FrameSeal(log_key, salt, first.task_id, first.round)
     head = FrameHead(
-        round=round_number,
+        round=first.round,
         sequence=sequence,
         group=group,
-        count=len(rows),
-        public_bytes=public_bytes,
-        part_bytes=part_bytes,
+        count=sum(map(len, runs)),
+        public_bytes=first.public_bytes,
+        part_bytes=first.part_bytes,
         salt=salt,
-        columns_crc=zlib.crc32(columns),
-        parts_crc=zlib.crc32(parts),
+        columns_seal=seal.of_columns(columns),
     )
+    frame = bytearray(head.frame_bytes)
+    view = memoryview(frame)
     view[:HEAD_BYTES] = head.encode(log_key)
+    view[HEAD_BYTES : head.parts_at] = columns
+    parts = first.parts if len(runs) == 1 else b"".join([run.parts for run in runs])
+    _seal_blocks(head, seal, columns, memoryview(parts), view)
     return frame
 
 
-def _seal_parts(rows: Sequence[FrameRow], into: memoryview, cipher: AESGCM, label: bytes, round_byte: bytes) -> None:
-    seal, sealed, start = cipher.encrypt_into, len(rows[0].part) + AES_GCM_TAG_BYTES, 0
-    for place, row in enumerate(rows):
-        context = label + row.report_id + round_byte + row.public_share
-        seal(place.to_bytes(_NONCE_BYTES, "little"), row.part, context, into[start : start + sealed])
-        start += sealed
-
-
-def frame_cipher(log_key: bytes, salt: bytes) -> AESGCM:
-    """Return the cipher of a frame: HKDF-SHA256 of the log key with the frame's salt, one block (RFC 5869)."""
-    extracted = hmac.digest(salt, log_key, "sha256")
-    return AESGCM(hmac.digest(extracted, _FRAME_INFO + b"\x01", "sha256"))
-
-
-def part_nonce(place: int) -> bytes:
-    """Return the nonce of the part in this place of its frame."""
-    return place.to_bytes(_NONCE_BYTES, "little")
-
-
-def part_context(task_id: TaskId, report_id: bytes, round_number: int, public_share: bytes) -> bytes:
-    """Return what a sealed part is bound to."""
-    return b"".join((_PART_LABEL, task_id, report_id, bytes((round_number,)), public_share))
+def _seal_blocks(head: FrameHead, seal: FrameSeal, columns: bytes, parts: memoryview, frame: memoryview) -> None:
+    """Write the sealed blocks of parts into a frame."""
+    rows, part = head.block_rows, head.part_bytes
+    for block in range(head.block_count):
+        start, end = block * rows, min((block + 1) * rows, head.count)
+        into = frame[head.block_at(block) : head.block_at(block + 1)]
+        seal.seal_block(block, parts[start * part : end * part], head.bound(columns, block), into)

@@ -4,8 +4,8 @@ A crash can tear only the last group, which nobody was promised; damage before i
 Reads heads and columns, not parts (but those of the last group). Changes nothing.
 """
 
+import hmac
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from fleetcount_aggregator.storage.log_format import (
     FRAME_MAGIC,
     HEAD_BYTES,
     FrameHead,
+    FrameSeal,
     decode_file_header,
 )
 from fleetcount_aggregator.storage.store import StoreError
@@ -115,9 +116,10 @@ class LogScan:
         last_group = heads[-1][1].group if heads else 0
         for offset, head in heads:
             columns = read_at(self._descriptor, self._path, offset + HEAD_BYTES, head.columns_bytes)
-            whole = zlib.crc32(columns) == head.columns_crc
+            seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
+            whole = hmac.compare_digest(seal.of_columns(columns), head.columns_seal)
             if whole and head.group == last_group:
-                whole = self._parts_crc(offset, head) == head.parts_crc
+                whole = self._parts_open(offset, head, seal, columns)
             if not whole:
                 self._check_torn(offset, head.sequence)
                 return
@@ -136,12 +138,14 @@ class LogScan:
             yield offset, head
             offset, sequence, group = offset + head.frame_bytes, sequence + 1, head.group
 
-    def _parts_crc(self, offset: int, head: FrameHead) -> int:
-        crc, place, left = 0, offset + head.parts_at, head.count * head.sealed_bytes
-        while left:
-            block = read_at(self._descriptor, self._path, place, min(left, _BLOCK_BYTES))
-            crc, place, left = zlib.crc32(block, crc), place + len(block), left - len(block)
-        return crc
+    def _parts_open(self, offset: int, head: FrameHead, seal: FrameSeal, columns: bytes) -> bool:
+        """Return whether every block of a frame's parts is as it was sealed."""
+        for block in range(head.block_count):
+            start, end = head.block_at(block), head.block_at(block + 1)
+            sealed = read_at(self._descriptor, self._path, offset + start, end - start)
+            if seal.open_block(block, sealed, head.bound(columns, block)) is None:
+                return False
+        return True
 
     def _check_torn(self, offset: int, sequence: int) -> None:
         """Return if the frame at an offset may be what a crash left of the last group.

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from fleetcount_protocol.ids import TaskId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.proofs import ProofBatch
 from fleetcount_aggregator.report_ids import ID_BYTES, ReportIds
-from fleetcount_aggregator.storage.log_format import frame_cipher, part_context, part_nonce
+from fleetcount_aggregator.storage.log_format import FrameHead, FrameSeal
 from fleetcount_aggregator.storage.log_scan import read_at, read_head
 from fleetcount_aggregator.storage.report_index import CompleteRows
 from fleetcount_aggregator.storage.store import LoadedReports, StoreError
@@ -54,7 +53,7 @@ class LogSlice:
         ]
         nonces: list[bytes] = []
         public_shares: list[bytes] = []
-        input_shares: list[bytearray] = []
+        input_shares: list[bytes] = []
         damaged: list[int] = []
         for number, (report_id, opened) in enumerate(zip(ids, zip(*rounds, strict=True), strict=True)):
             found = [one for one in opened if one is not None]
@@ -72,14 +71,14 @@ class LogSlice:
         )
 
 
-_Opened = tuple[bytes, bytearray]
+_Opened = tuple[bytes, bytes]
 """Public share and part of one instalment."""
-_SPREAD: Final = 4
-"""Records of a frame are read in one piece if at most so many times as many lie between the first and the last."""
+_GAP: Final = 4
+"""Blocks of a frame are read in one piece if no more than so many lie unasked between two of them."""
 
 
 class _Parts:
-    """Opens instalments of one log; heads and ciphers of the frames it has met are kept."""
+    """Opens instalments of one log."""
 
     def __init__(self, descriptor: int, path: Path, task_id: TaskId, log_key: bytes) -> None:
         self._descriptor = descriptor
@@ -100,28 +99,49 @@ class _Parts:
         self, ids: Sequence[bytes], offset: int, numbers: NDArray[np.int64], places: NDArray[np.int64]
     ) -> Iterator[_Opened | None]:
         head = read_head(self._descriptor, self._path, offset, self._log_key)
-        wanted = places[numbers].tolist()
-        publics = self._records(offset + head.public_at(0), head.public_bytes, wanted)
-        sealed = self._records(offset + head.part_at(0), head.sealed_bytes, wanted)
-        decrypt = frame_cipher(self._log_key, head.salt).decrypt_into
-        rows = zip(numbers.tolist(), wanted, publics, sealed, strict=True)
-        for number, place, public_share, ciphertext in rows:
-            part = bytearray(head.part_bytes)
-            context = part_context(self._task_id, ids[number], head.round, public_share)
-            try:
-                decrypt(part_nonce(place), ciphertext, context, part)
-            except InvalidTag:
-                yield None
-            else:
-                yield public_share, part
+        blocks = self._open_blocks(offset, head, np.unique(places[numbers] // head.block_rows))
+        for number, place in zip(numbers.tolist(), places[numbers].tolist(), strict=True):
+            block, at = divmod(place, head.block_rows)
+            yield blocks[block].row(at, ids[number])
 
-    def _records(self, start: int, size: int, places: Sequence[int]) -> list[bytes]:
-        """Return records of one size, by their places behind `start`."""
-        first, last = min(places), max(places)
-        if last - first >= _SPREAD * len(places):
-            return [read_at(self._descriptor, self._path, start + place * size, size) for place in places]
-        block = read_at(self._descriptor, self._path, start + first * size, (last - first + 1) * size)
-        return [block[(place - first) * size : (place - first + 1) * size] for place in places]
+    def _open_blocks(self, offset: int, head: FrameHead, wanted: NDArray[np.int64]) -> "dict[int, _Block]":
+        seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
+        opened: dict[int, _Block] = {}
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP) + 1):
+            first, last = int(run[0]), int(run[-1])
+            row, end = first * head.block_rows, min((last + 1) * head.block_rows, head.count)
+            ids = self._read(offset + head.id_at(row), (end - row) * ID_BYTES)
+            publics = self._read(offset + head.public_at(row), (end - row) * head.public_bytes)
+            sealed = self._read(offset + head.block_at(first), head.block_at(last + 1) - head.block_at(first))
+            for block in run.tolist():
+                rows = slice(block * head.block_rows - row, min((block + 1) * head.block_rows, head.count) - row)
+                block_ids = ids[rows.start * ID_BYTES : rows.stop * ID_BYTES]
+                shares = publics[rows.start * head.public_bytes : rows.stop * head.public_bytes]
+                start, stop = (head.block_at(one) - head.block_at(first) for one in (block, block + 1))
+                parts = seal.open_block(block, sealed[start:stop], block_ids + shares)
+                opened[block] = _Block(block_ids, shares, parts, head.public_bytes, head.part_bytes)
+        return opened
+
+    def _read(self, offset: int, count: int) -> bytes:
+        return read_at(self._descriptor, self._path, offset, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Instalments sealed together, as columns; no parts if the block is damaged."""
+
+    ids: bytes
+    public_shares: bytes
+    parts: bytes | None = field(repr=False)
+    public_bytes: int
+    part_bytes: int
+
+    def row(self, at: int, report_id: bytes) -> _Opened | None:
+        """Return the instalment in this place, or None if it is damaged."""
+        if self.parts is None or self.ids[at * ID_BYTES : (at + 1) * ID_BYTES] != report_id:
+            return None
+        public_share = self.public_shares[at * self.public_bytes : (at + 1) * self.public_bytes]
+        return public_share, self.parts[at * self.part_bytes : (at + 1) * self.part_bytes]
 
 
 class CompleteLog:

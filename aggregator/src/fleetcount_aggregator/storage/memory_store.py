@@ -3,7 +3,7 @@
 Outlives no process.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from fleetcount_aggregator.states import State, StateConflictError, check_move
 from fleetcount_aggregator.storage.store import (
     BatchRow,
     CompleteReports,
-    InstalmentRow,
+    InstalmentRun,
     LedgerRow,
     LoadedReports,
     Outcome,
@@ -33,11 +33,24 @@ __all__ = ["MemoryStore"]
 _OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """One instalment."""
+
+    report_id: ReportId
+    round: int
+    certificate: Digest
+    digest: Digest
+    public_share: bytes = field(repr=False)
+    part: bytes = field(repr=False)
+    expected: int
+
+
 @dataclass(frozen=True, slots=True)
 class _MemorySource:
     """Implements `ReportSource`: the reports themselves, each by round."""
 
-    reports: Sequence[Sequence[InstalmentRow]] = field(repr=False)
+    reports: Sequence[Sequence[_Held]] = field(repr=False)
 
     def load(self) -> LoadedReports:
         """See `ReportSource.load`."""
@@ -54,7 +67,7 @@ class _MemorySource:
 class _MemoryReports:
     """Implements `CompleteReports`."""
 
-    reports: Sequence[Sequence[InstalmentRow]] = field(repr=False)
+    reports: Sequence[Sequence[_Held]] = field(repr=False)
     ids: ReportIds
 
     def source(self, positions: NDArray[np.integer]) -> _MemorySource:
@@ -68,7 +81,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._sessions: dict[SessionId, SessionRow] = {}
         self._tasks: dict[TaskId, TaskRow] = {}
-        self._reports: dict[TaskId, dict[ReportId, dict[int, InstalmentRow]]] = {}
+        self._reports: dict[TaskId, dict[ReportId, dict[int, _Held]]] = {}
         self._devices: dict[tuple[TaskId, Digest], ReportId] = {}
         self._rejections: dict[TaskId, dict[RejectReason, int]] = {}
         self._steps: dict[tuple[TaskId, str], Step] = {}
@@ -110,25 +123,25 @@ class MemoryStore:
         """See `Store.task`."""
         return self._tasks.get(task_id)
 
-    async def add_instalments(self, rows: Sequence[InstalmentRow]) -> Sequence[Outcome]:
+    async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """See `Store.add_instalments`."""
-        return [self._add_instalment(row) for row in rows]
+        return [bytes(self._add_instalment(run.task_id, one) for one in _instalments(run)) for run in runs]
 
-    def _add_instalment(self, row: InstalmentRow) -> Outcome:
-        reports = self._reports.setdefault(row.task_id, {})
-        held = reports.get(row.report_id, {})
-        if row.round in held:
-            stored = held[row.round]
-            same = (stored.digest, stored.certificate) == (row.digest, row.certificate)
+    def _add_instalment(self, task_id: TaskId, one: _Held) -> Outcome:
+        reports = self._reports.setdefault(task_id, {})
+        held = reports.get(one.report_id, {})
+        if one.round in held:
+            stored = held[one.round]
+            same = (stored.digest, stored.certificate) == (one.digest, one.certificate)
             return Outcome.SAME if same else Outcome.OTHER_BYTES
-        task = self._tasks.get(row.task_id)
+        task = self._tasks.get(task_id)
         if task is None or task.state not in _OPEN:
             return Outcome.CLOSED
-        if any(other.certificate != row.certificate for other in held.values()):
+        if any(other.certificate != one.certificate for other in held.values()):
             return Outcome.OTHER_BYTES
-        if self._devices.setdefault((row.task_id, row.certificate), row.report_id) != row.report_id:
+        if self._devices.setdefault((task_id, one.certificate), one.report_id) != one.report_id:
             return Outcome.SECOND_REPORT
-        reports.setdefault(row.report_id, {})[row.round] = row
+        reports.setdefault(one.report_id, {})[one.round] = one
         return Outcome.STORED
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
@@ -224,5 +237,22 @@ class MemoryStore:
         """See `Store.close`."""
 
 
-def _is_complete(rows: Mapping[int, InstalmentRow]) -> bool:
+def _instalments(run: InstalmentRun) -> Iterator[_Held]:
+    def cut(column: bytes, at: int) -> bytes:
+        size = len(column) // len(run)
+        return column[at * size : (at + 1) * size]
+
+    for at in range(len(run)):
+        yield _Held(
+            report_id=ReportId(cut(run.report_ids, at)),
+            round=run.round,
+            certificate=Digest(cut(run.certificates, at)),
+            digest=Digest(cut(run.digests, at)),
+            public_share=cut(run.public_shares, at),
+            part=cut(run.parts, at),
+            expected=run.expected,
+        )
+
+
+def _is_complete(rows: Mapping[int, _Held]) -> bool:
     return bool(rows) and len(rows) >= next(iter(rows.values())).expected

@@ -12,9 +12,9 @@ from fleetcount_protocol.ids import Digest, ReportId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
-from fleetcount_aggregator.storage.store import Outcome
+from fleetcount_aggregator.storage.store import InstalmentRun, Outcome
 
-__all__ = ["NO_ROW", "CompleteRows", "Group", "ReportIndex"]
+__all__ = ["NO_ROW", "CompleteRows", "ReportIndex"]
 
 NO_ROW: Final = 2**32 - 1
 """Stands for an instalment that has not come."""
@@ -23,16 +23,6 @@ _GROWTH: Final = 1.5
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.uint32]
 Places = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Instalments to decide about, in columns: joined ids and certificates, one round a byte, digests."""
-
-    ids: bytes
-    certificates: bytes
-    rounds: bytes
-    digests: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +39,34 @@ class CompleteRows:
         return cls(ids=b"", rounds=(), rows=np.empty((0, 0), dtype=np.uint32))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Pass:
-    """The instalments of a group that are not decided yet, as columns; `places` are those in the group."""
+    """The instalments of a group that are not decided yet, as columns; `places` are those in the group.
+
+    Sums are those of the tables of ids and certificates.
+    """
 
     places: Places
     ids: Words
+    id_sums: Words
     certificates: Words
+    certificate_sums: Words
     rounds: NDArray[np.uint8]
-
-    @classmethod
-    def of(cls, ids: KeyTable, certificates: KeyTable, group: Group) -> Self:
-        """Return all instalments of a group."""
-        return cls(
-            np.arange(len(group.rounds)),
-            ids.words(group.ids),
-            certificates.words(group.certificates),
-            np.frombuffer(group.rounds, dtype=np.uint8),
-        )
+    digests: NDArray[np.uint8]
 
     def only(self, mask: Mask) -> "_Pass":
         """Return those of a mask."""
-        return _Pass(self.places[mask], self.ids[mask], self.certificates[mask], self.rounds[mask])
+        if mask.all():
+            return self
+        return _Pass(
+            self.places[mask],
+            self.ids[mask],
+            self.id_sums[mask],
+            self.certificates[mask],
+            self.certificate_sums[mask],
+            self.rounds[mask],
+            self.digests[mask],
+        )
 
 
 class ReportIndex:
@@ -88,8 +84,8 @@ class ReportIndex:
         self._row_counts: dict[int, int] = {}
         self._kept_reports = 0
         self._taken: list[tuple[int, Places]] = []
-        self._fresh_digests: dict[int, list[bytes]] = {}
-        """Digests of what was taken since `keep`, by round."""
+        self._fresh_digests: dict[int, list[NDArray[np.uint8]]] = {}
+        """Digests of what was taken since `keep`, by round: arrays of n x 32 bytes."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -106,7 +102,8 @@ class ReportIndex:
 
     def row(self, report_id: bytes, round_number: int) -> int:
         """Return the row number of an instalment, or `NO_ROW`."""
-        slots = self._ids.find(self._ids.words(report_id))
+        key = self._ids.words(report_id)
+        slots = self._ids.find(key, self._ids.sums(key))
         return int(self._rows_of(slots, np.array([round_number]))[0])
 
     def _rows_of(self, slots: Places, rounds: NDArray[np.integer]) -> Rows:
@@ -118,71 +115,75 @@ class ReportIndex:
         return found
 
     def decide(
-        self, group: Group, *, is_open: bool, digest_of: Callable[[int, int], bytes]
-    ) -> tuple[list[Outcome], list[int]]:
-        """Return what becomes of each instalment (`Store.add_instalments`), and the places of those taken, in order.
+        self, runs: Sequence[InstalmentRun], *, is_open: bool, digest_of: Callable[[int, int], bytes]
+    ) -> tuple[NDArray[np.uint8], list[Places]]:
+        """Return what becomes of each instalment of some runs, as a byte of `Outcome`, and the places of those taken.
 
-        In passes: what concerns one report or one device twice is decided after what came before it. `digest_of`
-        returns the digest of an instalment that is durable, by its round and row number.
+        In passes: what concerns one report or one device twice is decided after what came before it. The places of a
+        pass ascend, and rows are numbered pass by pass. `digest_of` returns the digest of an instalment that is
+        durable, by its round and row number.
         """
-        outcomes = [Outcome.CLOSED] * len(group.rounds)
-        taken: list[int] = []
-        left = _Pass.of(self._ids, self._certificates, group)
+        left = self._columns(runs)
+        outcomes = np.full(len(left.places), Outcome.CLOSED, dtype=np.uint8)
+        taken: list[Places] = []
         while len(left.places):
-            left, slots = self._settle(left, group.digests, outcomes, is_open=is_open, digest_of=digest_of)
-            first = self._ids.first_of_each(left.ids) & self._certificates.first_of_each(left.certificates)
-            self._take(left.only(first), slots[first], group.digests)
-            for place in left.places[first].tolist():
-                outcomes[place] = Outcome.STORED
-                taken.append(place)
+            left, slots = self._settle(left, outcomes, is_open=is_open, digest_of=digest_of)
+            first = self._ids.first_of_each(left.id_sums) & self._certificates.first_of_each(left.certificate_sums)
+            self._take(left.only(first), slots[first])
+            outcomes[left.places[first]] = Outcome.STORED
+            taken.append(left.places[first])
             left = left.only(~first)
         return outcomes, taken
 
+    def _columns(self, runs: Sequence[InstalmentRun]) -> _Pass:
+        ids = self._ids.words(b"".join([run.report_ids for run in runs]))
+        certificates = self._certificates.words(b"".join([run.certificates for run in runs]))
+        return _Pass(
+            places=np.arange(len(ids)),
+            ids=ids,
+            id_sums=self._ids.sums(ids),
+            certificates=certificates,
+            certificate_sums=self._certificates.sums(certificates),
+            rounds=np.repeat(np.array([run.round for run in runs], dtype=np.uint8), [len(run) for run in runs]),
+            digests=np.frombuffer(b"".join([run.digests for run in runs]), dtype=np.uint8).reshape(-1, Digest.SIZE),
+        )
+
     def _settle(
-        self,
-        left: _Pass,
-        digests: Sequence[bytes],
-        outcomes: list[Outcome],
-        *,
-        is_open: bool,
-        digest_of: Callable[[int, int], bytes],
+        self, left: _Pass, outcomes: NDArray[np.uint8], *, is_open: bool, digest_of: Callable[[int, int], bytes]
     ) -> tuple[_Pass, Places]:
         """Decide what is held or not to be taken; return the rest and the slots of its reports."""
-        slots = self._ids.find(left.ids)
+        slots = self._ids.find(left.ids, left.id_sums)
+        owned = self._certificates.find(left.certificates, left.certificate_sums)
         rows = self._rows_of(slots, left.rounds)
-        known = slots >= 0
-        foreign = np.zeros(len(slots), dtype=np.bool_)
-        foreign[known] = (self._certificates.keys[slots[known]] != left.certificates[known]).any(axis=1)
-        held = rows != NO_ROW
+        known, held = slots >= 0, rows != NO_ROW
+        # A report and its device have one number: they came together.
+        foreign, second = known & (owned != slots), ~known & (owned >= 0)
         for at in np.flatnonzero(held).tolist():
-            place = int(left.places[at])
-            same = not foreign[at] and self._digest(int(left.rounds[at]), int(rows[at]), digest_of) == digests[place]
-            outcomes[place] = Outcome.SAME if same else Outcome.OTHER_BYTES
+            digest = left.digests[at].tobytes()
+            same = not foreign[at] and self._digest(int(left.rounds[at]), int(rows[at]), digest_of) == digest
+            outcomes[left.places[at]] = Outcome.SAME if same else Outcome.OTHER_BYTES
         if not is_open:
             return left.only(np.zeros(len(slots), dtype=np.bool_)), slots[:0]
-        second = ~known & (self._certificates.find(left.certificates) >= 0)
-        for place in left.places[foreign & ~held].tolist():
-            outcomes[place] = Outcome.OTHER_BYTES
-        for place in left.places[second].tolist():
-            outcomes[place] = Outcome.SECOND_REPORT
+        outcomes[left.places[foreign & ~held]] = Outcome.OTHER_BYTES
+        outcomes[left.places[second]] = Outcome.SECOND_REPORT
         rest = ~(held | foreign | second)
         return left.only(rest), slots[rest]
 
     def _digest(self, round_number: int, row: int, digest_of: Callable[[int, int], bytes]) -> bytes:
         fresh = self._fresh_digests.get(round_number, [])
-        behind = row - (self.row_count(round_number) - len(fresh))
-        return digest_of(round_number, row) if behind < 0 else fresh[behind]
+        behind = row - (self.row_count(round_number) - sum(map(len, fresh)))
+        return digest_of(round_number, row) if behind < 0 else bytes(np.concatenate(fresh)[behind])
 
-    def _take(self, chosen: _Pass, slots: Places, digests: Sequence[bytes]) -> None:
+    def _take(self, chosen: _Pass, slots: Places) -> None:
         """Give row numbers to instalments, each of another report; a slot below 0 is a new report."""
         new = slots < 0
-        slots[new] = self._ids.add(chosen.ids[new])
-        self._certificates.add(chosen.certificates[new])
+        fresh = chosen.only(new)
+        slots[new] = self._ids.add(fresh.ids, fresh.id_sums)
+        self._certificates.add(fresh.certificates, fresh.certificate_sums)
         for round_number in np.unique(chosen.rounds).tolist():
             here = chosen.rounds == round_number
             self._number(round_number, slots[here])
-            fresh = self._fresh_digests.setdefault(round_number, [])
-            fresh += [digests[place] for place in chosen.places[here].tolist()]
+            self._fresh_digests.setdefault(round_number, []).append(chosen.digests[here])
 
     def _number(self, round_number: int, slots: Places) -> None:
         column = self._rows.get(round_number, np.empty(0, dtype=np.uint32))
@@ -197,16 +198,21 @@ class ReportIndex:
 
     def load(self, ids: bytes, certificates: bytes, round_number: int) -> bool:
         """Take the next rows of a log that is read again; False if no log of one aggregator can hold them."""
-        group = Group(ids, certificates, bytes((round_number,)) * (len(ids) // ReportId.SIZE), ())
-        rows = _Pass.of(self._ids, self._certificates, group)
-        slots, owners = self._ids.find(rows.ids), self._certificates.find(rows.certificates)
-        fits = (slots == owners).all() and (self._rows_of(slots, rows.rounds) == NO_ROW).all()
-        if not fits or len(set(slots[slots >= 0].tolist())) < (slots >= 0).sum():
+        keys, owners = self._ids.words(ids), self._certificates.words(certificates)
+        key_sums, owner_sums = self._ids.sums(keys), self._certificates.sums(owners)
+        slots = self._ids.find(keys, key_sums)
+        rounds = np.full(len(slots), round_number, dtype=np.uint8)
+        fits = (slots == self._certificates.find(owners, owner_sums)).all()
+        if not fits or (self._rows_of(slots, rounds) != NO_ROW).any():
+            return False
+        if len(set(slots[slots >= 0].tolist())) < (slots >= 0).sum():
             return False
         new = slots < 0
-        slots[new] = self._ids.add(rows.ids[new])
-        self._certificates.add(rows.certificates[new])
-        if (self._ids.find(rows.ids) != slots).any() or (self._certificates.find(rows.certificates) != slots).any():
+        slots[new] = self._ids.add(keys[new], key_sums[new])
+        self._certificates.add(owners[new], owner_sums[new])
+        if (self._ids.find(keys, key_sums) != slots).any():
+            return False
+        if (self._certificates.find(owners, owner_sums) != slots).any():
             return False
         self._number(round_number, slots)
         self.keep()

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +22,8 @@ from fleetcount_aggregator.storage.digest_file import DigestRecords
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES, MOST_ROWS, build_frame, encode_file_header
 from fleetcount_aggregator.storage.log_scan import LogScan, ScannedFrame, read_at, read_head
 from fleetcount_aggregator.storage.log_slice import CompleteLog
-from fleetcount_aggregator.storage.report_index import NO_ROW, Group, ReportIndex
-from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, StoreError
+from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreError
 
 __all__ = ["ReportLog", "sync_directory"]
 
@@ -75,7 +76,7 @@ class ReportLog:
         self._descriptor = -1
         self._is_cut = True
         """False when what a failed write left could not be cut off."""
-        self._waiting: dict[int, list[InstalmentRow]] = {}
+        self._waiting: dict[int, list[InstalmentRun]] = {}
         """What `decide` took, by round."""
         self._lock = threading.Lock()
         self._whole: CompleteLog | None = None
@@ -119,20 +120,18 @@ class ReportLog:
 
     # The writer.
 
-    def decide(self, rows: Sequence[InstalmentRow], *, is_open: bool) -> list[Outcome]:
-        """Return what becomes of instalments, in their order, and take those that are to be stored."""
-        group = Group(
-            ids=b"".join([row.report_id for row in rows]),
-            certificates=b"".join([row.certificate for row in rows]),
-            rounds=bytes([row.round for row in rows]),
-            digests=[row.digest for row in rows],
-        )
+    def decide(self, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
+        """Return what becomes of instalments (`Store.add_instalments`), and take those that are to be stored."""
         with self._lock:
-            outcomes, taken = self._index.decide(group, is_open=is_open, digest_of=self._stored_digest)
-            for place in taken:
-                row = rows[place]
-                self._waiting.setdefault(row.round, []).append(row)
-        return outcomes
+            outcomes, taken = self._index.decide(runs, is_open=is_open, digest_of=self._stored_digest)
+            ends = list(accumulate(map(len, runs), initial=0))
+            for places in taken:
+                bounds = np.searchsorted(places, ends).tolist()
+                for run, start, (first, last) in zip(runs, ends, pairwise(bounds), strict=False):
+                    if first < last:
+                        self._waiting.setdefault(run.round, []).append(run.only(places[first:last] - start))
+        data = outcomes.tobytes()
+        return [data[start:end] for start, end in pairwise(ends)]
 
     def _stored_digest(self, round_number: int, row: int) -> bytes:
         offset, place = self._frames[round_number].of_row(row)
@@ -150,7 +149,7 @@ class ReportLog:
         written = False
         try:
             frames = self._build()
-            self._append([frame for _, frame in frames])
+            self._append([frame for _, _, frame in frames])
             written = True
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.path} could not be written: {error}") from error
@@ -159,24 +158,22 @@ class ReportLog:
                 self._take_back()
         self._keep(frames)
 
-    def _build(self) -> list[tuple[Sequence[InstalmentRow], bytes | bytearray]]:
-        """Return the frames of the rows that wait, before them the file's header if it is new."""
+    def _build(self) -> list[tuple[int, int, bytes | bytearray]]:
+        """Return round, rows and bytes of the frames of what waits, before them the file's header if it is new."""
         group = self._sequence
-        frames: list[tuple[Sequence[InstalmentRow], bytes | bytearray]] = []
+        frames: list[tuple[int, int, bytes | bytearray]] = []
         if not self.length:
-            frames.append(((), encode_file_header(self._log_key, self._task_id, self._index.expected)))
-        runs = [run for rows in self._waiting.values() for run in _alike(rows)]
-        for number, rows in enumerate(runs):
+            frames.append((0, 0, encode_file_header(self._log_key, self._task_id, self._index.expected)))
+        alike = [runs for waiting in self._waiting.values() for runs in _alike(waiting)]
+        for number, runs in enumerate(alike):
             frame = build_frame(
-                rows,
-                task_id=self._task_id,
-                round_number=rows[0].round,
+                runs,
                 sequence=group + number,
                 group=group,
                 log_key=self._log_key,
                 salt=secrets.token_bytes(_SALT_BYTES),
             )
-            frames.append((rows, frame))
+            frames.append((runs[0].round, sum(map(len, runs)), frame))
         return frames
 
     def _append(self, pieces: Sequence[bytes | bytearray]) -> None:
@@ -219,18 +216,22 @@ class ReportLog:
             os.ftruncate(self._descriptor, self.length)
             self._is_cut = True
 
-    def _keep(self, frames: Sequence[tuple[Sequence[InstalmentRow], bytes | bytearray]]) -> None:
+    def _keep(self, frames: Sequence[tuple[int, int, bytes | bytearray]]) -> None:
         """Let what is durable be seen."""
         with self._lock:
-            first_rows = {number: self._index.row_count(number) - len(rows) for number, rows in self._waiting.items()}
-            for rows, frame in frames:
+            first_rows = {
+                number: self._index.row_count(number) - self._waiting_rows(number) for number in self._waiting
+            }
+            for round_number, rows, frame in frames:
                 if rows:
-                    round_number = rows[0].round
                     self._remember(round_number, self.length, first_rows[round_number])
-                    first_rows[round_number] += len(rows)
+                    first_rows[round_number] += rows
                 self.length += len(frame)
             self._index.keep()
             self._waiting.clear()
+
+    def _waiting_rows(self, round_number: int) -> int:
+        return sum(map(len, self._waiting.get(round_number, ())))
 
     # Any thread.
 
@@ -238,7 +239,7 @@ class ReportLog:
         """Return the digest of an instalment that is durable, or None."""
         with self._lock:
             row = self._index.row(report_id, round_number)
-            durable = self._index.row_count(round_number) - len(self._waiting.get(round_number, ()))
+            durable = self._index.row_count(round_number) - self._waiting_rows(round_number)
             if row == NO_ROW or row >= durable:
                 return None
             return Digest(self._stored_digest(round_number, row))
@@ -302,17 +303,22 @@ class ReportLog:
                 self._descriptor = -1
 
 
-def _alike(rows: Sequence[InstalmentRow]) -> list[Sequence[InstalmentRow]]:
-    """Return the rows of one round in runs that fit one frame: parts of one size, public shares of one size."""
-    if len({len(row.part) for row in rows}) == len({len(row.public_share) for row in rows}) == 1:
-        return [rows[start : start + MOST_ROWS] for start in range(0, len(rows), MOST_ROWS)]
-    runs: list[Sequence[InstalmentRow]] = []
-    start = 0
-    for place, row in enumerate(rows):
-        first = rows[start]
-        same = len(row.part) == len(first.part) and len(row.public_share) == len(first.public_share)
-        if not same or place - start == MOST_ROWS:
-            runs.append(rows[start:place])
-            start = place
-    runs.append(rows[start:])
-    return runs
+def _alike(runs: Sequence[InstalmentRun]) -> list[list[InstalmentRun]]:
+    """Return the runs of one round as they go into frames: sizes alike, and not more rows than a frame has."""
+    frames: list[list[InstalmentRun]] = []
+    shape, rows = (-1, -1), 0
+    for run in runs:
+        for piece in _cut_up(run):
+            if shape != (piece.public_bytes, piece.part_bytes) or rows + len(piece) > MOST_ROWS:
+                frames.append([])
+                shape, rows = (piece.public_bytes, piece.part_bytes), 0
+            frames[-1].append(piece)
+            rows += len(piece)
+    return frames
+
+
+def _cut_up(run: InstalmentRun) -> list[InstalmentRun]:
+    if len(run) <= MOST_ROWS:
+        return [run]
+    places = np.arange(len(run))
+    return [run.only(places[start : start + MOST_ROWS]) for start in range(0, len(run), MOST_ROWS)]

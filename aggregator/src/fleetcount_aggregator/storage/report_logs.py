@@ -13,7 +13,7 @@ from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_aggregator.storage.log_slice import CompleteLog
 from fleetcount_aggregator.storage.report_index import CompleteRows
 from fleetcount_aggregator.storage.report_log import ReportLog, sync_directory
-from fleetcount_aggregator.storage.store import InstalmentRow, Outcome, StoreError
+from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, StoreError
 
 __all__ = ["GroupAnswer", "LogState", "ReportLogs"]
 
@@ -27,8 +27,8 @@ class LogState:
     closed_length: int | None
 
 
-GroupAnswer = list[Outcome] | StoreError
-"""What became of one list of instalments of a group."""
+GroupAnswer = list[bytes] | StoreError
+"""What became of one list of runs of a group: `Outcome` bytes, run by run."""
 
 
 class ReportLogs:
@@ -70,53 +70,46 @@ class ReportLogs:
 
     # Writing.
 
-    def add(self, groups: Sequence[Sequence[InstalmentRow]], is_open: Callable[[TaskId], bool]) -> list[GroupAnswer]:
-        """Decide and store a group of lists of instalments, with one sync a task; one answer a list.
+    def add(self, groups: Sequence[Sequence[InstalmentRun]], is_open: Callable[[TaskId], bool]) -> list[GroupAnswer]:
+        """Decide and store a group of lists of runs, with one sync a task; one answer a list.
 
         A list with an instalment of a log that cannot be written fails as a whole; the others do not.
         """
-        rows = [row for group in groups for row in group]
-        task_ids = list({row.task_id for row in rows})
+        runs = [run for group in groups for run in group]
+        by_task: dict[TaskId, list[int]] = {}
+        for place, run in enumerate(runs):
+            by_task.setdefault(run.task_id, []).append(place)
+        outcomes = [b""] * len(runs)
         try:
-            outcomes = self._decide_all(task_ids, rows, is_open)
+            for task_id, places in by_task.items():
+                decided = self._decide(task_id, [runs[place] for place in places], is_open=is_open(task_id))
+                for place, outcome in zip(places, decided, strict=True):
+                    outcomes[place] = outcome
         except BaseException:
-            for task_id in task_ids:
+            for task_id in by_task:
                 if task_id in self._logs:
                     self._logs[task_id].drop()
             raise
-        return _split(groups, outcomes, self._write(task_ids))
+        return _split(groups, outcomes, self._write(list(by_task)))
 
-    def _decide_all(
-        self, task_ids: Sequence[TaskId], rows: Sequence[InstalmentRow], is_open: Callable[[TaskId], bool]
-    ) -> list[Outcome]:
-        """Return what becomes of each instalment of a group."""
-        if len(task_ids) == 1:
-            return self._decide(task_ids[0], rows, is_open=is_open(task_ids[0]))
-        by_task: dict[TaskId, list[int]] = {task_id: [] for task_id in task_ids}
-        for place, row in enumerate(rows):
-            by_task[row.task_id].append(place)
-        outcomes = [Outcome.CLOSED] * len(rows)
-        for task_id, places in by_task.items():
-            decided = self._decide(task_id, [rows[place] for place in places], is_open=is_open(task_id))
-            for place, outcome in zip(places, decided, strict=True):
-                outcomes[place] = outcome
-        return outcomes
-
-    def _decide(self, task_id: TaskId, rows: Sequence[InstalmentRow], *, is_open: bool) -> list[Outcome]:
+    def _decide(self, task_id: TaskId, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
         log = self._logs.get(task_id)
         if log is None:
             if not is_open:
-                return [self._decide_ended(row) for row in rows]
-            log = ReportLog(self._log_path(task_id), task_id, self._log_key, rows[0].expected)
+                return [self._decide_ended(run) for run in runs]
+            log = ReportLog(self._log_path(task_id), task_id, self._log_key, runs[0].expected)
             self._logs[task_id] = log
-        return log.decide(rows, is_open=is_open)
+        return log.decide(runs, is_open=is_open)
 
-    def _decide_ended(self, row: InstalmentRow) -> Outcome:
-        held = self.digest_file(row.task_id).find(row.report_id, row.round)
-        if held is None:
-            return Outcome.CLOSED
-        same = (held.digest, held.certificate) == (row.digest, row.certificate)
-        return Outcome.SAME if same else Outcome.OTHER_BYTES
+    def _decide_ended(self, run: InstalmentRun) -> bytes:
+        file, size = self.digest_file(run.task_id), Digest.SIZE
+        outcomes: list[Outcome] = []
+        for at in range(len(run)):
+            held = file.find(ReportId(run.report_ids[at * ReportId.SIZE : (at + 1) * ReportId.SIZE]), run.round)
+            came = run.digests[at * size : (at + 1) * size], run.certificates[at * size : (at + 1) * size]
+            same = held is not None and (held.digest, held.certificate) == came
+            outcomes.append(Outcome.CLOSED if held is None else Outcome.SAME if same else Outcome.OTHER_BYTES)
+        return bytes(outcomes)
 
     def _write(self, task_ids: Sequence[TaskId]) -> dict[TaskId, StoreError]:
         failures: dict[TaskId, StoreError] = {}
@@ -186,13 +179,13 @@ class ReportLogs:
 
 
 def _split(
-    groups: Sequence[Sequence[InstalmentRow]], outcomes: Sequence[Outcome], failures: Mapping[TaskId, StoreError]
+    groups: Sequence[Sequence[InstalmentRun]], outcomes: Sequence[bytes], failures: Mapping[TaskId, StoreError]
 ) -> list[GroupAnswer]:
     """Return the outcomes list by list, or why a list failed."""
     answers: list[GroupAnswer] = []
     start = 0
-    for rows in groups:
-        failed = [failures[row.task_id] for row in rows if row.task_id in failures] if failures else []
-        answers.append(failed[0] if failed else list(outcomes[start : start + len(rows)]))
-        start += len(rows)
+    for runs in groups:
+        failed = [failures[run.task_id] for run in runs if run.task_id in failures] if failures else []
+        answers.append(failed[0] if failed else list(outcomes[start : start + len(runs)]))
+        start += len(runs)
     return answers

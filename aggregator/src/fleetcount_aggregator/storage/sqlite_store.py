@@ -26,9 +26,8 @@ from fleetcount_aggregator.storage.sqlite_schema import connect, lock_file
 from fleetcount_aggregator.storage.store import (
     BatchRow,
     CompleteReports,
-    InstalmentRow,
+    InstalmentRun,
     LedgerRow,
-    Outcome,
     SessionRow,
     Step,
     StoreBusyError,
@@ -56,7 +55,7 @@ class _Write:
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
     operation: Callable[[sqlite3.Connection], Any] | None = None
-    instalments: Sequence[InstalmentRow] = ()
+    instalments: Sequence[InstalmentRun] = ()
     size: int = 0
     result: Any = None
     error: Exception | None = field(default=None)
@@ -276,12 +275,11 @@ class SqliteStore:
         row: TaskRow | None = await self._read(lambda db: sqlite_rows.read_task(db, task_id))
         return row
 
-    async def add_instalments(self, rows: Sequence[InstalmentRow]) -> Sequence[Outcome]:
+    async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """See `Store.add_instalments`."""
         loop = asyncio.get_running_loop()
-        size = sum(len(row.part) + len(row.public_share) for row in rows)
-        write = _Write(loop, loop.create_future(), instalments=rows, size=size)
-        outcomes: Sequence[Outcome] = await self._submit(write)
+        write = _Write(loop, loop.create_future(), instalments=runs, size=sum(run.size for run in runs))
+        outcomes: Sequence[bytes] = await self._submit(write)
         return outcomes
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:

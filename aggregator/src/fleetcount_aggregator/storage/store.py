@@ -6,11 +6,11 @@ columns: they are named by their position among a closed task's complete reports
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ from fleetcount_aggregator.states import State
 __all__ = [
     "BatchRow",
     "CompleteReports",
-    "InstalmentRow",
+    "InstalmentRun",
     "LedgerRow",
     "LoadedReports",
     "Outcome",
@@ -45,18 +45,20 @@ class StoreBusyError(StoreError):
     """The store's queue is full; try again later."""
 
 
-class Outcome(enum.Enum):
-    """What became of one instalment."""
+class Outcome(enum.IntEnum):
+    """What became of one instalment; the value is a byte of what `Store.add_instalments` returns."""
 
-    STORED = "stored"
-    SAME = "same"
+    STORED = 0
+    SAME = 1
     """The same bytes are held already: the same receipt is due."""
-    OTHER_BYTES = "other_bytes"
+    OTHER_BYTES = 2
     """Another instalment holds this (task, report id, round), or another device the report: the first one wins."""
-    SECOND_REPORT = "second_report"
+    SECOND_REPORT = 3
     """This device already has a report with another id in this task."""
-    CLOSED = "closed"
+    CLOSED = 4
     """The task takes no instalments any more."""
+    FULL = 5
+    """The task has as many reports as a task can have; a second instalment of one of them is still taken."""
 
 
 class Verdict(enum.IntEnum):
@@ -95,17 +97,66 @@ class TaskRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstalmentRow:
-    """One instalment, its part opened; the store seals it again. `expected` of them (1 or 2) make a report complete."""
+class InstalmentRun:
+    """Instalments of one task and round, opened, in joined columns of one order; the store seals the parts again.
+
+    All public shares have one size, and all parts. `expected` instalments (1 or 2) make a report complete. Raises
+    UsageError for columns that do not fit each other, or none at all.
+    """
 
     task_id: TaskId
-    report_id: ReportId
     round: int
-    certificate: Digest
-    digest: Digest
-    public_share: bytes = field(repr=False)
-    part: bytes = field(repr=False)
     expected: int
+    report_ids: bytes
+    certificates: bytes
+    digests: bytes
+    public_shares: bytes = field(repr=False)
+    parts: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        count = len(self)
+        whole = len(self.report_ids) == count * ReportId.SIZE and count
+        digests = {len(self.certificates), len(self.digests)} == {count * Digest.SIZE}
+        if not whole or not digests or len(self.public_shares) % count or len(self.parts) % count:
+            raise UsageError(f"columns of {count} instalments that do not fit each other")
+
+    def __len__(self) -> int:
+        return len(self.report_ids) // ReportId.SIZE
+
+    @property
+    def public_bytes(self) -> int:
+        """Bytes of every public share."""
+        return len(self.public_shares) // len(self)
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of every part."""
+        return len(self.parts) // len(self)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all columns."""
+        return len(self.report_ids) + len(self.certificates) * 2 + len(self.public_shares) + len(self.parts)
+
+    def only(self, places: NDArray[np.integer]) -> "InstalmentRun":
+        """Return the instalments at these places, one at least, which ascend and differ."""
+        if len(places) == len(self):
+            return self
+
+        def cut(column: bytes) -> bytes:
+            if not column:
+                return column
+            rows = np.frombuffer(column, dtype=np.uint8).reshape(len(self), -1)
+            return np.take(rows, places, axis=0).tobytes()
+
+        return replace(
+            self,
+            report_ids=cut(self.report_ids),
+            certificates=cut(self.certificates),
+            digests=cut(self.digests),
+            public_shares=cut(self.public_shares),
+            parts=cut(self.parts),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +284,8 @@ class Store(Protocol):
         """Return one task, or None."""
         ...
 
-    async def add_instalments(self, rows: Sequence[InstalmentRow]) -> Sequence[Outcome]:
-        """Store instalments with one sync; one outcome a row, in order."""
+    async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
+        """Store instalments with one sync a task; for each run one byte of `Outcome` an instalment, in order."""
         ...
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
