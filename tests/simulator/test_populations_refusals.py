@@ -26,6 +26,13 @@ EARTH = "time,vehicle,lon,lat\n"
 ROWS = HEAD + "0,a,1,2\n0,b,3,4\n60,a,5,6\n"
 
 
+def held_open(folder: Path) -> list[str]:
+    """Name the files below a folder that this process holds open; none where the system does not say."""
+    descriptors = Path("/proc/self/fd")
+    names = [os.readlink(link) for link in descriptors.iterdir() if link.is_symlink()] if descriptors.exists() else []
+    return [name for name in names if name.startswith(str(folder))]
+
+
 def refusal(
     population: dict[str, Any], question: dict[str, Any], folder: Path, name: str = "", content: Any = None
 ) -> str:
@@ -36,6 +43,7 @@ def refusal(
     before = sorted(folder.iterdir())
     with pytest.raises(ScenarioError) as error:
         build(population, question, 1, folder)
+    assert not held_open(folder)
     assert sorted(folder.iterdir()) == before
     message = str(error.value)
     assert len(message) < 300

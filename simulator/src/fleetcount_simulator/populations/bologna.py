@@ -11,8 +11,8 @@ from fleetcount_simulator.cells import MOVING, read
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.shipped import shipped
-from fleetcount_simulator.populations.tables import Column
 from fleetcount_simulator.populations.trace import recorded
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]

@@ -15,8 +15,9 @@ from fleetcount_simulator.cells.named import checked_name, declared_names, quest
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population, Question
+from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
-from fleetcount_simulator.populations.tables import Column, read_table
+from fleetcount_simulator.populations.tables import read_table
 from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]

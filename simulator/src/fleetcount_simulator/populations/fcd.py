@@ -17,8 +17,9 @@ from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.columns import BATCH, Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
-from fleetcount_simulator.populations.tables import BATCH, Column, in_range, parsed_numbers
+from fleetcount_simulator.populations.tables import in_range, parsed_numbers
 from fleetcount_simulator.scenario.values import shown
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]

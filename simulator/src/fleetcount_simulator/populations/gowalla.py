@@ -16,9 +16,10 @@ from fleetcount_simulator.cells.named import checked_name, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers, Population
+from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.shipped import shipped
-from fleetcount_simulator.populations.tables import Column, read_table
+from fleetcount_simulator.populations.tables import read_table
 from fleetcount_simulator.scenario.values import shown
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]

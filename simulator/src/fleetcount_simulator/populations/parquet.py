@@ -12,7 +12,7 @@ import numpy as np
 
 from fleetcount_simulator.cells.files import same_file
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.populations.tables import BATCH, Column, Place
+from fleetcount_simulator.populations.columns import BATCH, Column, Place
 from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["read_parquet"]

@@ -11,19 +11,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from fleetcount_simulator.cells.files import lines
 from fleetcount_simulator.cells.model import Floats
 from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows
 from fleetcount_simulator.scenario.values import nearest, shown
 
-__all__ = ["BATCH", "Batch", "Column", "Place", "Rows", "in_range", "parsed_numbers", "read_table"]
+__all__ = ["Batch", "in_range", "parsed_numbers", "read_table"]
 
-BATCH: Final = 16_384
-"""Rows held at a time."""
 MAX_COLUMNS: Final = 256
 _NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?"
 _ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)
@@ -31,40 +30,6 @@ _MANY_NUMBERS: Final = re.compile(rf"(?:{_NUMBER}\n)*", re.ASCII)
 _UTC: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|\+00:00)?", re.ASCII
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column to read: its name in the file, what it holds, and for numbers the allowed range.
-
-    "utc" is a moment like 2026-01-26T15:57:02Z, read as seconds since 1970.
-    """
-
-    name: str
-    form: Literal["text", "number", "utc"] = "text"
-    low: float = -1e12
-    high: float = 1e12
-
-
-class Rows(Protocol):
-    """Where the rows of a piece stand."""
-
-    def of(self, row: int) -> str:
-        """Return "FILE line N" for a row of the piece."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Rows that follow one another: the name of the file, "line" or "row", and the number of the first."""
-
-    file: str
-    unit: str
-    first: int
-
-    def of(self, row: int) -> str:
-        """Return "FILE line N"."""
-        return f"{self.file} {self.unit} {self.first + row}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

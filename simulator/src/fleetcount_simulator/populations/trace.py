@@ -14,8 +14,9 @@ from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
+from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
-from fleetcount_simulator.populations.tables import Batch, Column, read_table
+from fleetcount_simulator.populations.tables import Batch, read_table
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
 
