@@ -101,14 +101,16 @@ def measurement_share(plan: Plan, inputs: Words, first: int, rows: Words) -> tup
 @compiled
 def _load_columns(records: Words, first: int, column: int, count: int, rows: Words, row: int) -> Lanes:
     """Copy `count` words of eight records to rows `row` and on; return the largest of each record."""
+    largest = splat(_ZERO)
     eights = count - count % WIDTH
     for offset in range(0, eights, WIDTH):
         load_transposed(records, first, column + offset, rows, row + offset)
+        for index in range(row + offset, row + offset + WIDTH):
+            largest = larger(largest, load(rows, index))
     for offset in range(eights, count):
-        store(rows, row + offset, gather(records, first, column + offset))
-    largest = splat(_ZERO)
-    for index in range(row, row + count):
-        largest = larger(largest, load(rows, index))
+        word = gather(records, first, column + offset)
+        largest = larger(largest, word)
+        store(rows, row + offset, word)
     return largest
 
 

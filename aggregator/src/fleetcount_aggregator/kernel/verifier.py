@@ -122,10 +122,10 @@ class KernelBatchVerifier:
 
     def _total(self, memory: Words) -> bytes:
         """Return the opened outputs, the lanes of their sums added up."""
-        sums = memory[self._plan.sums_at :][self.setting.opened]
-        while sums.shape[1] > 1:
-            half = sums.shape[1] // 2
-            sums = add_words(sums[:, :half], sums[:, half:])
+        sums = np.ascontiguousarray(memory[self._plan.sums_at :][self.setting.opened].T)
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = add_words(sums[:half], sums[half:])
         return sums.tobytes()
 
 

@@ -21,6 +21,7 @@ from fleetcount_aggregator.kernel.lanes import (
     load,
     scatter,
     select_less,
+    shift_left,
     shift_right,
     splat,
     store,
@@ -32,7 +33,6 @@ from fleetcount_aggregator.kernel.shares import measurement_share, prepare, vali
 __all__ = ["add_outputs", "combine_groups", "verify_groups"]
 
 _ZERO: Final = np.uint64(0)
-_LOW_HALF: Final = np.uint64((1 << 32) - 1)
 _ONE: Final = np.uint64(1)
 _MODULUS: Final = np.uint64(FIELD64.modulus)
 
@@ -54,7 +54,7 @@ def verify_groups(
         for index in range(SEED_ROWS):
             scatter(answers, first, 1 + index, load(rows, plan.seeds_at + SEED_ROWS + index) & valid)
         column = 1 + SEED_ROWS
-        excess = _entry_sum(plan, 0, rows), _entry_sum(plan, plan.vectors - 1, rows)
+        excess = _add_outputs(plan, valid, rows)
         for proof in range(plan.proofs):
             if plan.chunk_length > 0:
                 query_bits(plan, proof, rows)
@@ -67,7 +67,6 @@ def verify_groups(
             column += plan.verifier
         for index in range(SEED_ROWS):
             scatter(answers, first, column + index, load(rows, plan.seeds_at + index) & valid)
-        _add_outputs(plan, valid, rows)
 
 
 @entry_point
@@ -138,29 +137,36 @@ def _decide(plan: Plan, rows: Words) -> Lanes:
 
 
 @compiled
-def _entry_sum(plan: Plan, vector: int, rows: Words) -> Lanes:
-    """Return the sum of one vector's entries less 1/k."""
-    low = high = splat(_ZERO)
-    first = plan.measurement_at + plan.length * vector
-    for row in range(first, first + plan.length):
-        entry = load(rows, row)
-        low += entry & splat(_LOW_HALF)
-        high += shift_right(entry, 32)
-    return subtract(
-        sum_limbs(low, splat(_ZERO), splat(_ZERO), high, splat(_ZERO), splat(_ZERO)), load(rows, plan.shares_inverse_at)
-    )
+def _add_outputs(plan: Plan, valid: Lanes, rows: Words) -> tuple[Lanes, Lanes]:
+    """Add the truncated measurement shares to the sums: r2 - r1 on 1..V for two vectors, the vector itself for one.
+
+    Return the sum of each vector's entries less 1/k, twice the same for one vector. One pass for both ends, because the
+    rows of a long measurement come from the second-level cache, and the way from there is what a pass costs.
+    """
+    first, second, sums = plan.measurement_at, plan.measurement_at + plan.length, plan.sums_at
+    if plan.vectors == 1:
+        total = high = splat(_ZERO)
+        for index in range(plan.outputs):
+            entry = load(rows, first + index)
+            total, high = total + entry, high + shift_right(entry, 32)
+            store(rows, sums + index, add(load(rows, sums + index), entry & valid))
+        excess = _excess(plan, total, high, rows)
+        return excess, excess
+    left_total, right_total = load(rows, first), load(rows, second)
+    left_high, right_high = shift_right(left_total, 32), shift_right(right_total, 32)
+    for index in range(plan.outputs):
+        left, right = load(rows, first + 1 + index), load(rows, second + 1 + index)
+        left_total, left_high = left_total + left, left_high + shift_right(left, 32)
+        right_total, right_high = right_total + right, right_high + shift_right(right, 32)
+        store(rows, sums + index, add(load(rows, sums + index), subtract(right, left) & valid))
+    return _excess(plan, left_total, left_high, rows), _excess(plan, right_total, right_high, rows)
 
 
 @compiled
-def _add_outputs(plan: Plan, valid: Lanes, rows: Words) -> None:
-    """Add the truncated measurement shares: r2 - r1 on 1..V for two vectors, the vector itself for one."""
-    first, sums = plan.measurement_at, plan.sums_at
-    if plan.vectors == 1:
-        for index in range(plan.outputs):
-            entry = load(rows, first + index) & valid
-            store(rows, sums + index, add(load(rows, sums + index), entry))
-        return
-    second = first + plan.length
-    for index in range(plan.outputs):
-        difference = subtract(load(rows, second + 1 + index), load(rows, first + 1 + index)) & valid
-        store(rows, sums + index, add(load(rows, sums + index), difference))
+def _excess(plan: Plan, total: Lanes, high: Lanes, rows: Words) -> Lanes:
+    """Return a sum of entries less 1/k, from the sum modulo 2**64 and the sum of the upper halves.
+
+    The lower halves' sum is below 2**64, so that its remainder, `total` less 2**32 `high`, is the number itself.
+    """
+    low, zero = total - shift_left(high, 32), splat(_ZERO)
+    return subtract(sum_limbs(low, zero, zero, high, zero, zero), load(rows, plan.shares_inverse_at))
