@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import aiomqtt
 import grpc
+from amqtt.broker import Broker
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_client.grpc_transport import TlsFiles
 from fleetcount_protocol.certificates import CertificateAuthority, Credential
@@ -35,7 +35,6 @@ from fleetcount_protocol.topics import (
     session_topic,
     task_topic,
 )
-from fleetcount_simulator.network.broker import listen
 
 from tests.client.deployment import Deployment
 
@@ -122,12 +121,16 @@ def free_port() -> int:
 @asynccontextmanager
 async def mqtt_broker(port: int, certificate: Path | None = None, key: Path | None = None) -> AsyncIterator[None]:
     """Run an MQTT 3.1.1 broker in this process, with a certificate over TLS."""
-    tls = None
+    plugins = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
+    listener: dict[str, Any] = {"type": "tcp", "bind": f"127.0.0.1:{port}"}
     if certificate is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(certificate, key)
-    async with listen(port, tls):
+        listener |= {"ssl": True, "certfile": str(certificate), "keyfile": str(key)}
+    broker = Broker({"listeners": {"default": listener}, "plugins": plugins})
+    await broker.start()
+    try:
         yield
+    finally:
+        await broker.shutdown()
 
 
 @asynccontextmanager
