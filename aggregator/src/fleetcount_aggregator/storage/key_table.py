@@ -131,20 +131,21 @@ class KeyTable:
     def _place(self, first: int, sums: Words) -> None:
         """Give a slot to every key from number `first` on; `sums` are theirs.
 
-        All at once: keys that want one bucket get its next slots in a row, and those beyond the last go on to the next
-        bucket, as if they had come later.
+        All at once: of keys that want one slot one gets it, the others try the next, and the next bucket where theirs
+        is full, as if they had come later.
         """
         buckets, tags = self._places(sums)
         numbers = np.arange(first, first + len(sums), dtype=np.uint32)
         while len(buckets):
-            order = np.argsort(buckets, kind="stable")
-            buckets, tags, numbers = buckets[order], tags[order], numbers[order]
-            starts = np.flatnonzero(np.diff(buckets, prepend=-1))
-            runs = np.diff(starts, append=len(buckets))
-            slots = self._used[buckets] + np.arange(len(buckets)) - np.repeat(starts, runs)
-            fits = slots < _SLOTS
-            places = (buckets * _SLOTS + slots)[fits]
-            self._tags.reshape(-1)[places] = tags[fits]
-            self._numbers[places] = numbers[fits]
-            self._used[buckets[starts]] = np.minimum(slots[starts] + runs, _SLOTS)
-            buckets, tags, numbers = (buckets[~fits] + 1) & (len(self._used) - 1), tags[~fits], numbers[~fits]
+            slots = self._used.take(buckets)
+            full = np.flatnonzero(slots == _SLOTS)
+            if len(full):
+                buckets[full] = (buckets[full] + 1) & (len(self._used) - 1)
+                continue
+            places = buckets * _SLOTS + slots
+            self._numbers[places] = numbers
+            placed = self._numbers.take(places) == numbers
+            there, left = np.flatnonzero(placed), np.flatnonzero(~placed)
+            self._tags.reshape(-1)[places.take(there)] = tags.take(there)
+            self._used[buckets.take(there)] += 1
+            buckets, tags, numbers = buckets.take(left), tags.take(left), numbers.take(left)

@@ -20,7 +20,7 @@ a nonce twice.
 import hmac
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -39,7 +39,7 @@ __all__ = [
     "MOST_ROWS",
     "FrameHead",
     "FrameSeal",
-    "build_frame",
+    "NewFrame",
     "decode_file_header",
     "encode_file_header",
 ]
@@ -50,6 +50,8 @@ MOST_ROWS: Final = 65_535
 """Instalments a frame holds at most."""
 BLOCK_BYTES: Final = 4096
 """Parts sealed together have at most so many bytes, unless one alone has more: what a disk loses is as large."""
+_PIECE_BYTES: Final = 256 * 1024
+"""Sealed and written at once: it stays in the processor's cache."""
 
 _FILE: Final = struct.Struct("<8sB7x32s16sI")
 _HEAD: Final = struct.Struct("<4sB3xQQIII32s16s")
@@ -214,7 +216,7 @@ class FrameSeal:
         """Return the seal of a frame's columns."""
         return self._cipher.encrypt(_COLUMNS_NONCE, b"", columns)
 
-    def seal_block(self, block: int, parts: memoryview, bound: bytes, into: memoryview) -> None:
+    def seal_block(self, block: int, parts: bytes | memoryview, bound: bytes, into: memoryview) -> None:
         """Seal a block of joined parts; `bound` are its joined report ids and public shares."""
         self._cipher.encrypt_into(block.to_bytes(_NONCE_BYTES, "little"), parts, bound, into)
 
@@ -226,49 +228,73 @@ class FrameSeal:
             return None
 
 
-def build_frame(runs: Sequence[InstalmentRun], *, sequence: int, group: int, log_key: bytes, salt: bytes) -> bytearray:
-    """Return the bytes of a frame of runs with 1 to `MOST_ROWS` instalments, alike in task, round and sizes.
+class NewFrame:
+    """A frame of runs with 1 to `MOST_ROWS` instalments, alike in task, round and sizes, on its way into a file.
 
-    `salt` is 32 fresh bytes of the system.
-
-    Raises:
-        ValueError: public shares or parts longer than a task can have.
+    `salt` is 32 fresh bytes of the system. Raises ValueError for public shares or parts longer than a task can have.
     """
-    first = runs[0]
-    if first.public_bytes > MAX_PUBLIC_SHARE_BYTES or first.part_bytes > MAX_CIPHERTEXT_BYTES:
-        raise ValueError(f"a public share of {first.public_bytes} or a part of {first.part_bytes} bytes is too long")
-    columns = b"".join(
-        [
-            *[run.report_ids for run in runs],
-            *[run.certificates for run in runs],
-            *[run.digests for run in runs],
-            *[run.public_shares for run in runs],
-        ]
-    )
-    seal = FrameSeal(log_key, salt, first.task_id, first.round)
-    head = FrameHead(
-        round=first.round,
-        sequence=sequence,
-        group=group,
-        count=sum(map(len, runs)),
-        public_bytes=first.public_bytes,
-        part_bytes=first.part_bytes,
-        salt=salt,
-        columns_seal=seal.of_columns(columns),
-    )
-    frame = bytearray(head.frame_bytes)
-    view = memoryview(frame)
-    view[:HEAD_BYTES] = head.encode(log_key)
-    view[HEAD_BYTES : head.parts_at] = columns
-    parts = first.parts if len(runs) == 1 else b"".join([run.parts for run in runs])
-    _seal_blocks(head, seal, columns, memoryview(parts), view)
-    return frame
+
+    def __init__(
+        self, runs: Sequence[InstalmentRun], *, sequence: int, group: int, log_key: bytes, salt: bytes
+    ) -> None:
+        first = runs[0]
+        public_bytes, part_bytes = first.public_bytes, first.part_bytes
+        if public_bytes > MAX_PUBLIC_SHARE_BYTES or part_bytes > MAX_CIPHERTEXT_BYTES:
+            raise ValueError(f"a public share of {public_bytes} or a part of {part_bytes} bytes is too long")
+        self._runs = runs
+        self._columns = b"".join(
+            [
+                *[run.report_ids for run in runs],
+                *[run.certificates for run in runs],
+                *[run.digests for run in runs],
+                *[run.public_shares for run in runs],
+            ]
+        )
+        self._seal = FrameSeal(log_key, salt, first.task_id, first.round)
+        self._log_key = log_key
+        self.head = FrameHead(
+            round=first.round,
+            sequence=sequence,
+            group=group,
+            count=sum(map(len, runs)),
+            public_bytes=public_bytes,
+            part_bytes=part_bytes,
+            salt=salt,
+            columns_seal=self._seal.of_columns(self._columns),
+        )
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the frame's bytes; each piece is good until the next, so that few are in memory twice."""
+        yield self.head.encode(self._log_key)
+        yield self._columns
+        block_bytes = self.head.block_rows * self.head.part_bytes
+        buffer = memoryview(bytearray(max(_PIECE_BYTES, block_bytes + AES_GCM_TAG_BYTES)))
+        filled = 0
+        for block, parts in enumerate(_blocks(self._runs, block_bytes)):
+            sealed = len(parts) + AES_GCM_TAG_BYTES
+            if filled + sealed > len(buffer):
+                yield buffer[:filled]
+                filled = 0
+            bound = self.head.bound(self._columns, block)
+            self._seal.seal_block(block, parts, bound, buffer[filled : filled + sealed])
+            filled += sealed
+        yield buffer[:filled]
 
 
-def _seal_blocks(head: FrameHead, seal: FrameSeal, columns: bytes, parts: memoryview, frame: memoryview) -> None:
-    """Write the sealed blocks of parts into a frame."""
-    rows, part = head.block_rows, head.part_bytes
-    for block in range(head.block_count):
-        start, end = block * rows, min((block + 1) * rows, head.count)
-        into = frame[head.block_at(block) : head.block_at(block + 1)]
-        seal.seal_block(block, parts[start * part : end * part], head.bound(columns, block), into)
+def _blocks(runs: Sequence[InstalmentRun], size: int) -> Iterator[bytes | memoryview]:
+    """Yield the joined parts of all runs in pieces of one size, the last of which may be shorter."""
+    rest = b""
+    for run in runs:
+        parts = memoryview(run.parts)
+        if rest:
+            missing = size - len(rest)
+            rest, parts = rest + parts[:missing], parts[missing:]
+            if len(rest) < size:
+                continue
+            yield rest
+        whole = len(parts) - len(parts) % size
+        for start in range(0, whole, size):
+            yield parts[start : start + size]
+        rest = bytes(parts[whole:])
+    if rest:
+        yield rest

@@ -19,7 +19,13 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
 from fleetcount_aggregator.storage.digest_file import DigestRecords
-from fleetcount_aggregator.storage.log_format import HEAD_BYTES, MOST_ROWS, build_frame, encode_file_header
+from fleetcount_aggregator.storage.log_format import (
+    FILE_HEADER_BYTES,
+    HEAD_BYTES,
+    MOST_ROWS,
+    NewFrame,
+    encode_file_header,
+)
 from fleetcount_aggregator.storage.log_scan import LogScan, ScannedFrame, read_at, read_head
 from fleetcount_aggregator.storage.log_slice import CompleteLog
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
@@ -149,7 +155,7 @@ class ReportLog:
         written = False
         try:
             frames = self._build()
-            self._append([frame for _, _, frame in frames])
+            self._append(frames)
             written = True
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.path} could not be written: {error}") from error
@@ -158,38 +164,40 @@ class ReportLog:
                 self._take_back()
         self._keep(frames)
 
-    def _build(self) -> list[tuple[int, int, bytes | bytearray]]:
-        """Return round, rows and bytes of the frames of what waits, before them the file's header if it is new."""
+    def _build(self) -> list[NewFrame]:
+        """Return the frames of what waits."""
         group = self._sequence
-        frames: list[tuple[int, int, bytes | bytearray]] = []
-        if not self.length:
-            frames.append((0, 0, encode_file_header(self._log_key, self._task_id, self._index.expected)))
         alike = [runs for waiting in self._waiting.values() for runs in _alike(waiting)]
-        for number, runs in enumerate(alike):
-            frame = build_frame(
-                runs,
-                sequence=group + number,
-                group=group,
-                log_key=self._log_key,
-                salt=secrets.token_bytes(_SALT_BYTES),
+        return [
+            NewFrame(
+                runs, sequence=group + number, group=group, log_key=self._log_key, salt=secrets.token_bytes(_SALT_BYTES)
             )
-            frames.append((runs[0].round, sum(map(len, runs)), frame))
-        return frames
+            for number, runs in enumerate(alike)
+        ]
 
-    def _append(self, pieces: Sequence[bytes | bytearray]) -> None:
+    def _append(self, frames: Sequence[NewFrame]) -> None:
+        """Write frames, before them the file's header if it is new, with one sync."""
         created = self._descriptor < 0
         if created:
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._cut()
         offset = self.length
-        for piece in pieces:
-            view = memoryview(piece)
-            while view:
-                count = os.pwrite(self._descriptor, view, offset)
-                view, offset = view[count:], offset + count
+        if not offset:
+            offset = self._put(encode_file_header(self._log_key, self._task_id, self._index.expected), 0)
+        for frame in frames:
+            for piece in frame.pieces():
+                offset = self._put(piece, offset)
         os.fdatasync(self._descriptor)
         if created:
             sync_directory(self.path.parent)
+
+    def _put(self, piece: bytes | memoryview, offset: int) -> int:
+        """Write bytes at an offset, and return where they end."""
+        view = memoryview(piece)
+        while view:
+            count = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[count:], offset + count
+        return offset
 
     def drop(self) -> None:
         """Forget what was taken and is not written."""
@@ -216,17 +224,17 @@ class ReportLog:
             os.ftruncate(self._descriptor, self.length)
             self._is_cut = True
 
-    def _keep(self, frames: Sequence[tuple[int, int, bytes | bytearray]]) -> None:
+    def _keep(self, frames: Sequence[NewFrame]) -> None:
         """Let what is durable be seen."""
         with self._lock:
             first_rows = {
                 number: self._index.row_count(number) - self._waiting_rows(number) for number in self._waiting
             }
-            for round_number, rows, frame in frames:
-                if rows:
-                    self._remember(round_number, self.length, first_rows[round_number])
-                    first_rows[round_number] += rows
-                self.length += len(frame)
+            self.length = self.length or FILE_HEADER_BYTES
+            for head in (frame.head for frame in frames):
+                self._remember(head.round, self.length, first_rows[head.round])
+                first_rows[head.round] += head.count
+                self.length += head.frame_bytes
             self._index.keep()
             self._waiting.clear()
 
