@@ -50,6 +50,7 @@ from fleetcount_aggregator.release import Releasing
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.task_directory import TaskDirectory
 from fleetcount_aggregator.verification import Verification
+from fleetcount_aggregator.warming import compile_ahead
 from fleetcount_aggregator.watch import Watch
 from fleetcount_aggregator.workers import ProcessWorkers
 
@@ -57,6 +58,8 @@ __all__ = ["Core", "build_identity", "run", "serve"]
 
 TICK_S: Final = 0.2
 DRAIN_S: Final = 5.0
+_COMPILING_AFTER_S: Final = 5.0
+"""A program that has started first answers those who wait for it."""
 _SESSION_GRACE_S: Final = 86_400
 
 
@@ -185,6 +188,7 @@ async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> As
         raise ConfigError(f"aggregator.task_directory {config.aggregator.task_directory} is not a directory")
     store = SqliteStore.open(directory / "aggregator.db", report_log_key(identity.signing_key))
     workers = ProcessWorkers(config.workers.count)
+    workers.compile_ahead(compile_ahead(pause_s=_COMPILING_AFTER_S))
     peers = {
         AggregatorId(peer.id): GrpcPeer(
             AggregatorId(peer.id),

@@ -33,6 +33,7 @@ __all__ = [
     "add_words",
     "combine",
     "new_batch_verifier",
+    "numba_is_of_use",
     "setting_of",
     "subtract_vectors",
 ]
@@ -238,13 +239,13 @@ def new_batch_verifier(setting: VerifierSetting, *, prefer: Prefer = "auto") -> 
     return KernelBatchVerifier(setting)
 
 
-def _numba_is_of_use() -> bool:
+def numba_is_of_use() -> bool:
     """Return whether Numba is here and the machine stores words as the wire does."""
     return sys.byteorder == "little" and importlib.util.find_spec("numba") is not None
 
 
 def _kernel_verifies(setting: VerifierSetting) -> bool:
-    if not _numba_is_of_use():
+    if not numba_is_of_use():
         return False
     from fleetcount_aggregator.kernel_check import may_verify
 
@@ -252,7 +253,7 @@ def _kernel_verifies(setting: VerifierSetting) -> bool:
 
 
 def _kernel_combines(prio3: Prio3) -> bool:
-    if not _numba_is_of_use():
+    if not numba_is_of_use():
         return False
     from fleetcount_aggregator.kernel_check import may_combine
 

@@ -10,12 +10,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Final, Protocol, TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, Final, Protocol, TypeVar
 
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import Digest
@@ -23,6 +24,7 @@ from fleetcount_protocol.set_digest import public_share_digest
 from fleetcount_protocol.task_codec import decode_task
 from fleetcount_protocol.xof import SEED_SIZE
 
+from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.proofs import (
     BatchVerifier,
     Prefer,
@@ -33,6 +35,7 @@ from fleetcount_aggregator.proofs import (
     setting_of,
 )
 from fleetcount_aggregator.storage.store import ReportSource, StoreError
+from fleetcount_aggregator.warming import crashed
 
 __all__ = [
     "InlineWorkers",
@@ -159,20 +162,66 @@ class InlineWorkers:
         """See `Workers.close`."""
 
 
+class _Spawning(SpawnContext):
+    """Starts processes afresh, and remembers them: how one died is what a pool does not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[SpawnProcess] = []
+
+    # The base class has a type in this place and makes processes by calling it, which is all that a pool does.
+    def Process(self, *arguments: Any, **options: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        """Return a process that is not started yet."""
+        process = SpawnProcess(*arguments, **options)
+        self.started.append(process)
+        return process
+
+
+class _Pool:
+    """A pool of processes, and whether its machine code killed one."""
+
+    def __init__(self, count: int) -> None:
+        self._context = _Spawning()
+        self.executor = ProcessPoolExecutor(max_workers=count, mp_context=self._context, initializer=_begin_worker)
+        self.met_compiled_code = False
+
+    async def end(self) -> bool:
+        """End a pool that has lost a process; return whether compiled code crashed a process."""
+        await asyncio.to_thread(self.executor.shutdown, wait=True, cancel_futures=True)
+        return self.met_compiled_code and any(map(crashed, self._context.started))
+
+
 class ProcessWorkers:
-    """Runs in `count` processes of their own, started afresh; a dead worker is replaced and its work done again."""
+    """Runs in `count` processes of their own, started afresh; a dead worker is replaced and its work done again.
+
+    Machine code that crashes a worker is not used again: from then on plain Python verifies.
+    """
 
     def __init__(self, count: int = 1, *, warm: bool = True) -> None:
         self._count = count
         self._warm = warm
+        self._compiled_works = True
+        self._replacing = asyncio.Lock()
+        self._compiling: asyncio.Task[None] | None = None
         self._pool = self._start()
 
-    def _start(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(max_workers=self._count, mp_context=context, initializer=_begin_worker)
+    def _start(self) -> _Pool:
+        pool = _Pool(self._count)
         if self._warm:
-            pool.submit(_warm_up)
+            pool.executor.submit(_warm_up)
         return pool
+
+    def compile_ahead(self, compiling: Coroutine[Any, Any, bool]) -> None:
+        """Begin `warming.compile_ahead`; work that needs compiled code waits until it has ended, other work does not.
+
+        Needs a running event loop; ends with `close`.
+        """
+
+        async def follow() -> None:
+            if not await compiling:
+                self._without_compiled_code()
+
+        self._compiling = asyncio.create_task(follow(), name="compile-ahead")
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """See `Workers.run`. Pure work may be repeated, so a broken pool is started again.
@@ -180,19 +229,49 @@ class ProcessWorkers:
         Raises:
             MachineError: the workers died three times in a row.
         """
+        if self._compiling is not None and any(map(_may_compile, arguments)):
+            await asyncio.wait((self._compiling,))
         for _ in range(_ATTEMPTS):
             pool = self._pool
+            chosen = arguments if self._compiled_works else tuple(map(_in_plain_python, arguments))
+            pool.met_compiled_code |= any(map(_may_compile, chosen))
             try:
-                return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(pool.executor, function, *chosen)
             except BrokenProcessPool:
-                if self._pool is pool:
-                    pool.shutdown(wait=False)
-                    self._pool = self._start()
+                await self._replace(pool)
         raise MachineError(f"the worker process died {_ATTEMPTS} times at {function.__name__}")
+
+    async def _replace(self, pool: _Pool) -> None:
+        """Start another pool; the first that comes does it, and the others find it done."""
+        async with self._replacing:
+            if self._pool is not pool:
+                return
+            if await pool.end():
+                self._without_compiled_code()
+            self._pool = self._start()
+
+    def _without_compiled_code(self) -> None:
+        if self._compiled_works:
+            log.error("compiled_verifier_crashed", effect="plain Python verifies until this process is started again")
+        self._compiled_works = False
 
     async def close(self) -> None:
         """See `Workers.close`."""
-        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        if self._compiling is not None:
+            self._compiling.cancel()
+            await asyncio.wait((self._compiling,))
+        await asyncio.to_thread(self._pool.executor.shutdown, wait=True, cancel_futures=True)
+
+
+def _may_compile(argument: object) -> bool:
+    return isinstance(argument, ProofSetting) and argument.prefer != "scalar"
+
+
+def _in_plain_python(argument: object) -> object:
+    """Return an argument with "auto" taken from a setting; who asks for the compiled verifier alone still gets it."""
+    if isinstance(argument, ProofSetting) and argument.prefer == "auto":
+        return replace(argument, prefer="scalar")
+    return argument
 
 
 def _begin_worker() -> None:
