@@ -1,4 +1,4 @@
-"""Both ways of adding up products give the exact sums, for the operands that fill every limb and every accumulator."""
+"""Sums of products and what is made of them are exact, in both ways, for operands that fill limbs and accumulators."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from fleetcount_aggregator.kernel import block_sums as ways
 from fleetcount_aggregator.kernel.compiling import compiled
+from fleetcount_aggregator.kernel.field64 import lagrange_coefficients
 from fleetcount_aggregator.kernel.lanes import HAS_MULTIPLY_ADD, WIDTH, Words, load, multiply_add_low, splat, store
 from fleetcount_aggregator.kernel.power_sums import TABLE_ROWS, write_powers
 from fleetcount_aggregator.kernel.verifier import KernelBatchVerifier
 from fleetcount_aggregator.proofs import ProofBatch, ScalarBatchVerifier, VerifierSetting
 from fleetcount_protocol.field import FIELD64
+from fleetcount_protocol.polynomials import evaluation_domain
 from fleetcount_protocol.prio3 import Prio3, prio3_one_hot, prio3_two_round
 
 # The first test on a machine compiles.
@@ -130,6 +132,25 @@ def test_the_table_has_every_power_that_a_block_takes(block: int) -> None:
     for exponent in [*range(1, block + 1), *range(2, 2 * block + 1, 2)]:
         assert rows[2 + TABLE_ROWS + exponent - 1].tolist() == [pow(base, exponent, P) for base in bases]
     assert rows[:2].tolist() == [[pow(base, exponent, P) for base in bases] for exponent in (block, 2 * block)]
+
+
+@compiled
+def weights_of(rows: Words, count: int) -> None:
+    """Write the coefficients behind the point, the inverse and the nodes."""
+    lagrange_coefficients(rows, load(rows, 0), 2, count, load(rows, 1), 2 + count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 32])
+def test_lagrange_coefficients_are_those_of_plain_python_at_any_point(count: int) -> None:
+    domain = evaluation_domain(FIELD64, count)
+    points = [0, 1, 2, P - 1, domain.nodes[-1], 2**32, P // 2, 7**20 % P]
+    rows = np.zeros((2 + 2 * count, WIDTH), dtype=np.uint64)
+    rows[0], rows[1] = points, domain.size_inverse
+    rows[2 : 2 + count] = np.array(domain.nodes, dtype=np.uint64)[:, np.newaxis]
+    weights_of(rows, count)
+
+    for lane, point in enumerate(points):
+        assert rows[2 + count :, lane].tolist() == domain.lagrange_coefficients(point)
 
 
 @pytest.mark.parametrize("prio3", [prio3_two_round(4096, 2), prio3_one_hot(4096, 2)], ids=["two rounds", "one round"])

@@ -142,15 +142,20 @@ def equals_one(value: Lanes) -> Lanes:
 def lagrange_coefficients(rows: Words, point: Lanes, nodes: int, count: int, inverse: Lanes, result: int) -> None:
     """Write c with P(point) = sum of c[i] P(node i) to rows `result` and on; `EvaluationDomain` has the formula.
 
-    Rows `nodes` and on are all `count` powers of a root of unity, `inverse` is 1/count. Products from both ends, no
-    division, good for any point.
+    Rows `nodes` and on are all `count` = n powers of a root of unity w, `inverse` is 1/n. With u = point w**-i, c[i] is
+    (1/n) (u**n - 1)/(u - 1) = (1/n) (1 + u) (1 + u**2) (1 + u**4) .. (1 + u**(n/2)), good for any point. The factor 1 +
+    u**(n/2) has two values, the next one four: each step makes of every product so far that times 1 + u and 1 - u.
     """
-    product = inverse
-    for index in range(count):
-        node = load(rows, nodes + index)
-        store(rows, result + index, multiply(product, node))
-        product = multiply(product, subtract(point, node))
-    product = splat(_ONE)
-    for index in range(count - 1, -1, -1):
-        store(rows, result + index, multiply(load(rows, result + index), product))
-        product = multiply(product, subtract(point, load(rows, nodes + index)))
+    store(rows, result, inverse)
+    size = 1
+    while size < count:
+        stride = count // (2 * size)
+        power = power_of_two_power(point, stride)
+        for index in range(size):
+            # (w**-i)**stride is the node stride places further back, counted in a circle.
+            turned = multiply(power, load(rows, nodes + (count - stride * index) % count))
+            product = load(rows, result + index)
+            other = multiply(product, turned)
+            store(rows, result + index, add(product, other))
+            store(rows, result + size + index, subtract(product, other))
+        size *= 2
