@@ -277,6 +277,43 @@ def test_a_damaged_part_is_found_when_it_is_loaded_and_spoils_its_block_alone(
     assert loaded.batch.nonces == b"".join(n.to_bytes(16) for n in range(5) if n not in damaged)
 
 
+@pytest.mark.parametrize("part_bytes", [30, 1000, 5000])
+def test_any_choice_of_reports_is_loaded_in_its_order(tmp_path: Path, part_bytes: int) -> None:
+    """From several frames, of many blocks and one, with the rounds in other orders, near each other and far apart."""
+    source = random.Random(part_bytes)
+    log = new_log(tmp_path)
+    for round_number in (1, 2):
+        numbers = source.sample(range(300), 300)
+        for start, end in ((0, 7), (7, 300)):
+            store(log, *(row(n, round_number, part=_part(n, round_number, part_bytes)) for n in numbers[start:end]))
+    complete = log.complete(closed=True)
+
+    for count in (1, 2, 40, 300):
+        positions = np.array(source.sample(range(300), count))
+        loaded = complete.source(positions).load()
+
+        ids = [complete.ids.at(positions[at : at + 1]) for at in range(count)]
+        chosen = [int.from_bytes(one) for one in ids]
+        expected = b"".join(_part(n, 1, part_bytes) + _part(n, 2, part_bytes) for n in chosen)
+        assert loaded.batch.nonces == b"".join(ids)
+        assert loaded.batch.input_shares == expected
+        assert loaded.batch.public_shares == b"p" * 64 * count
+        assert loaded.damaged == ()
+
+
+def _part(number: int, round_number: int, size: int) -> bytes:
+    return (b"%d of %d|" % (round_number, number)).ljust(size, b"*")
+
+
+def test_instalments_of_two_sizes_in_one_batch_are_no_batch(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for number in range(2):
+        store(log, *(row(number, one, part=bytes(10 + number)) for one in (1, 2)))
+
+    with pytest.raises(StoreError, match="several sizes"):
+        log.complete(closed=True).source(np.arange(2)).load()
+
+
 @pytest.mark.parametrize("column", ["id", "public share"])
 def test_a_part_belongs_to_its_report_and_its_public_share(tmp_path: Path, column: str) -> None:
     log = new_log(tmp_path)

@@ -5,13 +5,14 @@ process. Reads and opens parts; verifies nothing.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.proofs import ProofBatch
@@ -47,34 +48,55 @@ class LogSlice:
             os.close(descriptor)
 
     def _load(self, parts: "_Parts") -> LoadedReports:
-        ids = [self.ids[start : start + ID_BYTES] for start in range(0, len(self.ids), ID_BYTES)]
+        ids = _rows(self.ids, len(self.ids) // ID_BYTES)
         rounds = [
             parts.open(ids, offsets, places) for offsets, places in zip(self.offsets.T, self.places.T, strict=True)
         ]
-        nonces: list[bytes] = []
-        public_shares: list[bytes] = []
-        input_shares: list[bytes] = []
-        damaged: list[int] = []
-        for number, (report_id, opened) in enumerate(zip(ids, zip(*rounds, strict=True), strict=True)):
-            found = [one for one in opened if one is not None]
-            if len(found) < len(opened):
-                damaged.append(number)
-                continue
-            nonces.append(report_id)
-            public_shares.append(found[-1][0])
-            input_shares += [part for _, part in found]
+        if not rounds or not len(ids):
+            return LoadedReports(batch=ProofBatch(nonces=b"", public_shares=b"", input_shares=b""))
+        whole = np.logical_and.reduce([one.whole for one in rounds])
+        kept = slice(None) if whole.all() else whole
         return LoadedReports(
             batch=ProofBatch(
-                nonces=b"".join(nonces), public_shares=b"".join(public_shares), input_shares=b"".join(input_shares)
+                nonces=ids[kept].tobytes(),
+                public_shares=rounds[-1].public_shares[kept].tobytes(),
+                input_shares=np.concatenate([one.parts[kept] for one in rounds], axis=1).tobytes(),
             ),
-            damaged=tuple(damaged),
+            damaged=tuple(np.flatnonzero(~whole).tolist()),
         )
 
 
-_Opened = tuple[bytes, bytes]
-"""Public share and part of one instalment."""
+Bytes = NDArray[np.uint8]
 _GAP: Final = 4
 """Blocks of a frame are read in one piece if no more than so many lie unasked between two of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Instalments in rows: their ids, public shares and parts, and which of them are whole."""
+
+    ids: Bytes
+    public_shares: Bytes
+    parts: Bytes = field(repr=False)
+    whole: NDArray[np.bool_]
+
+    def at(self, rows: NDArray[np.int64], ids: Bytes) -> "_Opened":
+        """Return those in some rows; whole are only those that have these ids."""
+        found = self.ids[rows]
+        whole = self.whole[rows] & (found == ids).all(axis=1)
+        return _Opened(found, self.public_shares[rows], self.parts[rows], whole)
+
+    @classmethod
+    def joined(cls, several: "Sequence[_Opened]") -> "_Opened":
+        """Return the rows of all; raises ValueError unless all are of one size."""
+        if len(several) == 1:
+            return several[0]
+        return cls(
+            np.concatenate([one.ids for one in several]),
+            np.concatenate([one.public_shares for one in several]),
+            np.concatenate([one.parts for one in several]),
+            np.concatenate([one.whole for one in several]),
+        )
 
 
 class _Parts:
@@ -86,62 +108,65 @@ class _Parts:
         self._task_id = task_id
         self._log_key = log_key
 
-    def open(self, ids: Sequence[bytes], offsets: NDArray[np.int64], places: NDArray[np.int64]) -> list[_Opened | None]:
-        """Return the instalments of one round, report by report; None for one that is damaged."""
-        opened: list[_Opened | None] = [None] * len(ids)
+    def open(self, ids: Bytes, offsets: NDArray[np.int64], places: NDArray[np.int64]) -> _Opened:
+        """Return the instalments of one round, report by report."""
+        frames: list[_Opened] = []
+        numbers: list[NDArray[np.int64]] = []
         for offset in np.unique(offsets).tolist():
-            numbers = np.flatnonzero(offsets == offset)
-            for number, one in zip(numbers.tolist(), self._of_frame(ids, offset, numbers, places), strict=True):
-                opened[number] = one
-        return opened
+            numbers.append(np.flatnonzero(offsets == offset))
+            frames.append(self._of_frame(offset, places[numbers[-1]], ids[numbers[-1]]))
+        if len(frames) <= 1:
+            return frames[0] if frames else _Opened(ids, ids, ids, np.ones(0, dtype=np.bool_))
+        order = np.empty(len(ids), dtype=np.int64)
+        order[np.concatenate(numbers)] = np.arange(len(ids))
+        try:
+            return _Opened.joined(frames).at(order, ids)
+        except ValueError:
+            raise StoreError(f"{self._path} has instalments of several sizes in one round") from None
 
-    def _of_frame(
-        self, ids: Sequence[bytes], offset: int, numbers: NDArray[np.int64], places: NDArray[np.int64]
-    ) -> Iterator[_Opened | None]:
+    def _of_frame(self, offset: int, places: NDArray[np.int64], ids: Bytes) -> _Opened:
+        """Return the instalments in these places of a frame."""
         head = read_head(self._descriptor, self._path, offset, self._log_key)
-        blocks = self._open_blocks(offset, head, np.unique(places[numbers] // head.block_rows))
-        for number, place in zip(numbers.tolist(), places[numbers].tolist(), strict=True):
-            block, at = divmod(place, head.block_rows)
-            yield blocks[block].row(at, ids[number])
-
-    def _open_blocks(self, offset: int, head: FrameHead, wanted: NDArray[np.int64]) -> "dict[int, _Block]":
         seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
-        opened: dict[int, _Block] = {}
-        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP) + 1):
-            first, last = int(run[0]), int(run[-1])
-            row, end = first * head.block_rows, min((last + 1) * head.block_rows, head.count)
-            ids = self._read(offset + head.id_at(row), (end - row) * ID_BYTES)
-            publics = self._read(offset + head.public_at(row), (end - row) * head.public_bytes)
-            sealed = self._read(offset + head.block_at(first), head.block_at(last + 1) - head.block_at(first))
-            for block in run.tolist():
-                rows = slice(block * head.block_rows - row, min((block + 1) * head.block_rows, head.count) - row)
-                block_ids = ids[rows.start * ID_BYTES : rows.stop * ID_BYTES]
-                shares = publics[rows.start * head.public_bytes : rows.stop * head.public_bytes]
-                start, stop = (head.block_at(one) - head.block_at(first) for one in (block, block + 1))
-                parts = seal.open_block(block, sealed[start:stop], block_ids + shares)
-                opened[block] = _Block(block_ids, shares, parts, head.public_bytes, head.part_bytes)
-        return opened
+        wanted = np.unique(places // head.block_rows)
+        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP) + 1)
+        opened = [self._open_run(offset, head, seal, run.tolist()) for run in runs]
+        starts = np.array([run[0] * head.block_rows for run in runs])
+        before = np.cumsum([0, *(len(one.whole) for one in opened[:-1])])
+        run_of = np.searchsorted(starts, places, side="right") - 1
+        return _Opened.joined(opened).at(places - (starts - before)[run_of], ids)
+
+    def _open_run(self, offset: int, head: FrameHead, seal: FrameSeal, wanted: Sequence[int]) -> _Opened:
+        """Return all instalments from the first to the last of some blocks; blocks between them are not opened."""
+        size, tagged = head.block_rows, head.block_rows * head.part_bytes + AES_GCM_TAG_BYTES
+        first, last = wanted[0], wanted[-1]
+        row, end = first * size, min((last + 1) * size, head.count)
+        ids = self._read(offset + head.id_at(row), (end - row) * ID_BYTES)
+        publics = self._read(offset + head.public_at(row), (end - row) * head.public_bytes)
+        start = head.block_at(first)
+        sealed = memoryview(self._read(offset + start, head.block_at(last + 1) - start))
+        parts = np.zeros((end - row, head.part_bytes), dtype=np.uint8)
+        whole = np.zeros(end - row, dtype=np.bool_)
+        for block in wanted:
+            at = (block - first) * size
+            behind = min(at + size, end - row)
+            bound = (
+                ids[at * ID_BYTES : behind * ID_BYTES] + publics[at * head.public_bytes : behind * head.public_bytes]
+            )
+            begin = (block - first) * tagged
+            found = seal.open_block(block, sealed[begin : begin + tagged], bound)
+            if found is not None:
+                parts[at:behind] = _rows(found, behind - at)
+                whole[at:behind] = True
+        return _Opened(_rows(ids, end - row), _rows(publics, end - row), parts, whole)
 
     def _read(self, offset: int, count: int) -> bytes:
         return read_at(self._descriptor, self._path, offset, count)
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Instalments sealed together, as columns; no parts if the block is damaged."""
-
-    ids: bytes
-    public_shares: bytes
-    parts: bytes | None = field(repr=False)
-    public_bytes: int
-    part_bytes: int
-
-    def row(self, at: int, report_id: bytes) -> _Opened | None:
-        """Return the instalment in this place, or None if it is damaged."""
-        if self.parts is None or self.ids[at * ID_BYTES : (at + 1) * ID_BYTES] != report_id:
-            return None
-        public_share = self.public_shares[at * self.public_bytes : (at + 1) * self.public_bytes]
-        return public_share, self.parts[at * self.part_bytes : (at + 1) * self.part_bytes]
+def _rows(column: bytes, count: int) -> Bytes:
+    """Return a joined column as `count` rows."""
+    return np.frombuffer(column, dtype=np.uint8).reshape(count, len(column) // max(1, count))
 
 
 class CompleteLog:
