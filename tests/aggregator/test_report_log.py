@@ -305,6 +305,15 @@ def _part(number: int, round_number: int, size: int) -> bytes:
     return (b"%d of %d|" % (round_number, number)).ljust(size, b"*")
 
 
+def test_an_instalment_under_another_id_than_asked_for_is_damaged(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+    source = log.complete(closed=True).source(np.arange(5))
+
+    wrong = replace(source, ids=source.ids[:16] + source.ids[32:48] + source.ids[16:32] + source.ids[48:])
+
+    assert wrong.load().damaged == (1, 2)
+
+
 def test_instalments_of_two_sizes_in_one_batch_are_no_batch(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     for number in range(2):

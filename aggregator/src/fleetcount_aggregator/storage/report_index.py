@@ -243,13 +243,27 @@ class ReportIndex:
         rounds = tuple(sorted(self._rows))
         if not rounds:
             return CompleteRows.none()
-        slots = np.arange(len(self))
-        columns = np.stack([self._rows_of(slots, np.full(len(slots), number)) for number in rounds], axis=1)
-        whole = np.flatnonzero((columns != NO_ROW).sum(axis=1) >= self.expected)
-        whole = whole[np.argsort(columns[whole, 0])]
-        return CompleteRows(ids=self._ids.keys[whole].tobytes(), rounds=rounds, rows=columns[whole])
+        slots = np.flatnonzero(self._is_whole())
+        slots = slots[np.argsort(self._column(rounds[0])[slots])]
+        rows = np.empty((len(slots), len(rounds)), dtype=np.uint32)
+        for at, number in enumerate(rounds):
+            rows[:, at] = self._column(number)[slots]
+        return CompleteRows(ids=self._ids.keys[slots].tobytes(), rounds=rounds, rows=rows)
 
     @property
     def incomplete(self) -> int:
         """How many reports lack an instalment."""
-        return len(self) - len(self.complete().rows)
+        return len(self) - int(np.count_nonzero(self._is_whole()))
+
+    def _is_whole(self) -> Mask:
+        """Return by slot which reports are complete."""
+        instalments = np.zeros(len(self), dtype=np.uint8)
+        for number in self._rows:
+            instalments += self._column(number) != NO_ROW
+        return instalments >= self.expected
+
+    def _column(self, round_number: int) -> Rows:
+        """Return by slot the row numbers of a round."""
+        column = self._rows[round_number][: len(self)]
+        missing = len(self) - len(column)
+        return column if not missing else np.append(column, np.full(missing, NO_ROW, dtype=np.uint32))
