@@ -16,6 +16,7 @@ from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
 from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, open_somewhere
 from fleetcount_aggregator.keys import KeyRing, load_hpke_key
 from fleetcount_aggregator.party import Limits, Party
+from fleetcount_aggregator.pipelining import ByteBudget
 from fleetcount_aggregator.spare_workers import OUTSTANDING, SpareWorkers
 from fleetcount_aggregator.workers import InlineWorkers, ProcessWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -277,7 +278,7 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
     for device in devices:
         await device.open_sessions()
     core = network.core(0)
-    shell = DeviceShell(core.service, core.party.metrics, bytes_in_flight=1)
+    shell, budget = DeviceShell(core.service, core.party.metrics), ByteBudget(1)
     store, release = core.party.store, asyncio.Event()
     honest = store.add_instalments
 
@@ -287,13 +288,13 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
 
     monkeypatch.setattr(store, "add_instalments", slow)
     first, second = (INSTALMENTS.encode((device.first(1)[0],)) for device in devices)
-    waiting = asyncio.create_task(shell._take(first))
+    waiting = asyncio.create_task(shell._take(budget, first))
     await asyncio.sleep(0)
 
-    [refused] = INSTALMENT_REPLIES.decode(await shell._take(second))
+    [refused] = INSTALMENT_REPLIES.decode(await shell._take(budget, second))
     release.set()
     [accepted] = INSTALMENT_REPLIES.decode(await waiting)
-    [later] = INSTALMENT_REPLIES.decode(await shell._take(second))
+    [later] = INSTALMENT_REPLIES.decode(await shell._take(budget, second))
 
     assert isinstance(refused, Refusal)
     assert refused.reason is RejectReason.BUSY

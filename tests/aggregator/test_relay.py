@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from fleetcount_protocol.task import Task
 from tests.support.aggregators import TestDevice
 from tests.support.processes import ChildProcess
 from tests.support.relays import (
+    QUICK,
     RelayedNetwork,
     open_sessions,
     pem_pair,
@@ -93,6 +95,34 @@ async def test_two_hundred_devices_get_their_own_receipts_through_few_batches() 
     for name in ("alpha", "beta"):
         assert 0 < counted(metrics, "fleetcount_relay_batches_total", name) < 100
     assert counted(metrics, "fleetcount_relay_bytes") == 0
+
+
+async def test_a_stream_with_nothing_to_carry_is_ended_and_begun_again_without_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An aggregator ends a stream that is idle for longer, which would count as lost and make devices wait."""
+    ended = asyncio.Event()
+    honest = Forwarder._stream
+
+    async def watched(self: Forwarder, *arguments: Any) -> None:
+        await honest(self, *arguments)
+        ended.set()
+
+    monkeypatch.setattr(Forwarder, "_stream", watched)
+    limits = replace(QUICK, idle_s=0.05)
+    async with relayed() as here, running_relay(here, limits=limits) as (relay, metrics):
+        task = await here.network.ask(values=4)
+        transport = here.transport(0, relay)
+        device = await open_sessions(here, transport, task, 0)
+        await here.network.advance_to(task.round_one_opens)
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                await receipted(transport, task, device, device.first(1))
+                await ended.wait()
+                ended.clear()
+        await transport.close()
+
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
 
 
 async def persist(transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]) -> int:

@@ -1,12 +1,14 @@
 """The shells around the rules: gRPC with mutual TLS, worker processes, metrics; MQTT is in test_mqtt_intake.py."""
 
+import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_aggregator.callers import CallLimits
 from fleetcount_aggregator.grpc_peers import GrpcPeer
 from fleetcount_aggregator.grpc_server import (
     DeviceShell,
@@ -20,6 +22,7 @@ from fleetcount_aggregator.metrics import Metrics
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.states import State
 from fleetcount_aggregator.workers import ProcessWorkers
+from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.codec import (
     INSTALMENT_REPLIES,
@@ -27,16 +30,17 @@ from fleetcount_protocol.codec import (
     TASK_LIST,
     TASK_LIST_QUERY,
 )
-from fleetcount_protocol.errors import DecodeError, MachineError
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.errors import DecodeError, MachineError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
-from fleetcount_protocol.messages import AbortTask, Receipt, SealSet
+from fleetcount_protocol.messages import AbortTask, Instalment, Receipt, Refusal, SealSet
 from fleetcount_protocol.peer_codec import split_seal_set
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 
-from tests.support.aggregators import Network, TestDevice
+from tests.support.aggregators import Network, TestDevice, device_authority
 
+_SERVICE = "/fleetcount_protocol.v1.DeviceService"
 ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
 
 
@@ -187,6 +191,139 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
     assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
     assert (unknown.value.code(), unknown.value.details()) == (grpc.StatusCode.NOT_FOUND, "unknown_task")
     await server.stop(0)
+
+
+# What one caller may hold.
+
+
+class DeviceListening:
+    """alpha's device listener behind TLS, and devices with certificates."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        self.network = Network(2)
+        self.authority = CertificateAuthority.create("aggregators")
+        self.limits = limits
+        self.port = 0
+
+    async def __aenter__(self) -> "DeviceListening":
+        await self.network.start_all()
+        self.shell = DeviceShell(self.network.core(0).service, Metrics(), limits=self.limits)
+        self._server = device_server(self.shell, 1000)
+        credentials = grpc.ssl_server_credentials(
+            [pem_pair(self.authority.issue_aggregator("alpha", ["127.0.0.1"]))],
+            root_certificates=device_authority().certificate.public_bytes(Encoding.PEM),
+            require_client_auth=True,
+        )
+        self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0)
+
+    def channel(self, device: Credential) -> grpc.aio.Channel:
+        """Return a connection of its own."""
+        credentials = grpc.ssl_channel_credentials(
+            self.authority.certificate.public_bytes(Encoding.PEM), *pem_pair(device)
+        )
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials, options=options)
+
+    async def upload(self, channel: grpc.aio.Channel) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
+        """Return a stream on which one instalment of an unknown task has been sent."""
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Upload")()
+        instalment = Instalment(
+            task_id=TaskId(bytes(32)),
+            report_id=ReportId(bytes(16)),
+            session_id=SessionId(bytes(16)),
+            round=1,
+            public_share=b"",
+            ciphertext=bytes(48),
+        )
+        await call.write(INSTALMENTS.encode((instalment,)))
+        return call
+
+    async def answer(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> RejectReason:
+        """Return why the instalment was refused."""
+        data = await call.read()
+        assert isinstance(data, bytes)
+        [refusal] = INSTALMENT_REPLIES.decode(data)
+        assert isinstance(refusal, Refusal)
+        return refusal.reason
+
+    async def wait_for(self, callers: int) -> None:
+        """Wait until so many callers have calls under way."""
+        async with asyncio.timeout(10):
+            while len(self.shell._callers) != callers:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_caller_that_sends_nothing_is_let_go() -> None:
+    async with (
+        DeviceListening(CallLimits(idle_s=0.05)) as here,
+        here.channel(device_authority().issue_device()) as channel,
+    ):
+        for method in ("Upload", "ListTasks", "OpenSessions", "GetRelease"):
+            call = channel.stream_stream(f"{_SERVICE}/{method}")()
+            async with asyncio.timeout(10):
+                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert await call.details() == "idle"
+        await here.wait_for(0)
+
+
+async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> None:
+    one, other = device_authority().issue_device(), device_authority().issue_device()
+    async with (
+        DeviceListening(CallLimits(calls_each=2)) as here,
+        here.channel(one) as first,
+        here.channel(one) as second,
+        here.channel(other) as third,
+    ):
+        held = [await here.upload(channel) for channel in (first, second)]
+        assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
+        query = TASK_LIST_QUERY.encode("test")
+
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+        await here.answer(await here.upload(third))
+        await held[0].done_writing()
+        assert await held[0].code() is grpc.StatusCode.OK
+
+        assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+        assert await second.unary_unary(f"{_SERVICE}/ListTasks")(query) == b""
+
+
+async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = device_authority().issue_device(), device_authority().issue_device()
+    async with (
+        DeviceListening(CallLimits(bytes_each=1)) as here,
+        here.channel(one) as first,
+        here.channel(one) as second,
+        here.channel(other) as third,
+    ):
+        service, arrived, release = here.network.core(0).service, asyncio.Event(), asyncio.Event()
+        honest = service.take
+
+        async def slow(batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+            arrived.set()
+            await release.wait()
+            return await honest(batch)
+
+        monkeypatch.setattr(service, "take", slow)
+        async with asyncio.timeout(10):
+            waiting = [await here.upload(first)]
+            await arrived.wait()
+            refused = await here.answer(await here.upload(second))
+            arrived.clear()
+            waiting.append(await here.upload(third))
+            await arrived.wait()
+            release.set()
+            answers = [await here.answer(call) for call in waiting]
+
+        assert refused is RejectReason.BUSY
+        assert answers == [RejectReason.UNKNOWN_TASK] * 2
 
 
 # Workers.

@@ -25,6 +25,7 @@ from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task_signing import TrustedAggregator
 
 from fleetcount_aggregator.at_rest import report_log_key
+from fleetcount_aggregator.callers import CallLimits
 from fleetcount_aggregator.config import AggregatorConfig, ConfigError
 from fleetcount_aggregator.failpoints import failpoints_from_environment
 from fleetcount_aggregator.grpc_peers import GrpcPeer
@@ -244,7 +245,8 @@ async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> Non
     """Listen, start the background tasks, wait for the signal, drain."""
     tls = _load_tls(config)
     party = core.party
-    devices = device_server(DeviceShell(core.service, party.metrics), config.grpc.concurrent_calls)
+    limits = CallLimits(idle_s=config.grpc.idle_s, calls_each=config.grpc.calls_each, bytes_each=config.grpc.bytes_each)
+    devices = device_server(DeviceShell(core.service, party.metrics, limits=limits), config.grpc.concurrent_calls)
     known = [party.aggregator_id, *party.peers]
     identify = claimed_peer(known) if tls is None else certified_peer(known)
     aggregators = peer_server(PeerShell(core.helper, party.metrics, identify))

@@ -189,12 +189,19 @@ class TlsTable(Table):
 
 
 class GrpcTable(Table):
-    """[grpc]: where to listen. `insecure` leaves TLS off, on loopback addresses only, for tests."""
+    """[grpc]: where to listen. `insecure` leaves TLS off, on loopback addresses only, for tests.
+
+    One certificate has at most `calls_each` calls and `bytes_each` of uploads under way; `idle_s` is how long a call
+    waits for its caller.
+    """
 
     device_listen: Listen = "127.0.0.1:7411"
     peer_listen: Listen = "127.0.0.1:7421"
     insecure: StrictBool = False
     concurrent_calls: Annotated[StrictInt, Field(ge=1, le=100_000)] = 4096
+    calls_each: Annotated[StrictInt, Field(ge=1, le=100_000)] = 256
+    bytes_each: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 36)] = 16 << 20
+    idle_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
 
 
 class MqttTable(Table):

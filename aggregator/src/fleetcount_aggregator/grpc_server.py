@@ -6,6 +6,7 @@ closed list.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -52,6 +53,7 @@ from fleetcount_protocol.v1 import peer_pb2 as peer_pb
 from fleetcount_protocol.wire import WireMessage
 from google.protobuf.message import DecodeError as ProtobufError
 
+from fleetcount_aggregator.callers import Callers, CallLimits
 from fleetcount_aggregator.helper import Helper
 from fleetcount_aggregator.intake.device_service import DeviceService, UnknownTaskError
 from fleetcount_aggregator.listening import server_options
@@ -114,21 +116,27 @@ class DeviceShell:
     """DeviceService over gRPC. Beyond `bytes_in_flight` of uploads, over all streams, instalments are refused as busy.
 
     Who may call is TLS's matter, and says nothing about a report: a session's own signature names its device, so that
-    a relay may carry what it cannot read.
+    a relay may carry what it cannot read. `limits` are each caller's.
     """
 
-    def __init__(self, service: DeviceService, metrics: Metrics, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
+    def __init__(
+        self,
+        service: DeviceService,
+        metrics: Metrics,
+        bytes_in_flight: int = BYTES_IN_FLIGHT,
+        limits: CallLimits | None = None,
+    ) -> None:
         self._service = service
         self._metrics = metrics
-        self._budget = ByteBudget(bytes_in_flight)
+        self._callers = Callers(limits or CallLimits(), ByteBudget(bytes_in_flight))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "ListTasks": grpc.unary_unary_rpc_method_handler(self._list_tasks),
-            "OpenSessions": grpc.unary_unary_rpc_method_handler(self._open_sessions),
-            "Upload": grpc.stream_stream_rpc_method_handler(self._upload),
-            "GetRelease": grpc.unary_unary_rpc_method_handler(self._get_release),
+            "ListTasks": self._callers.unary(self._list_tasks),
+            "OpenSessions": self._callers.unary(self._open_sessions),
+            "Upload": self._callers.stream(self._upload),
+            "GetRelease": self._callers.unary(self._get_release),
         }
         return grpc.method_handlers_generic_handler(_DEVICE_SERVICE, methods)
 
@@ -150,21 +158,22 @@ class DeviceShell:
 
         return await _answer(context, self._metrics, work)
 
-    async def _upload(self, requests: AsyncIterator[bytes], context: _Context) -> None:
+    async def _upload(self, requests: AsyncIterator[bytes], context: _Context, budget: ByteBudget) -> None:
         """Take batches, the next while earlier ones are under way, and answer each after its commit, in order."""
 
         async def deliver(answer: Awaitable[bytes]) -> None:
             await context.write(await _answer(context, self._metrics, lambda: answer))
 
-        await in_order(requests, self._take, deliver, BATCHES_IN_FLIGHT)
+        take = partial(self._take, budget)
+        await in_order(requests, take, deliver, BATCHES_IN_FLIGHT, self._callers.limits.idle_s)
 
-    async def _take(self, request: bytes) -> bytes:
-        if not self._budget.take(len(request)):
+    async def _take(self, budget: ByteBudget, request: bytes) -> bytes:
+        if not budget.take(len(request)):
             return write_replies(self._service.refuse_busy(read_instalments(request)))
         try:
             return write_replies(await self._service.take(read_instalments(request)))
         finally:
-            self._budget.give_back(len(request))
+            budget.give_back(len(request))
 
     async def _get_release(self, request: bytes, context: _Context) -> bytes:
         """A task's state or record."""

@@ -7,22 +7,29 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["ByteBudget", "in_order"]
+__all__ = ["ByteBudget", "IdleStreamError", "in_order"]
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
 
-class ByteBudget:
-    """Bytes that may be in flight at once, over all streams."""
+class IdleStreamError(Exception):
+    """The other side of a stream sent nothing for too long."""
 
-    def __init__(self, most: int) -> None:
+
+class ByteBudget:
+    """Bytes that may be in flight at once; what is taken is taken from the budget it lies `within`, too."""
+
+    def __init__(self, most: int, within: "ByteBudget | None" = None) -> None:
         self._most = most
+        self._within = within
         self._taken = 0
 
     def take(self, size: int) -> bool:
         """Take `size` bytes if there is room, and return whether there was; one ask alone always has room."""
         if self._taken and self._taken + size > self._most:
+            return False
+        if self._within is not None and not self._within.take(size):
             return False
         self._taken += size
         return True
@@ -30,6 +37,8 @@ class ByteBudget:
     def give_back(self, size: int) -> None:
         """Give back what was taken."""
         self._taken -= size
+        if self._within is not None:
+            self._within.give_back(size)
 
 
 async def in_order(
@@ -37,11 +46,16 @@ async def in_order(
     work: Callable[[RequestT], Awaitable[AnswerT]],
     deliver: Callable[[Awaitable[AnswerT]], Awaitable[None]],
     depth: int,
+    idle_s: float,
 ) -> None:
     """Begin `work` on requests as they come and `deliver` the answers, to be awaited, in the requests' order.
 
     At most `depth` requests are read and not delivered. An error of `work` comes out of its answer; an error of
     `deliver` or of the stream, or a cancellation, takes along what is under way.
+
+    Raises:
+        IdleStreamError: no request came for `idle_s`, and the other side waited for nothing. A side that takes no
+            answer is waited for: a stream cannot be ended behind an answer that is not read.
     """
     free = asyncio.Semaphore(depth)
     begun: asyncio.Queue[asyncio.Future[AnswerT] | None] = asyncio.Queue()
@@ -57,11 +71,20 @@ async def in_order(
 
     reader = asyncio.create_task(read())
     current: asyncio.Future[AnswerT] | None = None
+    clock = asyncio.get_running_loop().time
+    limit = asyncio.timeout(idle_s)
     try:
-        while (current := await begun.get()) is not None:
-            await deliver(current)
-            free.release()
-        await reader
+        async with limit:
+            while (current := await begun.get()) is not None:
+                limit.reschedule(None)
+                await deliver(current)
+                free.release()
+                limit.reschedule(clock() + idle_s)
+            await reader
+    except TimeoutError:
+        if limit.expired():
+            raise IdleStreamError from None
+        raise
     finally:
         reader.cancel()
         left = [future for future in (current, *_drain(begun)) if future is not None]

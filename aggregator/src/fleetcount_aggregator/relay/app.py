@@ -16,6 +16,7 @@ from fleetcount_protocol.certificates import aggregator_names, load_certificate
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
 
+from fleetcount_aggregator.callers import CallLimits
 from fleetcount_aggregator.config import ConfigError
 from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics, server_options
 from fleetcount_aggregator.logs import log
@@ -77,7 +78,10 @@ async def serve(config: RelayConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     tls, metrics = _load_tls(config), RelayMetrics()
     async with _forwarders(config, tls, metrics) as forwarders:
-        shell = RelayShell(forwarders, metrics, config.relay.bytes_in_memory)
+        limits = CallLimits(
+            idle_s=config.relay.idle_s, calls_each=config.relay.calls_each, bytes_each=config.relay.bytes_each
+        )
+        shell = RelayShell(forwarders, metrics, config.relay.bytes_in_memory, limits)
         devices = grpc.aio.server(
             options=server_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=config.relay.concurrent_calls
         )

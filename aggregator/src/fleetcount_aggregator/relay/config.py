@@ -28,12 +28,15 @@ _PATH_KEYS: Final[PathKeys] = (("tls", ("certificate_file", "key_file", "aggrega
 
 
 class RelayTable(Table):
-    """[relay]: where devices come in, and how much may wait."""
+    """[relay]: where devices come in, how much may wait, and each caller's part of it as an aggregator's `[grpc]`."""
 
     listen: Listen = "127.0.0.1:7431"
     linger_s: Annotated[float, Field(ge=0, le=1)] = 0.02
     bytes_in_memory: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 36)] = 64 << 20
     concurrent_calls: Annotated[StrictInt, Field(ge=1, le=100_000)] = 4096
+    calls_each: Annotated[StrictInt, Field(ge=1, le=100_000)] = 256
+    bytes_each: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 36)] = 16 << 20
+    idle_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
     call_timeout_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
 
 

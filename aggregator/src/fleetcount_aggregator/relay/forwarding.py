@@ -33,11 +33,15 @@ class UpstreamError(MachineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardingLimits:
-    """`linger_s`: how long an instalment waits for company; `unanswered`: batches on their way at once."""
+    """`linger_s`: how long an instalment waits for company; `unanswered`: batches on their way at once.
+
+    `idle_s`: how long a stream with nothing to carry is kept; shorter than aggregators keep one (`[grpc] idle_s`).
+    """
 
     linger_s: float = 0.02
     call_timeout_s: float = 30.0
     unanswered: int = 4
+    idle_s: float = 20.0
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
 
@@ -124,6 +128,7 @@ class Forwarder:
             unanswered: deque[list[_Waiting]] = deque()
             try:
                 await self._stream(unanswered)
+                continue
             except Exception as error:
                 # The top of a task: whatever ended the stream, the next one begins anew.
                 reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
@@ -155,7 +160,7 @@ class Forwarder:
     # One stream.
 
     async def _stream(self, unanswered: deque[list[_Waiting]]) -> None:
-        """Send and receive until the stream ends, which is an error here."""
+        """Send and receive until there was nothing to carry for a while; any other end is an error here."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._upstream.channel.stream_stream(
             _SERVICE + "Upload"
         )
@@ -169,7 +174,7 @@ class Forwarder:
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            # Every part ends with an error only; the first to say what was wrong is the one that is told.
+            # Two parts end with an error only; the first to say what was wrong is the one that is told.
             first = next(iter(done))
             if first.cancelled():
                 raise UpstreamError(f"{self._upstream.aggregator_id} cancelled the stream")
@@ -187,7 +192,7 @@ class Forwarder:
         free: asyncio.Semaphore,
         sent: asyncio.Semaphore,
     ) -> None:
-        while True:
+        while await self._has_something(unanswered):
             await free.acquire()
             group = await self._gather()
             unanswered.append(group)
@@ -217,6 +222,18 @@ class Forwarder:
             self._lost_in_a_row = 0
             self._metrics.answered(self._upstream.aggregator_id)
             free.release()
+
+    async def _has_something(self, unanswered: deque[list[_Waiting]]) -> bool:
+        """Wait for something to carry; False if for `idle_s` there was nothing, neither to send nor to be answered."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.idle_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                if not unanswered:
+                    return False
+            else:
+                return True
 
     async def _gather(self) -> list[_Waiting]:
         """Return the next batch: whatever waits after a short rest, up to what a message holds."""

@@ -13,6 +13,7 @@ from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns, read_insta
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.relaying import AGGREGATOR_HEADER
 
+from fleetcount_aggregator.callers import Callers, CallLimits
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.peers import PeerProblem
 from fleetcount_aggregator.pipelining import ByteBudget, in_order
@@ -37,17 +38,23 @@ _PASSED_ON: Final = {
 class RelayShell:
     """DeviceService over gRPC in front of aggregators, by their ids; at most `bytes_in_memory` wait for answers."""
 
-    def __init__(self, forwarders: Mapping[str, Forwarder], metrics: RelayMetrics, bytes_in_memory: int) -> None:
+    def __init__(
+        self,
+        forwarders: Mapping[str, Forwarder],
+        metrics: RelayMetrics,
+        bytes_in_memory: int,
+        limits: CallLimits | None = None,
+    ) -> None:
         self._forwarders = forwarders
         self._metrics = metrics
-        self._budget = ByteBudget(bytes_in_memory)
+        self._callers = Callers(limits or CallLimits(), ByteBudget(bytes_in_memory))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.unary_unary_rpc_method_handler(partial(self._ask, name)) for name in _UNARY
+            name: self._callers.unary(partial(self._ask, name)) for name in _UNARY
         }
-        methods["Upload"] = grpc.stream_stream_rpc_method_handler(self._upload)
+        methods["Upload"] = self._callers.stream(self._upload)
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
     async def _forwarder(self, context: _Context) -> Forwarder:
@@ -69,25 +76,26 @@ class RelayShell:
             await context.abort(code, word or PeerProblem.BUSY.value)
             raise AssertionError("context.abort always raises") from None
 
-    async def _upload(self, requests: AsyncIterator[bytes], context: _Context) -> None:
+    async def _upload(self, requests: AsyncIterator[bytes], context: _Context, budget: ByteBudget) -> None:
         """Pass uploads on, mixed with those of other devices, and each its own answers back, in order."""
         forwarder = await self._forwarder(context)
 
         async def deliver(answer: Awaitable[bytes]) -> None:
             await context.write(await self._answer(answer, context))
 
-        await in_order(requests, partial(self._pass_on, forwarder), deliver, _BATCHES_IN_FLIGHT)
+        pass_on = partial(self._pass_on, forwarder, budget)
+        await in_order(requests, pass_on, deliver, _BATCHES_IN_FLIGHT, self._callers.limits.idle_s)
 
-    async def _pass_on(self, forwarder: Forwarder, request: bytes) -> bytes:
+    async def _pass_on(self, forwarder: Forwarder, budget: ByteBudget, request: bytes) -> bytes:
         batch = read_instalments(request)
-        if not self._budget.take(len(request)):
+        if not budget.take(len(request)):
             self._metrics.busy()
             return write_replies(map(_busy, batch))
         self._metrics.in_memory(len(request))
         try:
             return b"".join(await forwarder.send(split_entries(request)))
         finally:
-            self._budget.give_back(len(request))
+            budget.give_back(len(request))
             self._metrics.in_memory(-len(request))
 
     async def _answer(self, answer: Awaitable[bytes], context: _Context) -> bytes:
