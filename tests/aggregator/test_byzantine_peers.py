@@ -159,8 +159,8 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
     items = [item for item in items if item[0] not in late]
     read, racing = helper.party.store.batches, []
 
-    async def batches(task_id: TaskId) -> Any:
-        found = await read(task_id)
+    async def batches(task_id: TaskId, *, above: int = -1) -> Any:
+        found = await read(task_id, above=above)
         if not racing:
             racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, late[next(iter(late))])))
             for _ in range(50):

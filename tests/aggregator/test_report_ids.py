@@ -11,6 +11,7 @@ from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.set_digest import set_digest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 # Few distinct words, so that ids share their high words and differ in the low ones.
 WORDS = st.sampled_from([0, 1, 2**63, 2**64 - 1, 255, 256])
@@ -82,21 +83,27 @@ def test_ascending_means_sorted_and_each_once(ids: list[bytes]) -> None:
 @given(IDS)
 def test_the_digest_of_columns_is_that_of_the_protocol(ids: list[bytes]) -> None:
     ordered = sorted(ids)
-    digests = [Digest(one + one) for one in ordered]
+    digests = [Digest(one + one) for one in ids]
 
-    expected = set_digest((ReportId(one), digest) for one, digest in zip(ordered, digests, strict=True))
+    expected = set_digest((ReportId(one), Digest(one + one)) for one in ordered)
 
-    assert sorted_set_digest(b"".join(ordered), b"".join(digests)) == expected
+    positions = ReportIds(b"".join(ids)).order
+    assert sorted_set_digest(b"".join(ordered), _rows(digests), positions) == expected
 
 
 def test_the_digest_of_a_set_of_several_blocks_is_that_of_the_protocol() -> None:
     source = random.Random(8)
     ids = sorted(source.randbytes(16) for _ in range(9000))
     digests = [Digest(source.randbytes(32)) for _ in ids]
+    positions = np.array(source.sample(range(9000), 9000))
 
-    expected = set_digest((ReportId(one), digest) for one, digest in zip(ids, digests, strict=True))
+    expected = set_digest((ReportId(one), digests[at]) for one, at in zip(ids, positions.tolist(), strict=True))
 
-    assert sorted_set_digest(b"".join(ids), b"".join(digests)) == expected
+    assert sorted_set_digest(b"".join(ids), _rows(digests), positions) == expected
+
+
+def _rows(digests: list[Digest]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 32)
 
 
 def test_an_order_that_is_handed_out_cannot_be_changed() -> None:
@@ -111,9 +118,10 @@ def test_an_order_that_is_handed_out_cannot_be_changed() -> None:
 
 def test_a_set_that_does_not_ascend_or_fit_has_no_digest() -> None:
     one, two = bytes(16), bytes(15) + b"\1"
-    for ids, digests in ((two + one, bytes(64)), (one + one, bytes(64)), (one + two, bytes(32))):
+    digests = _rows([Digest(bytes(32))] * 2)
+    for ids, count in ((two + one, 2), (one + one, 2), (one + two, 1)):
         with pytest.raises(UsageError):
-            sorted_set_digest(ids, digests)
+            sorted_set_digest(ids, digests, np.arange(count))
     with pytest.raises(UsageError, match="not a multiple of 16"):
         ReportIds(bytes(17))
 

@@ -18,6 +18,7 @@ from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
 from fleetcount_aggregator.storage.sqlite_schema import SCHEMA_VERSION
 from fleetcount_aggregator.storage.sqlite_store import QUEUE_LENGTH, SqliteStore
 from fleetcount_aggregator.storage.store import (
+    BATCHES_AT_ONCE,
     BatchRow,
     LedgerRow,
     Outcome,
@@ -29,6 +30,7 @@ from fleetcount_aggregator.storage.store import (
     TaskChange,
     TaskRow,
     Verdict,
+    every_batch,
 )
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
@@ -235,6 +237,17 @@ async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(sto
     assert bytes(loaded.batch.input_shares) == b"part 1 of  9part 2 of  9part 1 of  7part 2 of  7"
     assert loaded.batch.public_shares == b"public share  9public share  7"
     assert loaded.damaged == ()
+
+
+async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store) -> None:
+    await complete(store, 1)
+    await store.apply(CLOSE)
+    numbers = [3 * number for number in range(2 * BATCHES_AT_ONCE + 1)]
+    for number in reversed(numbers):
+        await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), batch=batch(number)))
+
+    assert [one.number async for one in every_batch(store, TASK)] == numbers
+    assert [one.number for one in await store.batches(TASK)] == numbers[:BATCHES_AT_ONCE]
 
 
 async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:

@@ -19,7 +19,7 @@ from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError
 from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State
-from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict, every_batch
 from fleetcount_aggregator.verification import Verification, matching, proof_setting, seal_kept
 from fleetcount_aggregator.workers import VerifiedReports, combine_shares
 
@@ -56,7 +56,7 @@ class BatchRounds:
         """
         reports = await self._party.store.complete_reports(task.task_id)
         size = await self._size(task)
-        decided = {row.number for row in await self._party.store.batches(task.task_id)}
+        decided = {row.number async for row in every_batch(self._party.store, task.task_id)}
         open_numbers = iter([one for one in range(-(-len(reports.ids) // size)) if one not in decided])
         lanes = [asyncio.ensure_future(self._lane(task, reports, size, open_numbers)) for _ in range(_IN_FLIGHT)]
         try:

@@ -33,7 +33,7 @@ from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State, StateConflictError
-from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict, every_batch
 from fleetcount_aggregator.underway import Underway
 from fleetcount_aggregator.verification import Verification, kept_seeds, matching, seal_kept
 from fleetcount_aggregator.workers import VerifiedReports
@@ -106,7 +106,7 @@ class HelperBatches:
         owners = self._owners.get(task_id)
         if owners is None:
             owners = np.full(count, _FREE, dtype=np.int64)
-            for row in await self._party.store.batches(task_id):
+            async for row in every_batch(self._party.store, task_id):
                 owners[row.positions] = row.number
             owners = self._owners.setdefault(task_id, owners)
         if not np.isin(owners[positions], (_FREE, number)).all():

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 __all__ = ["ID_BYTES", "ReportIds", "ascending", "sorted_set_digest"]
 
 ID_BYTES: Final = ReportId.SIZE
-_DIGEST_BYTES: Final = Digest.SIZE
-
 _FIRST_BITS_DIFFER: Final = np.uint64(1 << 32)
 _BLOCK: Final = 4096
 """Records of a set hashed at once: they stay in the processor's cache."""
@@ -127,21 +125,22 @@ class ReportIds:
         return positions
 
 
-def sorted_set_digest(ids: bytes, digests: bytes) -> Digest:
+def sorted_set_digest(ids: bytes, digests: NDArray[np.uint8], positions: Places) -> Digest:
     """Return `fleetcount_protocol.set_digest.set_digest` of joined ids that ascend and the digests of their shares.
 
+    `digests` are those of all reports by position (n x 32), `positions` where the ids are.
+
     Raises:
-        UsageError: ids that do not ascend, columns of different lengths, or more than `MAX_REPORTS_PER_TASK` reports.
+        UsageError: ids that do not ascend, another number of positions, or more than `MAX_REPORTS_PER_TASK` reports.
     """
     count = len(ids) // ID_BYTES
-    if len(digests) != count * _DIGEST_BYTES or not ascending(ids):
-        raise UsageError("the ids of a set do not ascend, or there is not one digest for each")
+    if len(positions) != count or not ascending(ids):
+        raise UsageError("the ids of a set do not ascend, or there is not one position for each")
     if count > MAX_REPORTS_PER_TASK:
         raise UsageError(f"{count} reports, allowed: at most {MAX_REPORTS_PER_TASK}")
     digest = hashlib.sha256(SET_LABEL + count.to_bytes(8))
-    ids_of = np.frombuffer(ids, dtype=np.uint64).reshape(count, ID_BYTES // 8)
-    digests_of = np.frombuffer(digests, dtype=np.uint64).reshape(count, _DIGEST_BYTES // 8)
+    columns = np.frombuffer(ids, dtype=np.uint64).reshape(count, ID_BYTES // 8), digests.view(np.uint64)
     for start in range(0, count, _BLOCK):
         block = slice(start, start + _BLOCK)
-        digest.update(np.concatenate((ids_of[block], digests_of[block]), axis=1).data)
+        digest.update(np.concatenate((columns[0][block], columns[1].take(positions[block], axis=0)), axis=1).data)
     return Digest(digest.digest())

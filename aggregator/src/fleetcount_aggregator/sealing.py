@@ -5,7 +5,6 @@ Shared by leader and helper; works on columns of all reports, so that a million 
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +18,7 @@ from fleetcount_aggregator.party import UNFINISHED, Party
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.states import AbortReason, State, StateConflictError
-from fleetcount_aggregator.storage.store import BatchRow, Step, TaskChange, Verdict
+from fleetcount_aggregator.storage.store import Step, TaskChange, Verdict, every_batch
 
 __all__ = ["SET_STEP", "abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
 
@@ -35,24 +34,15 @@ class _Standing:
     verdicts: NDArray[np.uint8]
     share_digests: NDArray[np.uint8] = field(repr=False)
 
-    def digests_at(self, positions: NDArray[np.int64]) -> bytes:
-        """Return share digests, joined."""
-        return np.take(self.share_digests, positions, axis=0).tobytes()
-
 
 _NONE: Final = 255
 
 
 async def _standing(party: Party, task_id: TaskId) -> _Standing:
-    reports = await party.store.complete_reports(task_id)
-    rows = await party.store.batches(task_id)
-    return await asyncio.to_thread(_stand, reports.ids, rows)
-
-
-def _stand(ids: ReportIds, rows: Sequence[BatchRow]) -> _Standing:
+    ids = (await party.store.complete_reports(task_id)).ids
     verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
     digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
-    for row in rows:
+    async for row in every_batch(party.store, task_id):
         verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
         digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
     return _Standing(ids, verdicts, digests)
@@ -66,7 +56,7 @@ async def accepted_set(party: Party, task: InstalledTask) -> tuple[bytes, Digest
         order = standing.ids.order
         positions = order[standing.verdicts[order] == Verdict.ACCEPTED]
         ids = standing.ids.at(positions)
-        return ids, sorted_set_digest(ids, standing.digests_at(positions))
+        return ids, sorted_set_digest(ids, standing.share_digests, positions)
 
     return await asyncio.to_thread(collect)
 
@@ -133,7 +123,7 @@ async def seal_here(party: Party, task: InstalledTask, accepted: bytes, digest: 
 def _find(standing: _Standing, accepted: bytes, digest: Digest) -> NDArray[np.int64] | None:
     """Return where the reports of a set are; None if it is not a set of reports accepted here, or not the digest's."""
     positions = standing.ids.match(accepted, standing.verdicts == Verdict.ACCEPTED)
-    if positions is None or sorted_set_digest(accepted, standing.digests_at(positions)) != digest:
+    if positions is None or sorted_set_digest(accepted, standing.share_digests, positions) != digest:
         return None
     return positions
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.proofs import add_vectors, subtract_vectors
-from fleetcount_aggregator.storage.store import StoreError, Verdict
+from fleetcount_aggregator.storage.store import StoreError, Verdict, every_batch
 from fleetcount_aggregator.verification import kept_sum, proof_setting
 from fleetcount_aggregator.workers import sum_reports
 
@@ -33,9 +33,9 @@ async def set_sum(party: Party, task: InstalledTask) -> list[int]:
     if chosen is None:
         raise StoreError("the set of the task is not stored")
     wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
-    summed = np.zeros(len(wanted), dtype=np.int64)
+    summed = np.zeros(len(wanted), dtype=np.int32)
     total = bytes(FIELD64.encoded_size * output_length(task.task))
-    for row in await party.store.batches(task.task_id):
+    async for row in every_batch(party.store, task.task_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != Verdict.REFUSED]
         summed[verified] += 1
         total = add_vectors(total, kept_sum(party, task, row))

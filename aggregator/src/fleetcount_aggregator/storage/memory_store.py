@@ -15,6 +15,7 @@ from fleetcount_aggregator.proofs import ProofBatch
 from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State, StateConflictError, check_move
 from fleetcount_aggregator.storage.store import (
+    BATCHES_AT_ONCE,
     BatchRow,
     CompleteReports,
     InstalmentRun,
@@ -168,10 +169,10 @@ class MemoryStore:
         whole = [[rows[number] for number in sorted(rows)] for rows in reports if _is_complete(rows)]
         return _MemoryReports(whole, ReportIds(b"".join(rows[0].report_id for rows in whole)))
 
-    async def batches(self, task_id: TaskId) -> Sequence[BatchRow]:
+    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
         rows = self._batches.get(task_id, {})
-        return [rows[number] for number in sorted(rows)]
+        return [rows[number] for number in sorted(rows) if number > above][:BATCHES_AT_ONCE]
 
     async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
         """See `Store.batch`."""

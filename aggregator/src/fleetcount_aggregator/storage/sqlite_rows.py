@@ -15,6 +15,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
 from fleetcount_aggregator.states import FINAL_STATES, State, StateConflictError, check_move
 from fleetcount_aggregator.storage.report_logs import LogState
 from fleetcount_aggregator.storage.store import (
+    BATCHES_AT_ONCE,
     BatchRow,
     LedgerRow,
     SessionRow,
@@ -164,9 +165,10 @@ def read_rejections(db: sqlite3.Connection, task_id: TaskId) -> Mapping[RejectRe
     return {RejectReason(reason): count for reason, count in rows}
 
 
-def read_batches(db: sqlite3.Connection, task_id: TaskId) -> Sequence[BatchRow]:
+def read_batches(db: sqlite3.Connection, task_id: TaskId, above: int) -> Sequence[BatchRow]:
     """See `Store.batches`."""
-    return [_batch_row(row) for row in db.execute(f"{_BATCH} WHERE task_id = ? ORDER BY number", (task_id,)).fetchall()]
+    query = f"{_BATCH} WHERE task_id = ? AND number > ? ORDER BY number LIMIT ?"
+    return [_batch_row(row) for row in db.execute(query, (task_id, above, BATCHES_AT_ONCE)).fetchall()]
 
 
 def read_batch(db: sqlite3.Connection, task_id: TaskId, number: int) -> BatchRow | None:

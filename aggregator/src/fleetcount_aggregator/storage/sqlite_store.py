@@ -303,9 +303,9 @@ class SqliteStore:
         )
         return found
 
-    async def batches(self, task_id: TaskId) -> Sequence[BatchRow]:
+    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
-        rows: Sequence[BatchRow] = await self._read(lambda db: sqlite_rows.read_batches(db, task_id))
+        rows: Sequence[BatchRow] = await self._read(lambda db: sqlite_rows.read_batches(db, task_id, above))
         return rows
 
     async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:

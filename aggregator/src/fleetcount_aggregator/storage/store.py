@@ -5,9 +5,9 @@ columns: they are named by their position among a closed task's complete reports
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
@@ -19,6 +19,7 @@ from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.states import State
 
 __all__ = [
+    "BATCHES_AT_ONCE",
     "BatchRow",
     "CompleteReports",
     "InstalmentRun",
@@ -34,7 +35,11 @@ __all__ = [
     "TaskChange",
     "TaskRow",
     "Verdict",
+    "every_batch",
 ]
+
+BATCHES_AT_ONCE: Final = 64
+"""Batches read at once, so that memory holds a few thousand reports of them and not a million."""
 
 
 class StoreError(MachineError):
@@ -304,8 +309,8 @@ class Store(Protocol):
         """Return the complete reports of a task, until it is purged: the same ever after intake is closed."""
         ...
 
-    async def batches(self, task_id: TaskId) -> Sequence[BatchRow]:
-        """Return the batches of a task, by number."""
+    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
+        """Return the batches of a task by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
         ...
 
     async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
@@ -350,3 +355,12 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what is queued and let go of the files."""
         ...
+
+
+async def every_batch(store: Store, task_id: TaskId) -> AsyncIterator[BatchRow]:
+    """Yield the batches of a task by number; few are in memory at a time."""
+    above = -1
+    while rows := await store.batches(task_id, above=above):
+        for row in rows:
+            yield row
+        above = rows[-1].number
