@@ -481,6 +481,40 @@ def test_digests_of_an_ended_task_are_found_in_their_file(tmp_path: Path) -> Non
     assert (tmp_path / "task.digests").stat().st_mode & 0o777 == 0o600
 
 
+def test_digests_of_half_reports_in_any_order_are_found_too(tmp_path: Path) -> None:
+    """Of 9,000 reports, more than are written at once, some lack a round; the set is about the complete ones."""
+    source = random.Random(4)
+    log = new_log(tmp_path)
+    numbers = source.sample(range(9000), 9000)
+    for one in (2, 1):
+        source.shuffle(numbers)
+        store(log, *(row(number, one) for number in numbers if number % 5 != one))
+    whole = log.complete(closed=True)
+    chosen = bytes(whole.ids.at(np.array([at]))[-1] % 2 for at in range(len(whole.ids)))
+    file = DigestFile(tmp_path / "task.digests", TASK)
+
+    file.write(log.row_count, log.records(chosen))
+
+    for number in [*source.sample(range(9000), 300), *range(10)]:
+        for one in (1, 2):
+            found = file.find(ReportId(number.to_bytes(16)), one)
+            assert (found is not None) == (number % 5 != one)
+            if found is not None:
+                assert (found.digest, found.certificate) == (row(number, one).digest, row(number).certificate)
+    expected = {number for number in range(9000) if number % 5 not in {1, 2} and number % 256 % 2}
+    assert file.chosen() == {ReportId(number.to_bytes(16)) for number in expected}
+
+
+def test_digests_that_are_fewer_than_said_are_no_file(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+    path = tmp_path / "task.digests"
+
+    with pytest.raises(StoreError, match="are not there"):
+        DigestFile(path, TASK).write(log.row_count + 1, log.records(b""))
+
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["task.log"]
+
+
 def test_a_damaged_digest_file_says_so(tmp_path: Path) -> None:
     log, _ = filled(tmp_path)
     path = tmp_path / "task.digests"

@@ -9,7 +9,7 @@ So a late repeat of the same bytes still gets its receipt. Written once and neve
 import os
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,9 +27,9 @@ _HEADER: Final = struct.Struct("<8s32sQ")
 _CRC_BYTES: Final = 4
 _HEADER_BYTES: Final = _HEADER.size + _CRC_BYTES
 _KEY_BYTES: Final = ReportId.SIZE + 1
-_BLOCK: Final = 8_192
-"""Records written at once."""
 _RECORD_BYTES: Final = _KEY_BYTES + 2 * Digest.SIZE + 1
+
+Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +42,34 @@ class HeldDigest:
 
 @dataclass(frozen=True, slots=True)
 class DigestRecords:
-    """Columns of n instalments of one round: ids n x 16, certificates and digests n x 32, chosen n bytes of 0 or 1."""
+    """What is remembered of n reports and their instalments of r rounds, as arrays of bytes.
 
-    round: int
-    ids: bytes
-    certificates: bytes
-    digests: bytes
-    chosen: bytes
+    `ids` n x 16, `certificates` n x 32; `held` n x r, which instalments there are; of those, digests (n x r x 32), and
+    `chosen` (n x r) is 1 if the report is in the set. `rounds` ascend.
+    """
 
-    def write_to(self, records: NDArray[np.uint8]) -> None:
-        """Write the records into the rows of an array."""
-        start, count = 0, len(self.chosen)
-        for column in (self.ids, bytes((self.round,)) * count, self.certificates, self.digests, self.chosen):
-            width = len(column) // count
-            records[:, start : start + width] = np.frombuffer(column, dtype=np.uint8).reshape(count, width)
+    rounds: Sequence[int]
+    ids: Bytes
+    certificates: Bytes
+    held: NDArray[np.bool_]
+    digests: Bytes
+    chosen: Bytes
+
+    def encode(self) -> Bytes:
+        """Return the records of the instalments there are, report by report and round by round."""
+        records = np.empty((*self.held.shape, _RECORD_BYTES), dtype=np.uint8)
+        start = 0
+        for column in (
+            self.ids[:, np.newaxis],
+            np.array(self.rounds, dtype=np.uint8).reshape(1, -1, 1),
+            self.certificates[:, np.newaxis],
+            self.digests,
+            self.chosen[:, :, np.newaxis],
+        ):
+            width = column.shape[2]
+            records[:, :, start : start + width] = column
             start += width
-
-
-def _order(records: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the order of records by report id and round."""
-    words = np.ascontiguousarray(records[:, : ReportId.SIZE]).view(">u8")
-    return np.lexsort((records[:, ReportId.SIZE], words[:, 1], words[:, 0]))
+        return records[self.held]
 
 
 class DigestFile:
@@ -76,32 +83,31 @@ class DigestFile:
         """Return whether it was written."""
         return self._path.exists()
 
-    def write(self, count: int, columns: Iterable[DigestRecords]) -> None:
-        """Write `count` records in all; durable, but for its name (`sync_directory`), when it returns.
+    def write(self, count: int, blocks: Iterable[DigestRecords]) -> None:
+        """Write `count` records in all, whose report ids ascend; durable, but for its name (`sync_directory`), then.
 
         Raises:
-            StoreError: the disk is full or failed; then there is no file.
+            StoreError: the disk is full or failed, or there are other records than that; then there is no file.
         """
-        records = np.empty((count, _RECORD_BYTES), dtype=np.uint8)
-        start = 0
-        for one in columns:
-            one.write_to(records[start : start + len(one.chosen)])
-            start += len(one.chosen)
-        order = _order(records)
         header = _HEADER.pack(_MAGIC, self._task_id, count)
         temporary = self._path.with_name(self._path.name + ".new")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(header + zlib.crc32(header).to_bytes(_CRC_BYTES, "little"))
-                for first in range(0, count, _BLOCK):
-                    file.write(np.take(records, order[first : first + _BLOCK], axis=0).data)
+                for block in blocks:
+                    file.write(block.encode().data)
+                if file.tell() != _HEADER_BYTES + count * _RECORD_BYTES:
+                    raise StoreError(f"{self._path}: the digests of {count} instalments are not there")
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StoreError(f"{self._path} could not be written: {error.strerror}") from error
+        except StoreError:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
         """Return what is remembered of an instalment, or None.

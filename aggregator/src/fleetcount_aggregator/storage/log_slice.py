@@ -185,7 +185,7 @@ class CompleteLog:
         self._path = path
         self._task_id = task_id
         self._log_key = log_key
-        self._complete = complete
+        self.rows = complete
         self._frames = {
             number: (np.array(first, dtype=np.uint32), np.array(offsets, dtype=np.int64))
             for number, (first, offsets) in frames.items()
@@ -193,10 +193,10 @@ class CompleteLog:
 
     def source(self, positions: NDArray[np.integer]) -> LogSlice:
         """See `CompleteReports.source`."""
-        rows = self._complete.rows[positions]
+        rows = self.rows.rows[positions]
         offsets = np.empty(rows.shape, dtype=np.int64)
         places = np.empty(rows.shape, dtype=np.int64)
-        for column, number in enumerate(self._complete.rounds):
+        for column, number in enumerate(self.rows.rounds):
             first_rows, frame_offsets = self._frames[number]
             frames = np.searchsorted(first_rows, rows[:, column], side="right") - 1
             offsets[:, column] = frame_offsets[frames]

@@ -3,7 +3,7 @@
 Numbers only: report ids, certificates and row numbers. Decides what becomes of instalments; reads no file.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -11,10 +11,11 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
 from fleetcount_aggregator.storage.store import InstalmentRun, Outcome
 
-__all__ = ["NO_ROW", "CompleteRows", "ReportIndex"]
+__all__ = ["NO_ROW", "CompleteRows", "KnownReports", "ReportIndex"]
 
 NO_ROW: Final = 2**32 - 1
 """Stands for an instalment that has not come."""
@@ -37,6 +38,15 @@ class CompleteRows:
     def none(cls) -> Self:
         """Return no reports at all."""
         return cls(ids=b"", rounds=(), rows=np.empty((0, 0), dtype=np.uint32))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownReports:
+    """Some reports, complete or not: ids (n x 16 bytes), certificates (n x 32), by round the rows or `NO_ROW`."""
+
+    ids: NDArray[np.uint8]
+    certificates: NDArray[np.uint8]
+    rows: Mapping[int, Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +259,18 @@ class ReportIndex:
         for at, number in enumerate(rounds):
             rows[:, at] = self._column(number)[slots]
         return CompleteRows(ids=self._ids.keys[slots].tobytes(), rounds=rounds, rows=rows)
+
+    def by_id(self, size: int) -> Iterator[KnownReports]:
+        """Yield all reports in the order of their ids, `size` at a time."""
+        order = ReportIds(self._ids.keys.tobytes()).order
+        rounds = tuple(sorted(self._rows))
+        for start in range(0, len(order), size):
+            slots = order[start : start + size]
+            yield KnownReports(
+                self._ids.keys[slots].view(np.uint8),
+                self._certificates.keys[slots].view(np.uint8),
+                {number: self._column(number)[slots] for number in rounds},
+            )
 
     @property
     def incomplete(self) -> int:

@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.digest_file import DigestRecords
 from fleetcount_aggregator.storage.log_format import (
     FILE_HEADER_BYTES,
-    HEAD_BYTES,
     MOST_ROWS,
     NewFrame,
     encode_file_header,
@@ -34,6 +34,8 @@ from fleetcount_aggregator.storage.store import InstalmentRun, StoreError
 __all__ = ["ReportLog", "sync_directory"]
 
 _SALT_BYTES: Final = 32
+_DIGESTS_AT_ONCE: Final = 8_192
+"""Reports whose digests are put in order and written at once."""
 
 
 def sync_directory(directory: Path) -> None:
@@ -285,18 +287,36 @@ class ReportLog:
         return sum(self._index.row_count(number) for number in self._frames)
 
     def records(self, chosen: bytes) -> Iterator[DigestRecords]:
-        """Yield what is remembered of every instalment, frame by frame; `chosen` as in `Store.chosen`, or nothing."""
-        complete = self.complete(closed=False).ids
-        in_set = np.frombuffer(chosen or bytes(len(complete)), dtype=np.uint8)
-        for frames in self._frames.values():
-            for offset in frames.offsets:
-                head = read_head(self._descriptor, self.path, offset, self._log_key)
-                columns = read_at(self._descriptor, self.path, offset + HEAD_BYTES, head.columns_bytes)
-                ids, certificates, digests = head.split_columns(columns)
-                positions = complete.find(ids)
-                flags = np.zeros(head.count, dtype=np.uint8)
-                flags[positions >= 0] = in_set[positions[positions >= 0]]
-                yield DigestRecords(head.round, ids, certificates, digests, flags.tobytes())
+        """Yield what is remembered of every report, by ascending id; `chosen` as in `Store.chosen`, or nothing."""
+        complete = self.complete(closed=False).rows
+        rounds = tuple(sorted(self._frames))
+        digests = {number: self._digests(number) for number in rounds}
+        in_set = {number: np.zeros(len(digests[number]), dtype=np.uint8) for number in rounds}
+        wanted = np.flatnonzero(np.frombuffer(chosen, dtype=np.uint8))
+        for at, number in enumerate(complete.rounds):
+            rows = complete.rows[wanted, at]
+            in_set[number][rows[rows != NO_ROW]] = 1
+        for known in self._index.by_id(_DIGESTS_AT_ONCE):
+            held = np.stack([known.rows[number] != NO_ROW for number in rounds], axis=1)
+            rows = {number: np.where(known.rows[number] != NO_ROW, known.rows[number], 0) for number in rounds}
+            yield DigestRecords(
+                rounds,
+                known.ids,
+                known.certificates,
+                held,
+                np.stack([digests[number][rows[number]] for number in rounds], axis=1),
+                np.stack([in_set[number][rows[number]] for number in rounds], axis=1),
+            )
+
+    def _digests(self, round_number: int) -> NDArray[np.uint8]:
+        """Return the digests of a round's instalments by row, n x 32."""
+        digests = np.empty((self._index.row_count(round_number), Digest.SIZE), dtype=np.uint8)
+        frames = self._frames[round_number]
+        for first, offset in zip(frames.first_rows, frames.offsets, strict=True):
+            head = read_head(self._descriptor, self.path, offset, self._log_key)
+            column = read_at(self._descriptor, self.path, offset + head.digest_at(0), head.count * Digest.SIZE)
+            digests[first : first + head.count] = np.frombuffer(column, dtype=np.uint8).reshape(-1, Digest.SIZE)
+        return digests
 
     def delete(self) -> None:
         """Delete the file, and every share in it."""
