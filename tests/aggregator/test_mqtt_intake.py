@@ -20,6 +20,7 @@ from fleetcount_protocol.codec import INSTALMENT, INSTALMENT_REPLY, SESSION_REPL
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, SessionAccepted
 from fleetcount_protocol.session import new_session
+from fleetcount_protocol.task import SignedTask
 from fleetcount_protocol.topics import receipt_topic, report_topic, session_reply_topic, session_topic
 from pydantic import ValidationError
 
@@ -215,6 +216,105 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
 
     assert isinstance(receipt, Receipt)
     assert calls >= 2
+
+
+def arrived(topic: str, payload: bytes) -> aiomqtt.Message:
+    return aiomqtt.Message(topic, payload, qos=1, retain=False, mid=1, properties=None)
+
+
+async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    devices = [TestDevice(network, task, number) for number in range(4)]
+    for device in devices:
+        await device.open_sessions()
+    honest = core.service.upload
+
+    async def upload(instalments: Sequence[Instalment]) -> Sequence[InstalmentReply]:
+        if any(one.report_id == devices[1].report_id for one in instalments):
+            raise KeyError("secret-canary")
+        return await honest(instalments)
+
+    monkeypatch.setattr(core.service, "upload", upload)
+    intake = MqttIntake(core.party, core.service, MqttTable(broker="127.0.0.1:1"))
+    topic = report_topic("test", task.task_id, 0)
+
+    answers = await intake._serve([arrived(topic, INSTALMENT.encode(one.first(0)[0])) for one in devices])
+
+    receipts = [INSTALMENT_REPLY.decode(payload) for _, payload in answers]
+    assert [one.report_id for one in receipts] == [devices[place].report_id for place in (0, 2, 3)]
+    assert {type(one) for one in receipts} == {Receipt}
+    assert b"fleetcount_mqtt_failures_total 1.0" in core.party.metrics.render()
+    assert b"fleetcount_poison_messages_total 0.0" in core.party.metrics.render()
+    assert "canary" not in "".join(capsys.readouterr())
+
+
+async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+
+    async def upload(_: Sequence[Instalment]) -> Sequence[InstalmentReply]:
+        raise KeyError
+
+    monkeypatch.setattr(core.service, "upload", upload)
+    broker = FakeBroker(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+
+    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+        await broker.acknowledged.wait()
+
+    assert broker.connections == 1
+
+
+async def test_a_store_that_fails_leaves_the_whole_group_with_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+
+    async def full(_: object) -> object:
+        raise StoreError("disk full")
+
+    monkeypatch.setattr(core.party.store, "add_instalments", full)
+    intake = MqttIntake(core.party, core.service, MqttTable(broker="127.0.0.1:1"))
+    message = arrived(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+
+    with pytest.raises(StoreError):
+        await intake._serve([message])
+
+
+async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_aggregator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core, broker = await announcing_core(), FakeBroker()
+    honest, calls = core.service.tasks, 0
+
+    async def failing_once(deployment: str) -> tuple[SignedTask, ...]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyError("secret-canary")
+        return await honest(deployment)
+
+    monkeypatch.setattr(core.service, "tasks", failing_once)
+
+    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+        await broker.kept.wait()
+
+    assert broker.connections == 2
+    assert b"fleetcount_mqtt_failures_total 1.0" in core.party.metrics.render()
 
 
 async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:

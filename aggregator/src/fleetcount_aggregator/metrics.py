@@ -35,6 +35,11 @@ class Metrics:
         self._poison = Counter(
             "fleetcount_poison_messages", "MQTT messages that could not be decoded.", registry=self.registry
         )
+        self._mqtt_failures = Counter(
+            "fleetcount_mqtt_failures",
+            "MQTT messages and connections that made this program fail.",
+            registry=self.registry,
+        )
         self._connections = Counter(
             "fleetcount_mqtt_connections", "Connections made to the MQTT broker.", registry=self.registry
         )
@@ -60,6 +65,10 @@ class Metrics:
     def poison_message(self) -> None:
         """Count one MQTT message that no decoder understands."""
         self._poison.inc()
+
+    def mqtt_failed(self) -> None:
+        """Count one MQTT message, or one connection, that made this program fail."""
+        self._mqtt_failures.inc()
 
     def mqtt_connected(self) -> None:
         """Count one connection to the broker."""

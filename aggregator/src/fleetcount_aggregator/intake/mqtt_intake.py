@@ -22,7 +22,7 @@ from fleetcount_protocol.codec import (
     SESSION_REQUEST,
     SIGNED_TASK,
 )
-from fleetcount_protocol.errors import DecodeError, FleetcountError, UsageError
+from fleetcount_protocol.errors import DecodeError, FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, SessionRequest
 from fleetcount_protocol.topics import (
@@ -206,6 +206,10 @@ class MqttIntake:
                 await self._session()
             except* (aiomqtt.MqttError, FleetcountError) as group:
                 log.warning("mqtt_disconnected", reasons=sorted({type(one).__name__ for one in group.exceptions}))
+            except* Exception as group:
+                # The top of a task: what nobody expected must not end the aggregator, whose gRPC goes on.
+                self._party.metrics.mqtt_failed()
+                log.error("mqtt_failed", errors=sorted({type(one).__name__ for one in group.exceptions}))
             if clock() - started > wait:  # It was a connection, not another attempt.
                 wait = _FIRST_RETRY_S
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
@@ -258,9 +262,25 @@ class MqttIntake:
     async def _serve(self, arrived: Sequence[aiomqtt.Message]) -> list[tuple[str, bytes]]:
         """Return topics and payloads of the answers to one group; everything in it is durable then.
 
+        A message that makes this code fail is found by taking its group one by one, counted, and acknowledged without
+        an answer: delivered again it would fail again, and its device sends it again until it has its receipt.
+
         Raises:
-            StoreError: nothing is acknowledged, and the broker delivers the group again.
+            MachineError: nothing is acknowledged, and the broker delivers the group again.
         """
+        try:
+            return await self._serve_together(arrived)
+        except MachineError:
+            raise
+        except Exception as error:
+            # The top of a message, which strangers write.
+            if len(arrived) == 1:
+                self._party.metrics.mqtt_failed()
+                log.error("mqtt_message_failed", error=type(error).__name__)
+                return []
+        return [answer for message in arrived for answer in await self._serve([message])]
+
+    async def _serve_together(self, arrived: Sequence[aiomqtt.Message]) -> list[tuple[str, bytes]]:
         decoded = [self._decode(message) for message in arrived]
         sessions = [one.session for one in decoded if one.session is not None]
         instalments = [one.instalment for one in decoded if one.instalment is not None]
