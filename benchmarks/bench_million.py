@@ -10,20 +10,17 @@ import argparse
 import asyncio
 import hashlib
 import json
-import multiprocessing
 import os
-import resource
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -51,7 +48,9 @@ from fleetcount_protocol.task_codec import decode_signed_task, encode_signed_tas
 from fleetcount_protocol.task_rules import context_of, prio3_for
 from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
 from fleetcount_simulator.batch_sharding import BatchSharder
+from meter import Meter
 from rows import Row, Unit, quick, report, smoke
+from side_by_side import ENDING_S, Results, in_both
 
 NAMES = (AggregatorId("alpha"), AggregatorId("beta"))
 VERIFY_KEY = bytes(range(32))
@@ -64,6 +63,8 @@ UPLOAD = 2_048
 """Instalments handed to a store at once, as many as one message of a device's transport holds."""
 UPLOAD_BYTES = 1024 * 1024
 """Bytes of their parts, likewise."""
+LIMIT_S = 1_800.0
+"""How long both processes of a half may take; the benchmark then ends with an error that names who is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +128,13 @@ class Filler:
         self._prio3 = prio3_for(task)
         self._sharder = BatchSharder(self._prio3, context_of(task))
         self.shares_s = 0.0
+        self.shares_cpu_s = 0.0
         self.storing_s = 0.0
         self.difference = np.zeros(task.values + 1, dtype=np.int64)
 
     async def add(self, count: int, seed: np.random.SeedSequence) -> None:
         """Let devices answer both rounds: a quarter says the same twice, the others in round two only."""
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.process_time()
         source = np.random.default_rng(seed)
         nonces, rands = source.bytes(16 * count), source.bytes(self._prio3.rand_size * count)
         truths = source.integers(0, self._task.values + 1, count)
@@ -141,12 +143,13 @@ class Filler:
         self.difference -= np.bincount(first, minlength=len(self.difference))
         one = self._sharder.first_instalments(nonces, rands, first)[self._position]
         two = self._sharder.second_instalments(nonces, rands, first, truths)
-        middle = time.perf_counter()
+        middle, middle_cpu = time.perf_counter(), time.process_time()
         certificates = source.bytes(32 * count)
         first_run = self._run(nonces, certificates, 1, b"", one)
         second_run = self._run(nonces, certificates, 2, two.public_shares, two.shares[self._position])
         await self._store_all((first_run, second_run))
         self.shares_s += middle - start
+        self.shares_cpu_s += middle_cpu - start_cpu
         self.storing_s += time.perf_counter() - middle
 
     async def _store_all(self, runs: Sequence[InstalmentRun]) -> None:
@@ -175,7 +178,7 @@ class Filler:
         )
 
 
-def fill_seat(seat: Seat, results: "multiprocessing.Queue[tuple[int, dict[str, Any]]]", _: Barrier) -> None:
+def fill_seat(seat: Seat, results: Results, _: Barrier) -> None:
     """Make one aggregator's store, with the task and every device's report; the whole of a process."""
     results.put((seat.position, asyncio.run(_fill(seat))))
 
@@ -198,27 +201,23 @@ async def _fill(seat: Seat) -> dict[str, Any]:
     installed = Step(name=INSTALLED_STEP, request=b"", answer=b"")
     await store.apply(TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), step=installed))
     filler = Filler(signed.task, seat.position, store)
-    ready = time.perf_counter()
+    ready, ready_cpu = time.perf_counter(), time.process_time()
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))
     for number, block in enumerate(blocks):
         await filler.add(min(BLOCK, seat.devices - number * BLOCK), block)
     await store.close()
     return {
         "ready_s": ready - start,
+        "ready_cpu_s": ready_cpu,
         "shares_s": filler.shares_s,
+        "shares_cpu_s": filler.shares_cpu_s,
         "storing_s": filler.storing_s,
         "difference": filler.difference.tolist(),
-        "memory": memory_of(),
+        "cpu_s": time.process_time(),
     }
 
 
 # One aggregator's process.
-
-
-def memory_of(status: Path = Path("/proc/self/status")) -> int:
-    """Return the peak of this process's memory, bytes."""
-    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
-    return int(lines["VmHWM"].split()[0]) * 1024
 
 
 @asynccontextmanager
@@ -266,63 +265,49 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         await store.close()
 
 
-def run_seat(seat: Seat, results: "multiprocessing.Queue[tuple[int, dict[str, Any]]]", ended: Barrier) -> None:
+def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
     """Run one aggregator until the task has ended everywhere, and report; the whole of a process."""
     found: dict[str, Any] = {}
-    asyncio.run(_run_seat(seat, found, ended))
-    found["memory"] = memory_of()
-    found["worker_memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    usage = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    found["cpu"] = sum(one.ru_utime + one.ru_stime for one in usage)
+    with Meter() as meter:
+        asyncio.run(_run_seat(seat, found, ended, meter))
+    found["cpu"].append(("closed", meter.cpu_s()))
+    found["memory"] = meter.memory()
     results.put((seat.position, found))
 
 
-async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier) -> None:
+async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Meter) -> None:
     task_id = decode_signed_task(seat.signed).task.task_id
+    found["cpu"] = [("loaded", meter.cpu_s())]
     async with running(seat, found) as core:
         start = time.perf_counter()
+        found["cpu"].append(("opened", meter.cpu_s()))
         moved: list[tuple[str, float]] = []
+
+        def note() -> None:
+            state = core.party.states[task_id].value
+            if not moved or moved[-1][0] != state:
+                if moved:
+                    found["cpu"].append((moved[-1][0], meter.cpu_s()))
+                moved.append((state, time.perf_counter() - start))
+
         while core.party.states[task_id] not in FINAL_STATES:
             driving = asyncio.ensure_future(core.watch.look_after(core.party.tasks[task_id]))
             while not driving.done():
-                state = core.party.states[task_id].value
-                if not moved or moved[-1][0] != state:
-                    moved.append((state, time.perf_counter() - start))
+                note()
                 await asyncio.sleep(0.02)
             await driving
             await asyncio.sleep(0.02)
-        moved.append((core.party.states[task_id].value, time.perf_counter() - start))
+        note()
         found["moved"] = moved
-        found["total"] = dict(reversed(moved))[moved[-1][0]]
-        found["state"] = core.party.states[task_id].value
+        found["total"] = moved[-1][1]
+        found["state"] = moved[-1][0]
         answer = await core.service.release(task_id)
         found["record"] = answer.record
-        await asyncio.to_thread(ended.wait, 600)
+        await asyncio.to_thread(ended.wait, ENDING_S)
+        found["cpu"].append((moved[-1][0], meter.cpu_s()))
 
 
 # The whole.
-
-
-def in_both(what: Callable[..., None], seats: Sequence[Seat]) -> dict[int, dict[str, Any]]:
-    """Run something in a process for each aggregator, side by side; return what they report."""
-    context = multiprocessing.get_context("spawn")
-    results: Any = context.Queue()
-    ended = context.Barrier(len(seats))
-    processes = [context.Process(target=what, args=(seat, results, ended)) for seat in seats]
-    for process in processes:
-        process.start()
-    reports: dict[int, dict[str, Any]] = {}
-    while len(reports) < len(seats):
-        try:
-            reports.update([results.get(timeout=1)])
-        except Empty:
-            if any(process.exitcode for process in processes):
-                for process in processes:
-                    process.terminate()
-                raise SystemExit("an aggregator's process died") from None
-    for process in processes:
-        process.join()
-    return reports
 
 
 def free_ports() -> tuple[int, int]:
@@ -345,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--directory", type=Path, default=None, help="where the stores lie; by default a temporary place"
     )
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds either half may take (default 1800)")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures there")
     options = parser.parse_args(arguments)
     load = os.getloadavg()[0]
@@ -366,10 +352,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for position in range(2)
     ]
     try:
-        filled = in_both(fill_seat, seats)
+        filled = in_both(fill_seat, dict(zip(NAMES, seats, strict=True)), options.limit)
         disk = sum(path.stat().st_size for path in directory.iterdir())
         half = time.perf_counter()
-        reports = in_both(run_seat, seats)
+        reports = in_both(run_seat, dict(zip(NAMES, seats, strict=True)), options.limit)
     finally:
         shutil.rmtree(directory)
     records = {at: one.pop("record") for at, one in reports.items()}
@@ -402,18 +388,22 @@ def show(figures: dict[str, Any]) -> None:
     limited(f"{size}: from shares to release", seconds, "s", AIM_S if full else None, aim=1, note=note)
     for name in NAMES:
         one = figures["filled"][name]
-        stage(f"{size}: {name} makes shares", one["shares_s"])
-        stage(f"{size}: {name} stores its instalments", one["storing_s"])
+        shares, rest = one["shares_cpu_s"], one["cpu_s"] - one["ready_cpu_s"] - one["shares_cpu_s"]
+        stage(f"{size}: {name} makes shares", one["shares_s"], f"CPU {shares:.1f} s")
+        stage(f"{size}: {name} stores its instalments", one["storing_s"], f"CPU {rest:.1f} s")
     for name in NAMES:
         one = figures["aggregators"][name]
-        moved = dict(one["moved"])
+        moved, cpu = dict(one["moved"]), dict(one["cpu"])
         sealed = moved.get("verifying", one["total"])
-        stage(f"{size}: {name} opens its store", one["open"])
-        stage(f"{size}: {name} agrees and verifies", sealed - moved.get("agreeing", 0.0), one["state"])
-        stage(f"{size}: {name} adds up and releases", one["total"] - sealed, f"CPU {one['cpu']:.1f} s in all")
-        both = (one["memory"] + one["worker_memory"]) / 2**20
-        note = f"peaks of the process, {one['memory'] / 2**20:,.0f} MiB, and of its worker, added up"
-        limited(f"{size}: {name}, memory", both, "MiB", MUST_MIB if full else None, must=1, note=note)
+        stage(f"{size}: {name} opens its store", one["open"], f"CPU {cpu['opened']:.1f} s")
+        took = sealed - moved.get("agreeing", 0.0)
+        stage(f"{size}: {name} agrees and verifies", took, f"CPU {cpu.get('agreeing', 0.0):.1f} s, {one['state']}")
+        note = f"CPU {sum(cpu.values()):.1f} s in all, {cpu['loaded']:.1f} s of it to load programs"
+        stage(f"{size}: {name} adds up and releases", one["total"] - sealed, note)
+        memory = {what: value / 2**20 for what, value in one["memory"].items()}
+        own = f"{memory['process']:,.0f} MiB in the process, {memory['workers']:,.0f} in its worker"
+        note = f"{own}, {memory['files']:,.0f} of files, mapped by both and counted once"
+        limited(f"{size}: {name}, memory", sum(memory.values()), "MiB", MUST_MIB if full else None, must=1, note=note)
 
 
 def stage(what: str, seconds: float, note: str = "") -> None:

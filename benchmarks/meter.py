@@ -1,0 +1,104 @@
+"""What a process and its children take while it runs: memory at its peak, CPU so far. Read from /proc, at times.
+
+Measures the process it is in; reports nothing.
+"""
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+__all__ = ["Meter"]
+
+_SAMPLE_S: Final = 0.02
+_FILES_EVERY: Final = 100
+"""Samples between two looks at the pages of files, of which there are as many from the first batch on."""
+
+
+class Meter:
+    """Samples what this process and its children take while it runs: memory at its peak, CPU so far.
+
+    Pages that are a process's own are added up at one moment and the largest sum is kept. Pages of files (libraries, in
+    all processes the same) count once: of each file, as many as the process has that maps most of it.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
+        self.own: dict[int, int] = {}
+        self.files = 0
+        self._before = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def memory(self) -> dict[str, int]:
+        """Return the peaks, bytes: of the pages of its own, here and in all children, and of files."""
+        mine = self.own.get(os.getpid(), 0)
+        return {"process": mine, "workers": sum(self.own.values()) - mine, "files": self.files}
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the process and its children since the last call."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        total = time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_of, _children()))
+        passed, self._before = total - self._before, total
+        return passed
+
+    def _sample(self) -> None:
+        number = 0
+        while not self._ended.wait(_SAMPLE_S):
+            processes = [os.getpid(), *_children()]
+            own = {process: size for process in processes if (size := _own_pages(process))}
+            if sum(own.values()) > sum(self.own.values()):
+                self.own = own
+            if number % _FILES_EVERY == 0:
+                self.files = max(self.files, _file_pages(processes))
+            number += 1
+
+
+def _children() -> list[int]:
+    here = Path("/proc/self/task")
+    return [int(one) for task in here.iterdir() for one in (task / "children").read_text().split()]
+
+
+def _own_pages(process: int) -> int:
+    """Return the bytes of the pages that are of no file; 0 for a process that has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        return 1024 * sum(int(one.split()[1]) for one in lines if one.startswith(("RssAnon", "RssShmem")))
+    return 0
+
+
+def _file_pages(processes: Sequence[int]) -> int:
+    """Return the bytes of the pages of files, each file counted once."""
+    most: dict[str, int] = {}
+    for process in processes:
+        found: dict[str, int] = {}
+        with suppress(OSError):
+            name = ""
+            for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+                fields = line.split()
+                if not fields[0].endswith(":"):
+                    name = fields[5] if len(fields) > 5 and fields[5].startswith("/") else ""
+                elif name and fields[0] in {"Rss:", "Anonymous:"}:
+                    sign = 1 if fields[0] == "Rss:" else -1
+                    found[name] = found.get(name, 0) + sign * 1024 * int(fields[1])
+        for file, size in found.items():
+            most[file] = max(size, most.get(file, 0))
+    return sum(most.values())
+
+
+def _cpu_of(process: int) -> float:
+    with suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
