@@ -149,6 +149,21 @@ def test_a_table_of_keys_is_a_dictionary() -> None:
     assert table.keys.tobytes() == b"".join(keys)
 
 
+@pytest.mark.parametrize("group", [4096, 100])
+def test_keys_whose_bucket_is_full_are_in_the_next_ones(group: int) -> None:
+    """At four keys a bucket of eight, one bucket in fifty is full."""
+    table, source = KeyTable(16), random.Random(8)
+    words = table.words(source.randbytes(16 * 4096))
+    for start in range(0, 4096, group):
+        some = words[start : start + group]
+        table.add(some, table.sums(some))
+    strangers = table.words(source.randbytes(16 * 4096))
+
+    assert (table._used == 8).sum() > 4
+    assert table.find(words, table.sums(words)).tolist() == list(range(4096))
+    assert (table.find(strangers, table.sums(strangers)) == -1).all()
+
+
 def test_the_first_of_each_key_is_told() -> None:
     table = KeyTable(16)
     source = random.Random(6)

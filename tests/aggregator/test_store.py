@@ -134,6 +134,24 @@ async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -
     assert outcomes == [Outcome.SAME, Outcome.CLOSED]
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_full_task_takes_what_belongs_to_its_reports_and_no_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """Sealing refuses a set of more than 2^24: a report beyond it must not get a receipt."""
+    for module in ("report_index", "memory_store"):
+        monkeypatch.setattr(f"fleetcount_aggregator.storage.{module}.MAX_REPORTS_PER_TASK", 3)
+    rows = [instalment(1), instalment(2), instalment(2), instalment(3, 2), instalment(4), instalment(5), instalment(5)]
+    rows += [instalment(3), instalment(1, 2), instalment(6, device=1)]
+
+    outcomes = await add(store, rows) if together else [(await add(store, [row]))[0] for row in rows]
+
+    stored, full = Outcome.STORED, Outcome.FULL
+    assert outcomes[:7] == [stored, stored, Outcome.SAME, stored, full, full, full]
+    assert outcomes[7:] == [stored, stored, Outcome.SECOND_REPORT]
+    assert await store.instalment_digest(TASK, instalment(4).report_id, 1) is None
+
+
 async def test_an_unknown_task_takes_nothing(store: Store) -> None:
     other = replace(instalment(1), task_id=TaskId(b"u" * 32))
 
@@ -410,6 +428,138 @@ async def test_a_closed_log_that_is_shorter_or_gone_stops_the_start(tmp_path: Pa
 
     log.write_bytes(data)
     await open_store(tmp_path).close()
+
+
+def durable_bytes(directory: Path) -> int:
+    """Return how long the store remembers the task's log to be."""
+    with sqlite3.connect(directory / "store.db") as database:
+        [[length]] = database.execute("SELECT durable_bytes FROM tasks").fetchall()
+    database.close()
+    return int(length)
+
+
+def as_a_crash_leaves_it(directory: Path) -> Path:
+    """Return a copy of a running store's files."""
+    copy = directory / "copy"
+    copy.mkdir()
+    for path in directory.glob("store*"):
+        if path.suffix != ".lock":
+            (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize("ends", ["closed", "after another write", "a while later"])
+@pytest.mark.parametrize("damage", ["shorter", "rotten", "rotten header", "empty", "gone"])
+async def test_an_open_log_that_has_lost_what_was_durable_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, damage: str
+) -> None:
+    """A receipt means durable: what was promised is not taken for the torn end of a crash."""
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.NOTE_S", 0.01 if ends == "a while later" else 3600)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    [log] = tmp_path.glob("*.log")
+    if ends == "closed":
+        await store.close()
+    elif ends == "after another write":
+        await store.remember_mark(AggregatorId("beta"), 1)
+    else:
+        async with asyncio.timeout(10):
+            while durable_bytes(tmp_path) < log.stat().st_size:
+                await asyncio.sleep(0.01)
+    copy = as_a_crash_leaves_it(tmp_path)
+    await store.close()
+    [log] = copy.glob("*.log")
+    data = log.read_bytes()
+    assert durable_bytes(copy) == len(data)
+    changed = {
+        "shorter": data[:-1],
+        "rotten": data[:-1] + bytes((data[-1] ^ 1,)),
+        "rotten header": bytes(len(data)),
+        "empty": b"",
+        "gone": None,
+    }[damage]
+    log.unlink() if changed is None else log.write_bytes(changed)
+
+    with pytest.raises(StoreError, match="were durable, and have receipts"):
+        open_store(copy)
+
+    assert changed is None or log.read_bytes() == changed, "left as it is"
+    log.write_bytes(data)
+    await open_store(copy).close()
+
+
+async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.NOTE_S", 3600)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    await store.remember_mark(AggregatorId("beta"), 1)
+    await complete(store, 2)
+    copy = as_a_crash_leaves_it(tmp_path)
+    await store.close()
+    [log] = copy.glob("*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+
+    again = open_store(copy)
+
+    assert await add(again, [instalment(1, 2), instalment(2, 2)]) == [Outcome.SAME, Outcome.STORED]
+    await again.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on(tmp_path: Path, closed: bool) -> None:
+    other = TaskId(b"u" * 32)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.install(task_row(other))
+    await add(store, [instalment(1), replace(instalment(1), task_id=other)])
+    if closed:
+        await store.apply(CLOSE)
+    await store.close()
+    log = tmp_path / f"store.{TASK.hex()}.log"
+    lost = log.rename(log.with_name(log.name + ".lost"))
+
+    for _ in range(2):
+        again = open_store(tmp_path)
+        task = await again.task(TASK)
+        assert task is not None
+        assert (task.state, task.abort_reason) == (State.ABORTED, "log_lost")
+        rows = [instalment(1), replace(instalment(1), task_id=other)]
+        assert await add(again, rows) == [Outcome.CLOSED, Outcome.SAME]
+        assert not lost.exists()
+        await again.close()
+
+
+async def test_a_log_put_aside_after_its_set_was_sealed_stops_the_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    await store.apply(CLOSE)
+    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.VERIFYING))
+    await store.close()
+    [log] = tmp_path.glob("*.log")
+    log.rename(log.with_name(log.name + ".lost"))
+
+    with pytest.raises(StoreError, match="is missing"):
+        open_store(tmp_path)
+
+
+async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.NOTE_S", 0.01)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    failing = FailingWriter(store._writer, ("COMMIT",), 3)
+    monkeypatch.setattr(store, "_writer", failing)
+
+    await complete(store, 1)
+
+    [log] = tmp_path.glob("*.log")
+    async with asyncio.timeout(10):
+        while durable_bytes(tmp_path) < log.stat().st_size:
+            await asyncio.sleep(0.01)
+    assert failing._left == 0
+    await store.close()
 
 
 async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

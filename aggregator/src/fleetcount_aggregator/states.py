@@ -28,6 +28,7 @@ class AbortReason(enum.Enum):
     LEADER_SILENT = "leader_silent"
     OUTCOME_UNKNOWN = "outcome_unknown"
     INSTALL_FAILED = "install_failed"
+    LOG_LOST = "log_lost"
 
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.proofs import ProofBatch
@@ -140,8 +141,11 @@ class MemoryStore:
             return Outcome.CLOSED
         if any(other.certificate != one.certificate for other in held.values()):
             return Outcome.OTHER_BYTES
-        if self._devices.setdefault((task_id, one.certificate), one.report_id) != one.report_id:
+        if self._devices.get((task_id, one.certificate), one.report_id) != one.report_id:
             return Outcome.SECOND_REPORT
+        if not held and len(reports) >= MAX_REPORTS_PER_TASK:
+            return Outcome.FULL
+        self._devices[task_id, one.certificate] = one.report_id
         reports.setdefault(one.report_id, {})[one.round] = one
         return Outcome.STORED
 

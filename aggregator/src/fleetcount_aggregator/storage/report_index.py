@@ -9,6 +9,7 @@ from typing import Final, Self
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.report_ids import ReportIds
@@ -139,6 +140,10 @@ class ReportIndex:
         while len(left.places):
             left, slots = self._settle(left, outcomes, is_open=is_open, digest_of=digest_of)
             first = self._ids.first_of_each(left.id_sums) & self._certificates.first_of_each(left.certificate_sums)
+            beyond = first & (slots < 0) & (np.cumsum(first & (slots < 0)) > MAX_REPORTS_PER_TASK - len(self))
+            if beyond.any():
+                outcomes[left.places[beyond]] = Outcome.FULL
+                left, slots, first = left.only(~beyond), slots[~beyond], first[~beyond]
             self._take(left.only(first), slots[first])
             outcomes[left.places[first]] = Outcome.STORED
             taken.append(left.places[first])

@@ -90,13 +90,17 @@ class ReportLog:
         self._whole: CompleteLog | None = None
 
     @classmethod
-    def open(cls, path: Path, task_id: TaskId, log_key: bytes, closed_length: int | None) -> "ReportLog | None":
-        """Read a log's index back; cut what the last write left torn. `closed_length`: its bytes when intake closed.
+    def open(
+        cls, path: Path, task_id: TaskId, log_key: bytes, closed_length: int | None, durable_length: int = 0
+    ) -> "ReportLog | None":
+        """Read a log's index back; cut what the last write left torn.
 
-        Returns None, and deletes the file, if not even its first write is whole.
+        `closed_length`: its bytes when intake closed; `durable_length`: bytes known to have been durable. Returns None,
+        and deletes the file, if not even its first write is whole.
 
         Raises:
-            StoreError: it is damaged before its end, or not what it was when intake closed; the text names the place.
+            StoreError: it is damaged before its end, not what it was when intake closed, or bytes that were durable
+                are missing; the text names the place, and the file is left as it is.
         """
         with LogScan(path, task_id, log_key) as scan:
             log = cls(path, task_id, log_key, scan.expected)
@@ -104,6 +108,10 @@ class ReportLog:
                 log._load(frame)
         if closed_length is not None and scan.end != closed_length:
             raise StoreError(f"{path} is damaged at byte {scan.end}: intake closed with {closed_length} bytes")
+        if scan.end < durable_length:
+            raise StoreError(
+                f"{path} is damaged at byte {scan.end}: {durable_length} bytes of it were durable, and have receipts"
+            )
         if not scan.expected:
             path.unlink()
             return None

@@ -20,11 +20,16 @@ __all__ = ["GroupAnswer", "LogState", "ReportLogs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What the store knows of a task when it starts: how long its log was when intake closed, None before."""
+    """What the store knows of a task when it starts: so many bytes of its log were durable, at least.
+
+    `closed_length`: how long it was when intake closed, None before.
+    """
 
     task_id: TaskId
     ended: bool
+    durable_length: int
     closed_length: int | None
+    set_sealed: bool
 
 
 GroupAnswer = list[bytes] | StoreError
@@ -39,6 +44,18 @@ class ReportLogs:
         self._stem = database.stem
         self._log_key = log_key
         self._logs: dict[TaskId, ReportLog] = {}
+        self._noted: dict[TaskId, int] = {}
+
+    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+        """Return the tasks whose logs the operator has put aside, before their set was sealed: they can only end."""
+        return [
+            state.task_id
+            for state in states
+            if not state.ended
+            and not state.set_sealed
+            and not self._log_path(state.task_id).exists()
+            and self._lost_path(state.task_id).exists()
+        ]
 
     def open(self, states: Sequence[LogState]) -> None:
         """Read every log that is there, also one of an ended task whose purge a crash has cut off.
@@ -47,14 +64,25 @@ class ReportLogs:
             StoreError: a log is damaged, or missing though instalments were promised.
         """
         for state in states:
-            path = self._log_path(state.task_id)
+            path, durable = self._log_path(state.task_id), 0 if state.ended else state.durable_length
             if path.exists():
-                length = None if state.ended else state.closed_length
-                log = ReportLog.open(path, state.task_id, self._log_key, length)
+                closed = None if state.ended else state.closed_length
+                log = ReportLog.open(path, state.task_id, self._log_key, closed, durable)
                 if log is not None:
                     self._logs[state.task_id] = log
+                    self._noted[state.task_id] = state.durable_length
             elif state.closed_length and not state.ended:
                 raise StoreError(f"{path} is missing: intake closed with {state.closed_length} bytes")
+            elif durable:
+                raise StoreError(f"{path} is missing: {durable} bytes of it were durable, and have receipts")
+
+    def unnoted(self) -> dict[TaskId, int]:
+        """Return the durable lengths of the logs that grew since `note`."""
+        return {task: log.length for task, log in self._logs.items() if log.length != self._noted.get(task, 0)}
+
+    def note(self, lengths: Mapping[TaskId, int]) -> None:
+        """Take it that these lengths are remembered."""
+        self._noted.update(lengths)
 
     def close(self) -> None:
         """Let go of every file."""
@@ -63,6 +91,10 @@ class ReportLogs:
 
     def _log_path(self, task_id: TaskId) -> Path:
         return self._directory / f"{self._stem}.{task_id.hex()}.log"
+
+    def _lost_path(self, task_id: TaskId) -> Path:
+        """Where the operator puts a log that is lost, to end its task."""
+        return self._directory / f"{self._stem}.{task_id.hex()}.log.lost"
 
     def digest_file(self, task_id: TaskId) -> DigestFile:
         """Return what is left of an ended task."""
@@ -168,12 +200,14 @@ class ReportLogs:
 
         `chosen` is the sealed set by position, or nothing. The digests are durable before the log goes.
         """
+        self._lost_path(task_id).unlink(missing_ok=True)
         log = self._logs.get(task_id)
         if log is None:
             return
         self.digest_file(task_id).write(log.row_count, log.records(chosen))
         sync_directory(self._directory)
         del self._logs[task_id]
+        self._noted.pop(task_id, None)
         log.delete()
         sync_directory(self._directory)
 

@@ -32,6 +32,7 @@ __all__ = [
     "count_rejections",
     "forget_sessions",
     "install_task",
+    "note_durable",
     "purge_task",
     "read_batch",
     "read_batches",
@@ -145,8 +146,24 @@ def takes_instalments(db: sqlite3.Connection, task_id: TaskId) -> bool:
 def read_log_states(db: sqlite3.Connection) -> list[LogState]:
     """Return what the report logs must be, task by task."""
     ended = {state.value for state in FINAL_STATES}
-    rows = db.execute("SELECT task_id, state, log_bytes FROM tasks").fetchall()
-    return [LogState(task_id=TaskId(row[0]), ended=row[1] in ended, closed_length=row[2]) for row in rows]
+    rows = db.execute("SELECT task_id, state, durable_bytes, log_bytes FROM tasks").fetchall()
+    return [
+        LogState(
+            task_id=TaskId(row[0]),
+            ended=row[1] in ended,
+            set_sealed=row[1] == State.VERIFYING.value,
+            durable_length=row[2],
+            closed_length=row[3],
+        )
+        for row in rows
+    ]
+
+
+def note_durable(db: sqlite3.Connection, lengths: Mapping[TaskId, int]) -> None:
+    """Remember how long logs are: so many bytes are on the disk, and receipts were given for them."""
+    db.executemany(
+        "UPDATE tasks SET durable_bytes = ? WHERE task_id = ?", [(length, task) for task, length in lengths.items()]
+    )
 
 
 def count_rejections(db: sqlite3.Connection, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:

@@ -13,12 +13,12 @@ from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["SCHEMA_VERSION", "connect", "lock_file"]
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 _TABLES: Final = (
     "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL, verify_key BLOB NOT NULL, state TEXT NOT NULL,"
-    " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL, log_bytes INTEGER,"
-    " chosen BLOB)",
+    " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
+    " durable_bytes INTEGER NOT NULL DEFAULT 0, log_bytes INTEGER, chosen BLOB)",
     "CREATE TABLE sessions (session_id BLOB PRIMARY KEY, request BLOB NOT NULL, certificate BLOB NOT NULL,"
     " expiry INTEGER NOT NULL)",
     "CREATE INDEX sessions_by_certificate ON sessions (certificate, expiry)",

@@ -9,6 +9,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -19,7 +20,8 @@ from typing import Any, Final, Self
 from fleetcount_protocol.errors import FleetcountError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 
-from fleetcount_aggregator.states import State
+from fleetcount_aggregator.logs import log
+from fleetcount_aggregator.states import AbortReason, State
 from fleetcount_aggregator.storage import sqlite_rows
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.sqlite_schema import connect, lock_file
@@ -46,6 +48,8 @@ GROUP: Final = 512
 """Writes committed together at most."""
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of instalments from which on a group takes no more."""
+NOTE_S: Final = 1.0
+"""Seconds after which the database knows how long a log is at least, whatever becomes of the file."""
 
 
 @dataclass(slots=True)
@@ -91,6 +95,8 @@ class SqliteStore:
         self._queued_bytes = 0
         self._queued_lock = threading.Lock()
         self._closed = False
+        self._note_at: float | None = None
+        """When the lengths of logs that grew are to be noted at the latest."""
         self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
         self._thread.start()
@@ -109,6 +115,9 @@ class SqliteStore:
             reader = opened.enter_context(closing(connect(path)))
             logs = opened.enter_context(closing(ReportLogs(path, log_key)))
             states = sqlite_rows.read_log_states(writer)
+            if given_up := logs.given_up(states):
+                _end_lost(writer, given_up)
+                states = sqlite_rows.read_log_states(writer)
             logs.open(states)
             _purge_ended(writer, logs, [state.task_id for state in states if state.ended])
             opened.pop_all()
@@ -117,30 +126,35 @@ class SqliteStore:
     # The writer thread.
 
     def _write_loop(self) -> None:
-        while (first := self._queue.get()) is not None:
-            group, ending = self._gather(first)
+        ending = False
+        while not ending:
+            group, ending = self._gather()
             self._append([write for write in group if write.operation is None])
-            self._commit([write for write in group if write.operation is not None])
+            self._commit([write for write in group if write.operation is not None], ending=ending)
             for write in group:
                 write.answer()
-            if ending:
-                return
 
-    def _gather(self, first: _Write) -> tuple[list[_Write], bool]:
-        group, size, ending = [first], first.size, False
-        while len(group) < GROUP and size < GROUP_BYTES:
-            try:
+    def _gather(self) -> tuple[list[_Write], bool]:
+        """Return the next group, which is empty when only the lengths of logs are to be noted, and whether to end."""
+        group: list[_Write] = []
+        size = 0
+        wait_s = None if self._note_at is None else max(0.0, self._note_at - time.monotonic())
+        with suppress(queue.Empty):
+            following = self._queue.get(timeout=wait_s)
+            while following is not None:
+                group.append(following)
+                size += following.size
+                if len(group) == GROUP or size >= GROUP_BYTES:
+                    break
                 following = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if following is None:
-                ending = True
-                break
-            group.append(following)
-            size += following.size
+            else:
+                return self._gathered(group, size), True
+        return self._gathered(group, size), False
+
+    def _gathered(self, group: list[_Write], size: int) -> list[_Write]:
         with self._queued_lock:
             self._queued_bytes -= size
-        return group, ending
+        return group
 
     def _append(self, group: Sequence[_Write]) -> None:
         """Store the instalments of a group; nothing of what fails is promised."""
@@ -154,25 +168,37 @@ class SqliteStore:
             # The top of a queued write, as in `_run`.
             failure = StoreError(f"{self._path} could not take instalments: {type(error).__name__}")
             answers = [failure] * len(group)
+        if self._note_at is None:
+            self._note_at = time.monotonic() + NOTE_S
         for write, answer in zip(group, answers, strict=True):
             if isinstance(answer, StoreError):
                 write.error = answer
             else:
                 write.result = answer
 
-    def _commit(self, group: Sequence[_Write]) -> None:
-        """Run operations in one transaction; a failed commit fails every one of them, a failed one only itself."""
-        if not group:
+    def _commit(self, group: Sequence[_Write], *, ending: bool) -> None:
+        """Run operations in one transaction; a failed commit fails every one of them, a failed one only itself.
+
+        The durable lengths of logs go along: with any operation, `NOTE_S` after an instalment, and at the end.
+        """
+        due = self._note_at is not None and (ending or time.monotonic() >= self._note_at)
+        if not group and not due:
             return
+        lengths = self._logs.unnoted()
         try:
             self._writer.execute("BEGIN IMMEDIATE")
+            sqlite_rows.note_durable(self._writer, lengths)
             for write in group:
                 self._run(write)
             self._writer.execute("COMMIT")
+            self._logs.note(lengths)
+            self._note_at = None
         except sqlite3.Error as error:
             failure = StoreError(f"{self._path} could not commit: {error}")
             for write in group:
                 write.error = failure
+            if self._note_at is not None:
+                self._note_at = time.monotonic() + NOTE_S
             # A failing disk may fail this too: then the next transaction cannot begin, and says so.
             with suppress(sqlite3.Error):
                 if self._writer.in_transaction:
@@ -357,6 +383,19 @@ class SqliteStore:
 def _purge(db: sqlite3.Connection, logs: ReportLogs, task_id: TaskId) -> None:
     logs.purge(task_id, sqlite_rows.read_chosen(db, task_id) or b"")
     sqlite_rows.purge_task(db, task_id)
+
+
+def _end_lost(db: sqlite3.Connection, task_ids: Sequence[TaskId]) -> None:
+    """Abort the tasks whose logs are lost: receipts were given for reports that no release can count any more."""
+    open_states = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING})
+    db.execute("BEGIN IMMEDIATE")
+    for task_id in task_ids:
+        change = TaskChange(
+            task_id=task_id, required=open_states, new_state=State.ABORTED, abort_reason=AbortReason.LOG_LOST.value
+        )
+        sqlite_rows.apply_change(db, change, None)
+        log.error("task_ended_without_its_log", task=task_id.hex())
+    db.execute("COMMIT")
 
 
 def _purge_ended(db: sqlite3.Connection, logs: ReportLogs, task_ids: Sequence[TaskId]) -> None:
