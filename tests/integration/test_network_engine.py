@@ -14,10 +14,10 @@ from fleetcount_protocol.ids import SessionId
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Faults, Mechanism
+from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.clients import COINS
 from fleetcount_simulator.network.engine import NetworkEngine, engine
 from fleetcount_simulator.network.fleet import coins_of
-from fleetcount_simulator.network.parties import find_mosquitto
 from fleetcount_simulator.network.question import reading_of
 from fleetcount_simulator.network.run import Asked
 from numpy.typing import NDArray

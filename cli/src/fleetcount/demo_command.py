@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # Protocol, simulator and figures are loaded when the options
 __all__ = ["demo"]
 
 _FILE = click.Path(path_type=Path)
+_BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto installed the demo is faster"}
 
 
 @click.command(cls=StrictCommand, short_help="Count a fleet on this machine, from keys to picture.")
@@ -119,6 +120,8 @@ def _finish(question: "Question", options: "DemoOptions", result: "DemoResult") 
     inside, level = covered(result.record, truths), f"{float(result.record.level * 100):g} %"
     click.echo(f"\n{inside} of {len(truths)} truths lie in their {level} interval")
     click.echo(f"{result.delivered} of {question.vehicles} vehicles hold every aggregator's receipt")
+    if result.broker:
+        click.echo(f"what went by MQTT went through {_BROKERS[result.broker]}")
     for reason, count in result.reasons.items():
         click.echo(one_line(f"  {count} vehicles: {reason}"))
     names = "release.json, comparison.csv, map.svg, map.png"

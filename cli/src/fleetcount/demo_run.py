@@ -20,6 +20,7 @@ from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.task import Task, UploadStyle
 from fleetcount_protocol.task_rules import task_epsilon
 from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO, StartedBroker, start_broker
 from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.fleet_spec import FleetSpec, TrustedParty
 
@@ -39,17 +40,22 @@ HOST: Final = "127.0.0.1"
 NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
 START_S: Final = 60.0
-AT_ONCE: Final = 16
+AT_ONCE: Final = {"grpc": 64, MOSQUITTO: 64, EMBEDDED: 16}
+"""Vehicles connected at once: the more, the more of them share a commit; the embedded broker looks through all."""
 _POLL_S: Final = 0.5
 _DELIVERED: Final = "delivered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """The signed record, and how the vehicles' answers ended (known only because it is a demo)."""
+    """The signed record, and how the vehicles' answers ended (known only because it is a demo).
+
+    `broker` is the MQTT broker that ran: "mosquitto", "embedded", or "" for none.
+    """
 
     record: ReleaseRecord
     signatures: tuple[bytes, ...]
+    broker: str
     outcomes: Mapping[str, int]
     reasons: Mapping[str, int]
 
@@ -87,16 +93,18 @@ async def run_demo(question: Question, options: DemoOptions, directory: Path, pr
     (directory / "logs").mkdir()
     # Before anything else runs here: afterwards the children's start would be measured.
     speed = measure_speed(question, options.aggregators)
-    windows = windows_for(question, _transports(options), options.aggregators, speed, free_cores())
+    cores = free_cores()
     async with Children(directory / "logs") as children:
-        broker = await _start_broker(children, options)
+        broker = await start_broker(children, directory) if "mqtt" in _transports(options) else None
+        kind = "" if broker is None else broker.kind
+        windows = windows_for(question, _transports(options), kind, options.aggregators, speed, cores)
         deployment = _deploy(directory / "deployment", options, broker)
         total = len(deployment.plans) + len(_transports(options))
         progress.step("starting", 0, total)
         parties = [await _start_aggregator(children, deployment, i) for i in range(len(deployment.plans))]
         draft = _draft(question, deployment)
         fleets = [
-            await _start_fleet(children, question, options, deployment, draft, transport)
+            await _start_fleet(children, question, options, deployment, draft, transport, kind)
             for transport in _transports(options)
         ]
         for started, child in enumerate([*parties, *fleets], 1):
@@ -107,7 +115,7 @@ async def run_demo(question: Question, options: DemoOptions, directory: Path, pr
         progress.step("checking proofs and publishing", 0, 1)
         record, signatures = await _guarded(parties, _release(deployment, task, windows))
         progress.step("checking proofs and publishing", 1, 1)
-    return DemoResult(record=record, signatures=signatures, outcomes=outcomes, reasons=reasons)
+    return DemoResult(record=record, signatures=signatures, broker=kind, outcomes=outcomes, reasons=reasons)
 
 
 def _transports(options: DemoOptions) -> tuple[str, ...]:
@@ -117,14 +125,7 @@ def _transports(options: DemoOptions) -> tuple[str, ...]:
 # Starting.
 
 
-async def _start_broker(children: Children, options: DemoOptions) -> str:
-    if "mqtt" not in _transports(options):
-        return ""
-    child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
-    return f"{HOST}:{(await child.ready(START_S))['port']}"
-
-
-def _deploy(root: Path, options: DemoOptions, broker: str) -> Deployment:
+def _deploy(root: Path, options: DemoOptions, broker: StartedBroker | None) -> Deployment:
     count = options.aggregators
     ports = free_ports(HOST, 2 * count)
     plans = [
@@ -138,7 +139,14 @@ def _deploy(root: Path, options: DemoOptions, broker: str) -> Deployment:
         for i in range(count)
     ]
     root.mkdir(mode=0o700)
-    deployment = write_aggregators(root, DEPLOYMENT, plans, mqtt_broker=broker, largest_epsilon="1000")
+    deployment = write_aggregators(
+        root,
+        DEPLOYMENT,
+        plans,
+        mqtt_broker="" if broker is None else broker.address,
+        mqtt_inflight=None if broker is None else broker.inflight,
+        largest_epsilon="1000",
+    )
     write_analyst(deployment)
     return deployment
 
@@ -156,6 +164,7 @@ async def _start_fleet(
     deployment: Deployment,
     draft: Task,
     transport: str,
+    broker: str,
 ) -> Child:
     transports = _transports(options)
     spec = FleetSpec(
@@ -172,7 +181,7 @@ async def _start_fleet(
         spool_file=str(deployment.root.parent / f"vehicles-{transport}.db"),
         # Each owner allows exactly what is asked, and not more.
         policy={"largest_epsilon": str(task_epsilon(draft)), "largest_local_epsilon": "20"},
-        at_once=AT_ONCE,
+        at_once=AT_ONCE[broker if transport == "mqtt" else transport],
         coin_seed=options.seed if options.insecure_coins else None,
         readings=question.scenario.readings[transports.index(transport) :: len(transports)],
     )

@@ -37,10 +37,13 @@ def write_aggregators(
     plans: Sequence[AggregatorPlan],
     *,
     mqtt_broker: str = "",
+    mqtt_inflight: int | None = None,
     largest_epsilon: str = "4",
     smallest_min_batch_size: int = 2,
 ) -> Deployment:
     """Write the authorities and every aggregator's folder and descriptor below `root`, an empty directory.
+
+    `mqtt_inflight` is the broker's own limit of messages under way to one aggregator, None for that of a default one.
 
     Raises:
         UsageError: a name that cannot stand in a certificate, or a file that is there already.
@@ -51,6 +54,7 @@ def write_aggregators(
         name,
         plans,
         mqtt_broker=mqtt_broker,
+        mqtt_inflight=mqtt_inflight,
         largest_epsilon=largest_epsilon,
         smallest_min_batch_size=smallest_min_batch_size,
     )

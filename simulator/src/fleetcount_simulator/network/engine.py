@@ -20,11 +20,12 @@ from fleetcount_protocol.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, EngineName, Integers, Outcome
+from fleetcount_simulator.network.brokers import BROKERS
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.fates import draw_fates
 from fleetcount_simulator.network.machine_speed import Speed, free_cores, measure_speed
 from fleetcount_simulator.network.outages import first_failpoints
-from fleetcount_simulator.network.parties import BROKERS, Parties
+from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.question import NetworkQuestion, outputs_length, outputs_of, question_of
 from fleetcount_simulator.network.run import Ask, Asked, ProgressCallback, ask
 from fleetcount_simulator.network.windows import (

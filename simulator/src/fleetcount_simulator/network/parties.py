@@ -7,9 +7,7 @@ private directory, every port is a free one, and nothing is installed.
 import asyncio
 import contextlib
 import hashlib
-import os
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -36,31 +34,22 @@ from fleetcount_protocol.task_codec import encode_signed_task, signed_task
 from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
 
 from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.brokers import StartedBroker, start_broker
 from fleetcount_simulator.network.children import Child, Children, last_line
 from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, free_ports, write_aggregators
 from fleetcount_simulator.network.fleet_spec import TrustedParty
 from fleetcount_simulator.network.spec import write_private
 
-__all__ = ["BROKERS", "Parties", "find_mosquitto"]
+__all__ = ["Parties"]
 
-BROKERS: Final = ("auto", "embedded", "mosquitto")
 HOST: Final = "127.0.0.1"
 NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")
 START_S: Final = 90.0
 _DEPLOYMENT: Final = "study"
 _CALL_S: Final = 5.0
-_PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
-_INFLIGHT: Final = 1_000
-"""Messages mosquitto has under way to one aggregator: as many share a commit."""
 _WARM_DEVICES: Final = 4
 _WARM_EXPIRY_S: Final = 3_600
-
-
-def find_mosquitto() -> str | None:
-    """Return the mosquitto program, or None; FLEETCOUNT_MOSQUITTO names one that is elsewhere."""
-    named = os.environ.get("FLEETCOUNT_MOSQUITTO")
-    return shutil.which(named) if named else shutil.which("mosquitto", path=os.pathsep.join([os.defpath, *_PLACES]))
 
 
 class Parties:
@@ -69,8 +58,7 @@ class Parties:
     def __init__(self, children: Children, root: Path) -> None:
         self._children = children
         self._root = root
-        self._broker = ""
-        self._inflight: int | None = None
+        self._broker: StartedBroker | None = None
         self._processes: dict[int, Child] = {}
         self._listening: set[Child] = set()
         self._channels: dict[int, grpc.aio.Channel] = {}
@@ -78,29 +66,17 @@ class Parties:
         self._credentials: grpc.ChannelCredentials | None = None
 
     async def start_broker(self, kind: str) -> None:
-        """Start the broker: mosquitto, the embedded one, or ("auto") whichever of them this machine has first.
+        """Start the broker; `kind` as in `brokers.start_broker`.
 
         Raises:
             ProcessError: it does not start, or there is no mosquitto.
         """
-        program = find_mosquitto() if kind != "embedded" else None
-        if program is None:
-            if kind == "mosquitto":
-                raise ProcessError("mosquitto is not installed; FLEETCOUNT_MOSQUITTO can name it")
-            child = await self._children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
-            self._broker = f"{HOST}:{(await child.ready(START_S))['port']}"
-            return
-        (port,) = free_ports(HOST, 1)
-        config = self._root / "mosquitto.conf"
-        config.write_text(
-            f"listener {port} {HOST}\nallow_anonymous true\npersistence false\n"
-            # Nothing a fleet sends at once may be thrown away: a lost message costs its device a whole time-out.
-            f"max_queued_messages 0\nmax_inflight_messages {_INFLIGHT}\nset_tcp_nodelay true\n"
-        )
-        await self._children.start("broker", [program, "-c", str(config)])
-        await _answers(port, self._root)
-        self._broker = f"{HOST}:{port}"
-        self._inflight = _INFLIGHT
+        self._broker = await start_broker(self._children, self._root, kind)
+
+    @property
+    def broker(self) -> str:
+        """Which broker runs: "embedded", "mosquitto", or "" for none."""
+        return "" if self._broker is None else self._broker.kind
 
     def write(self, count: int, limits: Mapping[str, str] = MappingProxyType({})) -> None:
         """Make keys, certificates and configurations of `count` aggregators; `limits` as in `write_aggregators`."""
@@ -121,8 +97,8 @@ class Parties:
             root,
             _DEPLOYMENT,
             plans,
-            mqtt_broker=self._broker,
-            mqtt_inflight=self._inflight,
+            mqtt_broker="" if self._broker is None else self._broker.address,
+            mqtt_inflight=None if self._broker is None else self._broker.inflight,
             largest_epsilon="1000",
             limits=limits,
         )
@@ -286,16 +262,3 @@ class Parties:
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
-
-
-async def _answers(port: int, root: Path) -> None:
-    """Wait until something takes connections at a port. Raises ProcessError when nothing does."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(HOST, port)
-            writer.close()
-            await writer.wait_closed()
-            return
-        await asyncio.sleep(0.02)
-    raise ProcessError(f"the broker does not answer: {last_line(root / 'logs' / 'broker.log')}")

@@ -1,0 +1,92 @@
+"""The MQTT broker of a run, a process on loopback: mosquitto where the machine has it, else the embedded one.
+
+Starts it and nothing more. A broker is trusted with nothing: whichever it is, no promise rests on it, only time does.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.children import Child, Children, last_line
+from fleetcount_simulator.network.deployments import free_ports
+
+__all__ = ["BROKERS", "EMBEDDED", "MOSQUITTO", "StartedBroker", "find_mosquitto", "start_broker"]
+
+EMBEDDED: Final = "embedded"
+MOSQUITTO: Final = "mosquitto"
+BROKERS: Final = ("auto", EMBEDDED, MOSQUITTO)
+HOST: Final = "127.0.0.1"
+_START_S: Final = 90.0
+_PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
+_INFLIGHT: Final = 1_000
+"""Messages mosquitto has under way to one aggregator: as many share a commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedBroker:
+    """A broker that takes connections: which it is, its "host:port", and the messages it has under way to one client.
+
+    `inflight` is None for what a default broker does.
+    """
+
+    kind: str
+    address: str
+    inflight: int | None
+
+
+def find_mosquitto() -> str | None:
+    """Return the mosquitto program, or None; FLEETCOUNT_MOSQUITTO names one that is elsewhere."""
+    named = os.environ.get("FLEETCOUNT_MOSQUITTO")
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PLACES])
+    return shutil.which(named) if named else shutil.which(MOSQUITTO, path=places)
+
+
+async def start_broker(children: Children, root: Path, kind: str = "auto") -> StartedBroker:
+    """Start a broker on a free port: mosquitto, the embedded one, or ("auto") whichever this machine has first.
+
+    Its configuration lies below `root`, a private directory; nothing else is kept.
+
+    Raises:
+        ProcessError: it does not start, or there is no mosquitto.
+    """
+    program = find_mosquitto() if kind != EMBEDDED else None
+    if program is not None:
+        return await _start_mosquitto(children, root, program)
+    if kind == MOSQUITTO:
+        raise ProcessError("mosquitto is not installed; FLEETCOUNT_MOSQUITTO can name it")
+    child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
+    port = int((await child.ready(_START_S))["port"])
+    return StartedBroker(kind=EMBEDDED, address=f"{HOST}:{port}", inflight=None)
+
+
+async def _start_mosquitto(children: Children, root: Path, program: str) -> StartedBroker:
+    (port,) = free_ports(HOST, 1)
+    config = root / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} {HOST}\nallow_anonymous true\npersistence false\n"
+        # Nothing a fleet sends at once may be thrown away: a lost message costs its device a whole time-out.
+        f"max_queued_messages 0\nmax_inflight_messages {_INFLIGHT}\nset_tcp_nodelay true\n"
+    )
+    child = await children.start("broker", [program, "-c", str(config)])
+    await _until_it_answers(child, port)
+    return StartedBroker(kind=MOSQUITTO, address=f"{HOST}:{port}", inflight=_INFLIGHT)
+
+
+async def _until_it_answers(child: Child, port: int) -> None:
+    """Wait until a broker takes connections. Raises ProcessError when it ends instead, or never does."""
+    deadline = time.monotonic() + _START_S
+    while child.process.returncode is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(HOST, port)
+            writer.close()
+            await writer.wait_closed()
+            return
+        await asyncio.sleep(0.02)
+    raise ProcessError(f"the broker does not answer: {last_line(child.log)}")

@@ -1,0 +1,58 @@
+"""Which broker a run gets, and that it carries messages and ends with the run."""
+
+import asyncio
+from pathlib import Path
+
+import aiomqtt
+import pytest
+from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.brokers import find_mosquitto, start_broker
+from fleetcount_simulator.network.children import Child, Children
+
+MESSAGES = 100
+
+
+async def carried(address: str) -> list[bytes]:
+    """Return what comes out of a broker of many messages that go in at once."""
+    host, _, port = address.partition(":")
+    async with aiomqtt.Client(host, int(port), identifier="one") as client:
+        await client.subscribe("a/+", qos=1)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(client.publish("a/b", b"%d" % number, qos=1) for number in range(MESSAGES)))
+            return [bytes((await anext(client.messages)).payload) for _ in range(MESSAGES)]
+
+
+@pytest.mark.parametrize("kind", ["mosquitto", "embedded"])
+async def test_a_broker_of_each_kind_carries_messages_and_ends_with_the_run(tmp_path: Path, kind: str) -> None:
+    if kind == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    started: list[Child] = []
+    async with Children(tmp_path) as children:
+        broker = await start_broker(children, tmp_path, kind)
+        started += children._children
+
+        assert sorted(await carried(broker.address)) == sorted(b"%d" % number for number in range(MESSAGES))
+
+    assert broker.kind == kind
+    assert (broker.inflight is None) == (kind == "embedded")
+    assert [child.process.returncode is None for child in started] == [False]
+
+
+async def test_a_machine_without_mosquitto_gets_the_embedded_broker_and_is_told_when_it_asks_for_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETCOUNT_MOSQUITTO", "no-such-program")
+    async with Children(tmp_path) as children:
+        assert (await start_broker(children, tmp_path)).kind == "embedded"
+        with pytest.raises(ProcessError, match="FLEETCOUNT_MOSQUITTO can name it"):
+            await start_broker(children, tmp_path, "mosquitto")
+
+
+async def test_a_broker_that_ends_at_once_is_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "broker"
+    program.write_text("#!/bin/sh\necho 'cannot bind' >&2\nexit 3\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("FLEETCOUNT_MOSQUITTO", str(program))
+    async with Children(tmp_path) as children:
+        with pytest.raises(ProcessError, match="does not answer: cannot bind"):
+            await start_broker(children, tmp_path)
