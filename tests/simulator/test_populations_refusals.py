@@ -29,7 +29,8 @@ ROWS = HEAD + "0,a,1,2\n0,b,3,4\n60,a,5,6\n"
 def held_open(folder: Path) -> list[str]:
     """Name the files below a folder that this process holds open; none where the system does not say."""
     descriptors = Path("/proc/self/fd")
-    names = [str(link.readlink()) for link in descriptors.iterdir() if link.is_symlink()] if descriptors.exists() else []
+    links = descriptors.iterdir() if descriptors.exists() else ()
+    names = [str(link.readlink()) for link in links if link.is_symlink()]
     return [name for name in names if name.startswith(str(folder))]
 
 
