@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,74 @@ def test_the_environment_overrides_but_never_keys_or_trust(tmp_path: Path, monke
     ):
         with pytest.raises(ConfigError, match="file alone"):
             load_config(path, {name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("GRPC__CONCURRENT_CALLS", "17", 17),
+        ("WORKERS__COUNT", "2", 2),
+        ("LIMITS__ALLOW_EXACT_RELEASE", "true", True),
+        ("LIMITS__ALLOW_EXACT_RELEASE", "false", False),
+        ("LIMITS__GIVE_UP_S", "1200.5", 1200.5),
+        ("LIMITS__LARGEST_EPSILON", "0.5", Decimal("0.5")),
+        ("LOG__LEVEL", "error", "error"),
+        ("fleetcount_workers__count", "3", 3),
+    ],
+)
+def test_a_variable_is_read_as_what_its_key_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
+) -> None:
+    full = name if name.startswith("fleetcount") else f"FLEETCOUNT_{name}"
+    monkeypatch.setenv(full, text)
+
+    config = load_config(write(tmp_path, GOOD), os.environ)
+
+    table, key = full.lower().removeprefix("fleetcount_").split("__")
+    found = getattr(getattr(config, table), key)
+    assert (type(found), found) == (type(value), value)
+
+
+def test_variables_alone_can_say_how_to_reach_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEETCOUNT_MQTT__BROKER", "127.0.0.1:1883")
+    monkeypatch.setenv("FLEETCOUNT_MQTT__INFLIGHT", "1000")
+
+    mqtt = load_config(write(tmp_path, GOOD), os.environ).mqtt
+
+    assert mqtt is not None
+    assert mqtt.inflight == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("WORKERS__COUNT", "two", r"^FLEETCOUNT_WORKERS__COUNT is 'two'; allowed is a whole number$"),
+        ("WORKERS__COUNT", "2.0", "allowed is a whole number"),
+        ("WORKERS__COUNT", " 2", "allowed is a whole number"),
+        ("WORKERS__COUNT", "", "allowed is a whole number"),
+        ("WORKERS__COUNT", "9" * 40, "allowed is a whole number"),
+        ("WORKERS__COUNT", "0", r"^FLEETCOUNT_WORKERS__COUNT: workers.count is 0: .*greater than or equal to 1"),
+        ("LIMITS__ALLOW_EXACT_RELEASE", "1", "LIMITS__ALLOW_EXACT_RELEASE is '1'; allowed is true or false"),
+        ("LIMITS__ALLOW_EXACT_RELEASE", "True", "allowed is true or false"),
+        ("LIMITS__GIVE_UP_S", "soon", "^FLEETCOUNT_LIMITS__GIVE_UP_S: limits.give_up_s is 'soon'"),
+        ("WORKERS__COUNTS", "2", "unknown key 'workers.counts', did you mean 'count'"),
+        ("WORKERS", "2 workers", "allowed for a whole table is JSON"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named_with_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, said: str
+) -> None:
+    monkeypatch.setenv(f"FLEETCOUNT_{name}", text)
+
+    with pytest.raises(ConfigError, match=said) as refusal:
+        load_config(write(tmp_path, GOOD), os.environ)
+
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_number_in_quotes_in_the_file_is_no_number_all_the_same(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"workers\.count is '2'"):
+        load_config(write(tmp_path, GOOD + '\n[workers]\ncount = "2"\n'), {})
 
 
 # Key files.

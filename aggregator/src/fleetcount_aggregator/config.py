@@ -8,14 +8,15 @@ import base64
 import binascii
 import difflib
 import ipaddress
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import AggregatorId
 from pydantic import (
     AfterValidator,
@@ -29,7 +30,9 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from fleetcount_aggregator.environment import PREFIX, ConfigError, Environment, model_in, shown
 
 __all__ = [
     "AggregatorConfig",
@@ -60,10 +63,6 @@ _NO_OVERRIDE: Final = ("keys", "tls", "peers")
 
 PathKeys = tuple[tuple[str, tuple[str, ...]], ...]
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
-
-
-class ConfigError(UsageError):
-    """A configuration that cannot be used."""
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
@@ -275,7 +274,7 @@ class AggregatorConfig(BaseSettings):
     """The whole configuration; paths are absolute once loaded."""
 
     model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix="FLEETCOUNT_", env_nested_delimiter="__", case_sensitive=False
+        extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter="__", case_sensitive=False
     )
 
     aggregator: AggregatorTable
@@ -299,7 +298,7 @@ class AggregatorConfig(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment before file; no .env file and no directory of secrets."""
-        return (env_settings, init_settings)
+        return (Environment(settings_cls, env_settings), init_settings)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -369,8 +368,10 @@ def read_settings(path: Path, model: type[SettingsT], path_keys: PathKeys) -> Se
     content = _read(path)
     try:
         return model(**_absolute(content, path.parent, path_keys))
+    except SettingsError as error:
+        raise ConfigError(f"a variable {PREFIX}*: {error}; allowed for a whole table is JSON") from None
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_first_fault(error, model)}") from None
+        raise ConfigError(f"{_origin(path, error, model)}: {_first_fault(error, model)}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -392,8 +393,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _refuse_secret_overrides(environment: Mapping[str, str]) -> None:
     for name in environment:
-        parts = name.upper().removeprefix("FLEETCOUNT_").split("__")
-        if name.upper().startswith("FLEETCOUNT_") and parts[0].lower() in _NO_OVERRIDE:
+        parts = name.upper().removeprefix(PREFIX).split("__")
+        if name.upper().startswith(PREFIX) and parts[0].lower() in _NO_OVERRIDE:
             raise ConfigError(f"{name}: [{parts[0].lower()}] comes from the file alone, never from a variable")
 
 
@@ -418,6 +419,13 @@ def _absolute(content: dict[str, Any], directory: Path, path_keys: PathKeys) -> 
     return result
 
 
+def _origin(path: Path, error: ValidationError, model: type[BaseModel]) -> str:
+    """Return where the first fault stands: in a variable, where one overrides the file, or in the file."""
+    name = PREFIX + "__".join(str(part) for part in error.errors(include_url=False)[0]["loc"]).upper()
+    overridden = issubclass(model, BaseSettings) and any(one.upper() == name for one in os.environ)
+    return name if overridden else str(path)
+
+
 def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
     fault = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in fault["loc"])
@@ -428,12 +436,7 @@ def _first_fault(error: ValidationError, settings: type[BaseModel]) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ")
     if not fault["loc"]:
         return message
-    return f"{place} is {_shown(fault['input'])}: {message[:1].lower()}{message[1:]}"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return f"{place} is {shown(fault['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 def _suggestion(place: tuple[int | str, ...], settings: type[BaseModel]) -> str:
@@ -442,16 +445,6 @@ def _suggestion(place: tuple[int | str, ...], settings: type[BaseModel]) -> str:
     for part in place[:-1]:
         if isinstance(part, int):
             continue
-        model = _model_in(model.model_fields[part].annotation)
+        model = model_in(model.model_fields[part].annotation)
     near = difflib.get_close_matches(str(place[-1]), list(model.model_fields), n=1)
     return f", did you mean {near[0]!r}?" if near else f"; there are: {', '.join(model.model_fields)}"
-
-
-def _model_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return (
-        next(found for found in map(_model_in, get_args(annotation)) if found is not None)
-        if get_args(annotation)
-        else None
-    )
