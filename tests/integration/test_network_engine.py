@@ -3,7 +3,12 @@
 Each test starts its own processes on free ports; sums are released without noise, so that they can be compared exactly.
 """
 
+import os
+import signal
+import subprocess
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +18,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import SessionId
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.examples import example_text
 from fleetcount_simulator.model import Attacker, Faults, Mechanism
 from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.clients import COINS
@@ -23,6 +29,7 @@ from fleetcount_simulator.network.run import Asked
 from numpy.typing import NDArray
 
 from tests.simulator.network_cases import People, case_of
+from tests.support.processes import wait_until
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = pytest.mark.timeout(400)
@@ -239,3 +246,49 @@ def test_what_real_devices_cannot_be_asked_is_refused_before_anything_starts() -
         engine(transport="pigeon")
     with pytest.raises(ScenarioError, match="broker is 'hive'"):
         engine(broker="hive")
+
+
+def descendants(parent: int) -> dict[int, str]:
+    """Return the process ids below a process, each with its start time, so that a number used anew is another."""
+    seen: dict[int, tuple[int, str]] = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split() if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if fields and fields[0] != "Z":
+            seen[int(entry.name)] = (int(fields[1]), fields[19])
+    below = {parent}
+    while born := {number for number, (above, _) in seen.items() if above in below} - below:
+        below |= born
+    return {number: seen[number][1] for number in below - {parent} if number in seen}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_study_ends_its_aggregators_their_workers_the_broker_and_the_clients(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "study.toml").write_text(example_text("network-small"))
+    study = subprocess.Popen(
+        [sys.executable, "-m", "fleetcount", "simulate", "study.toml", "--output", "out"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+    )
+    # Two aggregators with a worker each, the broker, and a client process a transport.
+    wait_until(lambda: len(descendants(study.pid)) >= 7 or study.poll() is not None, "everybody runs", 60)
+    everybody = descendants(study.pid)
+
+    study.send_signal(number)
+    _, err = study.communicate(timeout=60)
+
+    assert len(everybody) >= 7
+    assert study.returncode == 130
+    assert err.splitlines()[-1] == "fleetcount simulate: interrupted"
+    assert "Traceback" not in err
+    assert descendants(1).items() & everybody.items() == set()
+    assert list((tmp_path / "tmp").iterdir()) == []
