@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.allocation import return_large_arrays
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.at_rest import AtRest, report_log_key
 from fleetcount_aggregator.grpc_peers import GrpcPeer
@@ -267,6 +268,7 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
 
 def run_seat(seat: Seat, results: Results, ended: Barrier) -> None:
     """Run one aggregator until the task has ended everywhere, and report; the whole of a process."""
+    return_large_arrays()
     found: dict[str, Any] = {}
     with Meter() as meter:
         asyncio.run(_run_seat(seat, found, ended, meter))

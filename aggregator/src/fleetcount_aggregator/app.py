@@ -24,6 +24,7 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task_signing import TrustedAggregator
 
+from fleetcount_aggregator.allocation import return_large_arrays
 from fleetcount_aggregator.at_rest import report_log_key
 from fleetcount_aggregator.callers import CallLimits
 from fleetcount_aggregator.config import AggregatorConfig, ConfigError
@@ -351,6 +352,7 @@ async def _look_after(core: Core, task_id: TaskId) -> None:
 
 def run(config: AggregatorConfig) -> None:
     """Run `serve` on a new event loop with this process's environment; the entry point of the command."""
+    return_large_arrays()
     try:
         asyncio.run(serve(config, os.environ))
     except BaseExceptionGroup as group:
