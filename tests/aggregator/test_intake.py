@@ -202,6 +202,21 @@ async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypa
         await device.send(device.first(0))
 
 
+async def test_a_report_more_than_a_task_can_have_is_refused_as_of_a_closed_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A set of more than 2^24 cannot be sealed: the receipt of one report too many would be worth nothing."""
+    monkeypatch.setattr("fleetcount_aggregator.storage.memory_store.MAX_REPORTS_PER_TASK", 2)
+    network, task = await start()
+    devices = [await ready(network, task, number) for number in range(3)]
+    await network.advance_to(task.round_one_opens)
+
+    answers = await network.core(0).service.upload([device.first(0)[0] for device in devices])
+
+    assert [reason(answer) for answer in answers] == [None, None, RejectReason.TASK_CLOSED]
+    assert await network.core(0).party.store.rejections(task.task_id) == {RejectReason.TASK_CLOSED: 1}
+
+
 async def test_a_device_cannot_open_sessions_without_end() -> None:
     network = Network(2, limits=Limits(smallest_min_batch_size=2, sessions_per_device=3))
     await network.start_all()

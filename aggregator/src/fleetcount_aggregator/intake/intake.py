@@ -191,7 +191,7 @@ def _run_of(
     columns: InstalmentColumns, sessions: Sequence[PackedSession], opened: OpenedColumns, expected: int
 ) -> InstalmentRun | None:
     """Return the instalments that opened, in order, as they are stored; None if none did."""
-    certificates, digests, parts = [session.certificate for session in sessions], opened.digests, opened.parts
+    certificates, digests, parts = [session.certificate_bytes for session in sessions], opened.digests, opened.parts
     if None in parts:
         places = [place for place, part in enumerate(parts) if part is not None]
         if not places:

@@ -60,7 +60,12 @@ class PackedSession(bytes):
     @property
     def certificate(self) -> Digest:
         """The device, as it is counted."""
-        return Digest(self[64:96])
+        return Digest(self.certificate_bytes)
+
+    @property
+    def certificate_bytes(self) -> bytes:
+        """The 32 bytes of `certificate`, for who takes thousands."""
+        return self[64:96]
 
     @property
     def expiry(self) -> int:
