@@ -1,7 +1,8 @@
 """Lets large arrays go back to the system when they are let go of, where the C library can be told so.
 
 By default glibc raises its bound with the first large array that is freed, and keeps what comes after in its heaps: an
-aggregator of a million devices would hold a hundred megabytes of nothing. Decides about no array.
+aggregator of a million devices would hold a hundred megabytes of nothing. A worker, whose arrays come and go with every
+batch, would have the system clear the same pages again each time. Decides about no array.
 """
 
 import ctypes

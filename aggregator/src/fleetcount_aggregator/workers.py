@@ -24,6 +24,7 @@ from fleetcount_protocol.set_digest import public_share_digest
 from fleetcount_protocol.task_codec import decode_task
 from fleetcount_protocol.xof import SEED_SIZE
 
+from fleetcount_aggregator.allocation import return_large_arrays
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.proofs import (
     BatchVerifier,
@@ -277,6 +278,7 @@ def _in_plain_python(argument: object) -> object:
 def _begin_worker() -> None:
     """Leave Ctrl-C and SIGTERM to the parent, and end with it, even when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return_large_arrays()
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
 
 
