@@ -221,7 +221,7 @@ def test_windows_grow_with_devices_and_load_and_shrink_to_what_a_run_took() -> N
     base = windows_for({"grpc": 5000}, 2, 2, SPEED, 2)
 
     assert windows_for({"grpc": 20_000}, 2, 2, SPEED, 2).round_one_s > base.round_one_s
-    assert windows_for({"mqtt": 5000}, 2, 2, SPEED, 2).round_two_s > base.round_two_s
+    assert windows_for({"mosquitto": 5000}, 2, 2, SPEED, 2).round_two_s > base.round_two_s
     assert windows_for({"grpc": 5000}, 2, 2, SPEED, 0.7).round_one_s > base.round_one_s
     assert windows_for({"grpc": 5000}, 1, 2, SPEED, 2).round_two_s == 0
     later = windows_for({"grpc": 5000}, 2, 2, SPEED, 2, Observed(round_one_s=2.0, round_two_s=500.0))

@@ -37,7 +37,7 @@ from fleetcount_protocol.topics import (
 from fleetcount_client.toml_table import ConfigError, split_endpoint
 from fleetcount_client.transport import Unreachable
 
-__all__ = ["MqttLogin", "MqttTransport"]
+__all__ = ["NO_DELAY", "MqttClient", "MqttLogin", "MqttTransport"]
 
 _LOG: Final = logging.getLogger(__name__)
 _QUIET: Final = logging.getLogger("fleetcount_client.mqtt")
@@ -46,7 +46,7 @@ _TASK_SETTLE_S: Final = 0.5
 _TASK_WAIT_S: Final = 5.0
 _MAX_QUEUED: Final = 1_000
 _KEEPALIVE_S: Final = 60
-_NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 """Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
 _ResultT = TypeVar("_ResultT")
 _ReportName = tuple[TaskId, ReportId, int, SessionId]
@@ -85,7 +85,7 @@ class MqttLogin:
         return context
 
 
-class _Client(aiomqtt.Client):
+class MqttClient(aiomqtt.Client):
     """aiomqtt with an end (docs/decisions/0011).
 
     When a connection is lost the library lets everybody wait for an acknowledgement that cannot come; a connection that
@@ -207,7 +207,7 @@ class MqttTransport:
         self._login = login or MqttLogin()
         self._call_timeout_s = call_timeout_s
         self._opening = asyncio.Lock()
-        self._client: _Client | None = None
+        self._client: MqttClient | None = None
         self._reader: asyncio.Task[None] | None = None
         self._sessions: dict[SessionId, asyncio.Future[SessionAccepted | SessionRefused]] = {}
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
@@ -278,7 +278,7 @@ class MqttTransport:
         if client is not None:
             await client.__aexit__(None, None, None)
 
-    async def _connected(self) -> _Client:
+    async def _connected(self) -> MqttClient:
         async with self._opening:
             if self._client is not None and self._reader is not None and not self._reader.done():
                 return self._client
@@ -292,8 +292,8 @@ class MqttTransport:
             self._reader = asyncio.create_task(self._read(client), name="MQTT answers")
             return client
 
-    def _new_client(self) -> _Client:
-        return _Client(
+    def _new_client(self) -> MqttClient:
+        return MqttClient(
             self._host,
             self._port,
             # Random and new at each connection: the broker learns no lasting name from it.
@@ -305,11 +305,11 @@ class MqttTransport:
             timeout=self._call_timeout_s,
             keepalive=_KEEPALIVE_S,
             max_queued_incoming_messages=_MAX_QUEUED,
-            socket_options=[_NO_DELAY],
+            socket_options=[NO_DELAY],
             logger=_QUIET,
         )
 
-    async def _read(self, client: _Client) -> None:
+    async def _read(self, client: MqttClient) -> None:
         """Hand every arriving message to whoever waits for it, until the connection ends."""
         try:
             async for message in client.messages:
@@ -335,7 +335,7 @@ class MqttTransport:
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
 
-    async def _subscribe(self, client: _Client, topics: Iterable[str]) -> None:
+    async def _subscribe(self, client: MqttClient, topics: Iterable[str]) -> None:
         """Subscribe to what is not subscribed yet; returns when the broker has acknowledged it."""
         wanted = [topic for topic in topics if topic not in client.subscribed]
         if not wanted:
@@ -346,7 +346,7 @@ class MqttTransport:
             raise self._unreachable(error) from None
         client.subscribed.update(wanted)
 
-    async def _unsubscribe(self, client: _Client, topics: Iterable[str]) -> None:
+    async def _unsubscribe(self, client: MqttClient, topics: Iterable[str]) -> None:
         known = [topic for topic in topics if topic in client.subscribed]
         if not known:
             return
@@ -356,7 +356,7 @@ class MqttTransport:
         except aiomqtt.MqttError as error:
             _LOG.debug("leaving a topic: %s", error)
 
-    def _send(self, client: _Client, topic: str, payloads: Iterable[bytes]) -> None:
+    def _send(self, client: MqttClient, topic: str, payloads: Iterable[bytes]) -> None:
         try:
             for payload in payloads:
                 client.send(topic, payload)

@@ -132,7 +132,9 @@ class NetworkEngine:
             try:
                 for run in runs:
                     asked = self._ask_of(case, question, epoch, run, seed, transports)
-                    answer = await _ask_in_time(children, parties, asked, _Lengths(case, asked, speed, observed), root)
+                    answer = await _ask_in_time(
+                        children, parties, asked, _Lengths(case, asked, speed, parties.broker, observed), root
+                    )
                     observed = _longer(observed, answer.observed)
                     answers.append(answer)
             finally:
@@ -224,13 +226,14 @@ class _Lengths:
     case: Case
     asked: Ask
     speed: Speed
+    broker: str
     observed: Observed | None
 
     def windows(self, attempt: int, start_s: float) -> Windows:
         """Return the windows of one attempt, 0 the first; an aggregator needs up to `start_s` seconds to start."""
         transports = self.asked.transports
         share = -(-len(self.asked.truths) // len(transports))
-        devices = {name: share * transports.count(name) for name in transports}
+        devices = {self.broker if name == "mqtt" else name: share * transports.count(name) for name in transports}
         rounds = 2 if self.asked.question.two_rounds else 1
         windows = windows_for(devices, rounds, self.case.aggregators, self.speed, free_cores(), self.observed)
         if self.case.faults.outage:

@@ -1,6 +1,7 @@
 """One MQTT connection for all devices of a process: the answers of every session arrive on two subscriptions.
 
-A PUBACK is no receipt: only what the aggregator itself answers counts. Never retries; connects again at the next use.
+The connection is the device library's, which notices its end (docs/decisions/0011). A PUBACK is no receipt: only what
+the aggregator itself answers counts. Never retries; connects again at the next use.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import aiomqtt
 from fleetcount_client import Unreachable
+from fleetcount_client.mqtt_transport import NO_DELAY, MqttClient
 from fleetcount_client.toml_table import split_endpoint
 from fleetcount_protocol.codec import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
 from fleetcount_protocol.errors import DecodeError, TaskError
@@ -23,7 +25,7 @@ __all__ = ["SharedMqtt"]
 
 _LOG: Final = logging.getLogger(__name__)
 _QUIET: Final = logging.getLogger("fleetcount_simulator.mqtt")
-_QUIET.setLevel(logging.ERROR)
+_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
 _UNACKNOWLEDGED: Final = 100
 """Publications on the way at once, far above the library's default of 20."""
 _MAX_QUEUED: Final = 1 << 20
@@ -74,7 +76,7 @@ class SharedMqtt:
         self._host, self._port = split_endpoint(broker)
         self._call_timeout_s = call_timeout_s
         self._opening = asyncio.Lock()
-        self._client: aiomqtt.Client | None = None
+        self._client: MqttClient | None = None
         self._reader: asyncio.Task[None] | None = None
         self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
         self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
@@ -115,27 +117,27 @@ class SharedMqtt:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
         if client is not None:
-            try:
-                await client.__aexit__(None, None, None)
-            except aiomqtt.MqttError as error:
-                _LOG.debug("leaving the broker: %s", error)
+            await client.__aexit__(None, None, None)
 
     async def _exchange(
-        self, client: aiomqtt.Client, topic: str, messages: Mapping[_KeyT, bytes], table: "_Waiting[_KeyT, _AnswerT]"
+        self, client: MqttClient, topic: str, messages: Mapping[_KeyT, bytes], table: "_Waiting[_KeyT, _AnswerT]"
     ) -> tuple[_AnswerT, ...]:
         """Publish messages and wait for the answer to each, in order."""
         waiting = [table.expect(name) for name in messages]
         try:
+            for payload in messages.values():
+                client.send(topic, payload)
             async with asyncio.timeout(self._call_timeout_s):
-                await asyncio.gather(*(self._publish(client, topic, payload) for payload in messages.values()))
                 return tuple(await asyncio.gather(*waiting))
+        except aiomqtt.MqttError as error:
+            raise self._unreachable(error) from None
         except TimeoutError:
             raise Unreachable(f"no answer by MQTT within {self._call_timeout_s:g} s") from None
         finally:
             for name, answer in zip(messages, waiting, strict=True):
                 table.forget(name, answer)
 
-    async def _connected(self) -> aiomqtt.Client:
+    async def _connected(self) -> MqttClient:
         async with self._opening:
             if self._client is not None and self._reader is not None and not self._reader.done():
                 return self._client
@@ -149,8 +151,8 @@ class SharedMqtt:
                 await self._guarded(client.subscribe(topic, qos=1))
             return client
 
-    def _new_client(self) -> aiomqtt.Client:
-        return aiomqtt.Client(
+    def _new_client(self) -> MqttClient:
+        return MqttClient(
             self._host,
             self._port,
             identifier=f"fc{secrets.token_hex(8)}",
@@ -159,10 +161,11 @@ class SharedMqtt:
             keepalive=_KEEPALIVE_S,
             max_inflight_messages=_UNACKNOWLEDGED,
             max_queued_incoming_messages=_MAX_QUEUED,
+            socket_options=[NO_DELAY],
             logger=_QUIET,
         )
 
-    async def _read(self, client: aiomqtt.Client) -> None:
+    async def _read(self, client: MqttClient) -> None:
         """Hand every arriving message to whoever waits for it, until the connection ends."""
         try:
             async for message in client.messages:
@@ -187,14 +190,14 @@ class SharedMqtt:
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
 
-    async def _publish(self, client: aiomqtt.Client, topic: str, payload: bytes) -> None:
-        await self._guarded(client.publish(topic, payload, qos=1))
-
     async def _guarded(self, call: Coroutine[Any, Any, object]) -> None:
         try:
             await call
         except aiomqtt.MqttError as error:
-            raise Unreachable(f"broker {self._host}:{self._port}: {error}") from None
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
+        return Unreachable(f"broker {self._host}:{self._port}: {error}")
 
 
 def _name(message: Instalment | Receipt | Refusal) -> _ReportName:

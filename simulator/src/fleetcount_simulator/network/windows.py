@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO
 from fleetcount_simulator.network.machine_speed import Speed
 
 __all__ = ["Observed", "Windows", "doubled", "stretched", "windows_for", "with_outage"]
 
 REFERENCE_S: Final = 34e-6
 COST_S: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {"grpc": (0.0018, 0.0011), "mqtt": (0.0042, 0.0032)}
+    {"grpc": (0.0018, 0.0011), MOSQUITTO: (0.0040, 0.0028), EMBEDDED: (0.0042, 0.0032)}
 )
 """Processor seconds that one device costs all processes together in round one and in round two, with two aggregators,
 on a machine that makes a P-256 key and a signature in REFERENCE_S; without the arithmetic of shares and proofs."""
@@ -67,7 +68,7 @@ def windows_for(
     cores: float,
     observed: Observed | None = None,
 ) -> Windows:
-    """Return the windows in which `cores` cores get all devices in, their number given by transport.
+    """Return the windows in which `cores` cores get all devices in, their number given by "grpc" or the kind of broker.
 
     With `observed`, the longest of the earlier runs, they are not longer than that asks for.
     """
