@@ -47,6 +47,8 @@ SEED_BYTES = 32
 """A helper's part of round one: small, as every part of a helper is."""
 STREAMS = 4
 UNANSWERED = 4
+COMPILING_BY_S = 7
+COMPILED_BY_S = 240
 _SERVICE = "/fleetcount_protocol.v1.DeviceService/"
 Pair = tuple[bytes, bytes]
 
@@ -73,18 +75,29 @@ def pem_pair(credential: Credential) -> Pair:
     return key, credential.certificate.public_bytes(Encoding.PEM)
 
 
+def family(process: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield a process and its living children: the number, and the fields of /proc's `stat` behind the name."""
+    numbers = [process]
+    for number in numbers:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for listed in Path(f"/proc/{number}/task").glob("*/children"):
+                numbers += map(int, listed.read_text().split())
+            yield number, Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+
+
 def cpu_s(process: int) -> float:
-    """Return the CPU seconds of a process and its living children so far."""
-    family = [process]
-    for number in family:
-        for listed in Path(f"/proc/{number}/task").glob("*/children"):
-            family += map(int, listed.read_text().split())
-    ticks = 0
-    for number in family:
-        with contextlib.suppress(FileNotFoundError):
-            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+    """Return the CPU seconds of a process, of its living children and of those that have ended, so far."""
+    ticks = sum(sum(map(int, fields[11:15])) for _, fields in family(process))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+async def settled(processes: Sequence[int], started: float) -> None:
+    """Wait until no aggregator compiles its verifier, which it does once, at low priority, soon after its start."""
+    await asyncio.sleep(max(0.0, started + COMPILING_BY_S - time.monotonic()))
+    async with asyncio.timeout(COMPILED_BY_S):
+        # Nothing but its absence tells the end of a process that is another's child.
+        while any(int(fields[16]) > 0 for one in processes for _, fields in family(one)):  # noqa: ASYNC110 - as above.
+            await asyncio.sleep(0.1)
 
 
 # The peer: one report a call, echoed.
@@ -339,8 +352,9 @@ async def upload_all(
     return rate
 
 
-async def measure(deployment: Deployment, many: Sizes, helper: int) -> None:
+async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], started: float) -> None:
     """Print the rows of one deployment that runs."""
+    helper = running[HELPER]
     device = pem_pair(deployment.authorities.devices.issue_device())
     authority = deployment.authorities.aggregators.certificate.public_bytes(Encoding.PEM)
     credentials = grpc.ssl_channel_credentials(authority, *device)
@@ -350,6 +364,7 @@ async def measure(deployment: Deployment, many: Sizes, helper: int) -> None:
         opened = await open_sessions(channel, requests)
         reports = [one for task in tasks for one in sealed_reports(task, sessions)]
         single = INSTALMENTS.encode(tuple(reports[:1]))
+        await settled(running, started)
         with echo_server(deployment) as server:
             alone = await call_one_by_one(server, credentials, single, many.calls, 1)
             crowd = await call_one_by_one(server, credentials, single, 4 * many.calls, 32)
@@ -407,7 +422,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         deployment = deploy(Path(directory))
         with aggregators(deployment) as running:
-            asyncio.run(measure(deployment, sizes(), running[HELPER].pid))
+            asyncio.run(measure(deployment, sizes(), [one.pid for one in running], time.monotonic()))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ KEY = os.urandom(32)
 TASK = TaskId(os.urandom(32))
 LEADER_PART, HELPER_PART, PUBLIC_SHARE = 8_248, 32, 64
 """Bytes of round two at L = 1,000, k = 2."""
-TURNS = 3
+TURNS = 7
+"""Of these the best counts, of the store and of its peer: what disturbs one of them disturbs the ratio."""
 
 
 def instalments(count: int, part_bytes: int) -> InstalmentRun:
@@ -228,7 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--directory", type=Path, default=None, help="where to write; by default the system's own place"
     )
     parser.add_argument(
-        "--reports", type=int, default=160_000 // min(share, 20), help="instalments a row (default %(default)s)"
+        "--reports",
+        type=int,
+        default=160_000 // {1: 1, 10: 2, 100: 100}[share],
+        help="instalments a row (default %(default)s)",
     )
     parser.add_argument("--ids", type=int, default=1_000_000 // share, help="reports to agree on (default %(default)s)")
     options = parser.parse_args(arguments)
