@@ -5,7 +5,7 @@ A caller is a TLS certificate; without TLS, a connection. For gRPC servers that 
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -61,16 +61,19 @@ class Callers:
 
         async def call(requests: AsyncIterator[bytes], context: _Context) -> bytes:
             async with self._share(context):
-                try:
-                    async with asyncio.timeout(self.limits.idle_s):
-                        message = await anext(aiter(requests))
-                except TimeoutError:
-                    await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, _IDLE)
-                except StopAsyncIteration:
-                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
-                return await answer(message, context)
+                return await answer(await self._message(requests, context), context)
 
         return grpc.stream_unary_rpc_method_handler(call)
+
+    async def _message(self, requests: AsyncIterator[bytes], context: _Context) -> bytes:
+        try:
+            async with asyncio.timeout(self.limits.idle_s):
+                return await anext(aiter(requests))
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, _IDLE)
+        except StopAsyncIteration:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, _MALFORMED)
+        raise AssertionError("context.abort always raises")
 
     def stream(self, serve: Stream) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return the handler of a stream."""
@@ -85,7 +88,7 @@ class Callers:
         return grpc.stream_stream_rpc_method_handler(call)
 
     @asynccontextmanager
-    async def _share(self, context: _Context) -> AsyncIterator[ByteBudget]:
+    async def _share(self, context: _Context) -> AsyncGenerator[ByteBudget, None]:
         """Count one call while it lasts, and give its caller's budget; refuse it if the caller has too many."""
         name = _name_of(context)
         caller = self._callers.setdefault(name, _Caller(ByteBudget(self.limits.bytes_each, self._all_bytes)))
