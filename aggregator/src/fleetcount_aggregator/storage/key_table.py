@@ -23,6 +23,8 @@ _WORD_BYTES: Final = 8
 _GROWTH: Final = 1.5
 _HALF: Final = np.uint64(32)
 _LOW_HALF: Final = np.uint64(2**32 - 1)
+_EACH_BYTE: Final = np.uint64(0x0101_0101_0101_0101)
+_HIGHEST_BITS: Final = np.uint64(0x8080_8080_8080_8080)
 
 Words = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
@@ -78,15 +80,28 @@ class KeyTable:
         buckets, tags = self._places(sums)
         looking = np.arange(len(keys))
         while len(looking):
-            rows, slots = np.nonzero(np.take(self._tags, buckets, axis=0) == tags[:, np.newaxis])
-            numbers = self._numbers[buckets[rows] * _SLOTS + slots].astype(np.int64)
-            asked = looking[rows]
+            alike = np.flatnonzero(self._hold(buckets, tags))
+            there = buckets.take(alike)
+            rows, slots = np.nonzero(self._tags[there] == tags.take(alike)[:, np.newaxis])
+            numbers = self._numbers[there[rows] * _SLOTS + slots].astype(np.int64)
+            asked = looking[alike[rows]]
             same = (self._keys[numbers] == keys[asked]).all(axis=1)
             found[asked[same]] = numbers[same]
-            onward = (self._used[buckets] == _SLOTS) & (found[looking] < 0)
-            looking, tags = looking[onward], tags[onward]
-            buckets = (buckets[onward] + 1) & (len(self._used) - 1)
+            full = np.flatnonzero(self._used.take(buckets) == _SLOTS)
+            onward = full[found[looking[full]] < 0]
+            looking, tags = looking.take(onward), tags.take(onward)
+            buckets = (buckets.take(onward) + 1) & (len(self._used) - 1)
         return found
+
+    def _hold(self, buckets: Numbers, tags: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which buckets have a slot with the tag: eight bytes at once, of which one must be zero after xor.
+
+        A byte is zero if it borrows when 1 is taken from each, and did not have its highest bit; one above a zero byte
+        may seem so too, but then there is one.
+        """
+        different = self._tags.view(np.uint64).reshape(-1).take(buckets) ^ (tags * _EACH_BYTE)
+        held: NDArray[np.bool_] = ((different - _EACH_BYTE) & ~different & _HIGHEST_BITS) != 0
+        return held
 
     def add(self, keys: Words, sums: Words) -> Numbers:
         """Take keys that are not there yet, each once; return their numbers."""

@@ -69,14 +69,15 @@ class _Pass:
         """Return those of a mask."""
         if mask.all():
             return self
+        chosen = np.flatnonzero(mask)
         return _Pass(
-            self.places[mask],
-            self.ids[mask],
-            self.id_sums[mask],
-            self.certificates[mask],
-            self.certificate_sums[mask],
-            self.rounds[mask],
-            self.digests[mask],
+            self.places.take(chosen),
+            self.ids.take(chosen, axis=0),
+            self.id_sums.take(chosen),
+            self.certificates.take(chosen, axis=0),
+            self.certificate_sums.take(chosen),
+            self.rounds.take(chosen),
+            self.digests.take(chosen, axis=0),
         )
 
 
@@ -120,6 +121,8 @@ class ReportIndex:
     def _rows_of(self, slots: Places, rounds: NDArray[np.integer]) -> Rows:
         """Return the row numbers of instalments; slots below 0 have none."""
         found = np.full(len(slots), NO_ROW, dtype=np.uint32)
+        if (slots < 0).all():
+            return found
         for number, column in self._rows.items():
             here = (rounds == number) & (slots >= 0) & (slots < len(column))
             found[here] = column[slots[here]]
@@ -195,10 +198,10 @@ class ReportIndex:
         fresh = chosen.only(new)
         slots[new] = self._ids.add(fresh.ids, fresh.id_sums)
         self._certificates.add(fresh.certificates, fresh.certificate_sums)
-        for round_number in np.unique(chosen.rounds).tolist():
-            here = chosen.rounds == round_number
-            self._number(round_number, slots[here])
-            self._fresh_digests.setdefault(round_number, []).append(chosen.digests[here])
+        for round_number in np.flatnonzero(np.bincount(chosen.rounds)).tolist():
+            here = np.flatnonzero(chosen.rounds == round_number)
+            self._number(round_number, slots.take(here))
+            self._fresh_digests.setdefault(round_number, []).append(chosen.digests.take(here, axis=0))
 
     def _number(self, round_number: int, slots: Places) -> None:
         column = self._rows.get(round_number, np.empty(0, dtype=np.uint32))
