@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from fleetcount_aggregator.helper_batches import _MOST_RUNNING
+from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.noise import SystemNoise
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.publication import record_bytes
@@ -282,6 +285,26 @@ async def test_too_many_batches_at_once_are_put_off(monkeypatch: pytest.MonkeyPa
     assert isinstance(answers[1], PeerRefusalError)
     assert answers[1].problem is PeerProblem.BUSY
     assert isinstance(await network.core(1).helper.propose_batch(ALPHA, requests[1]), BatchReply)
+
+
+async def test_the_batches_of_one_leader_leave_room_for_those_of_another() -> None:
+    network, task = await stopped_at("leader.after_close")
+    helper = network.core(1)
+    other = SimpleNamespace(task_id=TaskId(b"o" * 32), leader_id=GAMMA)
+    helper.party.tasks[other.task_id] = cast("InstalledTask", other)
+    gate = asyncio.Event()
+    running = helper.helper._batches._running
+    many = [
+        asyncio.create_task(running.once((other.task_id, str(number)), gate.wait)) for number in range(_MOST_RUNNING)
+    ]
+    await asyncio.sleep(0)
+
+    answer = await helper.helper.propose_batch(ALPHA, proposed(task, 1, (b"1" * 16, Digest(bytes(32)))))
+
+    assert isinstance(answer, BatchReply)
+    assert len(running) == _MOST_RUNNING
+    gate.set()
+    await asyncio.gather(*many)
 
 
 async def test_a_commitment_asked_for_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

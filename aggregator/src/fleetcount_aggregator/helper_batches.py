@@ -43,7 +43,7 @@ __all__ = ["HelperBatches"]
 _AGREEING: Final = frozenset({State.AGREEING})
 _FREE: Final = -1
 _MOST_RUNNING: Final = 64
-"""Batches under way at once, over all tasks; a leader that asks for more is told to come again."""
+"""Batches under way at once, over all tasks: each peer may have its share, and is told to come again beyond it."""
 
 
 class HelperBatches:
@@ -65,23 +65,29 @@ class HelperBatches:
         name, digest = f"propose/{proposal.batch}", proposal_digest(proposal)
         known = await self._party.store.step(task.task_id, name)
         if known is None:
-            known = await self._once(task.task_id, name, lambda: self._propose(task, proposal))
+            known = await self._once(task, name, lambda: self._propose(task, proposal))
         if known.request != digest:
             raise PeerRefusalError(PeerProblem.CONFLICT)
         return reply_from_bytes(task.task_id, proposal.batch, known.answer)
 
-    async def _once(self, task_id: TaskId, name: str, work: Callable[[], Coroutine[Any, Any, Step]]) -> Step:
+    async def _once(self, task: InstalledTask, name: str, work: Callable[[], Coroutine[Any, Any, Step]]) -> Step:
         """Return what the work that is under way under this name gives, or begin it.
 
         It goes on when the caller gives up waiting: a leader that asks again finds it further on, and not begun anew.
 
         Raises:
-            PeerRefusalError: BUSY, too many are under way.
+            PeerRefusalError: BUSY, too many of this leader's are under way.
         """
-        key = (task_id, name)
-        if key not in self._running and len(self._running) >= _MOST_RUNNING:
+        key = (task.task_id, name)
+        share = max(1, _MOST_RUNNING // max(1, len(self._party.peers)))
+        if key not in self._running and self._running_of(task) >= share:
             raise PeerRefusalError(PeerProblem.BUSY)
         return await self._running.once(key, work)
+
+    def _running_of(self, task: InstalledTask) -> int:
+        """Return how many batches of this task's leader are under way."""
+        tasks = self._party.tasks
+        return sum(tasks[task_id].leader_id == task.leader_id for task_id, _ in self._running)
 
     async def _propose(self, task: InstalledTask, proposal: BatchProposal) -> Step:
         """Verify what is proposed and held here, and store the answer."""
@@ -160,7 +166,7 @@ class HelperBatches:
         name, digest = f"finish/{request.batch}", finish_digest(request)
         known = await self._party.store.step(task.task_id, name)
         if known is None:
-            known = await self._once(task.task_id, name, lambda: self._finish(task, request))
+            known = await self._once(task, name, lambda: self._finish(task, request))
         if known.request != digest:
             raise PeerRefusalError(PeerProblem.CONFLICT)
         return decision_from_bytes(task.task_id, request.batch, known.answer)

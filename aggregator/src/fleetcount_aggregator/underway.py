@@ -4,7 +4,7 @@ Knows nothing of the work and remembers nothing of what is done.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 __all__ = ["Underway"]
@@ -24,6 +24,9 @@ class Underway(Generic[KeyT, ResultT]):
 
     def __contains__(self, key: KeyT) -> bool:
         return key in self._running
+
+    def __iter__(self) -> Iterator[KeyT]:
+        return iter(self._running)
 
     async def once(self, key: KeyT, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """Return what the work under way under this name gives, or begin it."""

@@ -19,6 +19,7 @@ from fleetcount_aggregator.installed import InstalledTask
 from fleetcount_aggregator.logs import log
 from fleetcount_aggregator.party import Party
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
+from fleetcount_aggregator.turns import Turns
 from fleetcount_aggregator.workers import ProofSetting, VerifiedReports, verify_reports
 
 __all__ = ["Verification", "kept_seeds", "kept_sum", "matching", "proof_setting", "seal_kept"]
@@ -29,18 +30,23 @@ _WORTH_COMPILING: Final = 1_000_000
 
 
 class Verification:
-    """Runs the first step of verification over reports of a closed task."""
+    """Runs the first step of verification over reports of a closed task.
+
+    The workers have one batch each and one to go on with; what waits beyond is taken leader by leader in turn.
+    """
 
     def __init__(self, party: Party) -> None:
         self._party = party
+        self._turns = Turns(2 * party.workers.count)
 
     async def verify(
         self, task: InstalledTask, reports: CompleteReports, positions: NDArray[np.int64]
     ) -> VerifiedReports:
         """Return what the reports at these positions give, in their order."""
-        verified = await self._party.workers.run(
-            verify_reports, proof_setting(task, reports), reports.source(positions)
-        )
+        async with self._turns.of(task.leader_id):
+            verified = await self._party.workers.run(
+                verify_reports, proof_setting(task, reports), reports.source(positions)
+            )
         if verified.damaged:
             log.error("reports_damaged", task=str(task.task_id), count=len(verified.damaged))
         self._party.failpoints.hit("verification.before_store")

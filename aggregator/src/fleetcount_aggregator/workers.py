@@ -142,6 +142,11 @@ def sum_reports(setting: ProofSetting, source: ReportSource) -> bytes:
 class Workers(Protocol):
     """Where the arithmetic runs."""
 
+    @property
+    def count(self) -> int:
+        """How many calls are done at the same time."""
+        ...
+
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """Return `function(*arguments)`; arguments and result must survive pickling."""
         ...
@@ -153,6 +158,11 @@ class Workers(Protocol):
 
 class InlineWorkers:
     """Runs on the event loop itself: for tests and simulations."""
+
+    @property
+    def count(self) -> int:
+        """See `Workers.count`."""
+        return 1
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """See `Workers.run`."""
@@ -205,6 +215,11 @@ class ProcessWorkers:
         self._replacing = asyncio.Lock()
         self._compiling: asyncio.Task[None] | None = None
         self._pool = self._start()
+
+    @property
+    def count(self) -> int:
+        """See `Workers.count`."""
+        return self._count
 
     def _start(self) -> _Pool:
         pool = _Pool(self._count)
