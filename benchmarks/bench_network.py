@@ -123,6 +123,7 @@ def _note(asked: Asked) -> str:
         f" counted twice {tallies['counted_twice']}; {stages['ready']:.1f} s until all processes were there,"
         f" {stages['asked']:.1f} s from signing the task to the record, of which {stages['release']:.1f} s after the"
         " last window"
+        f"{f'; MQTT through {asked.broker}' if asked.broker else ''}"
     )
 
 

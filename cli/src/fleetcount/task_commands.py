@@ -170,16 +170,19 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
 
     from fleetcount.readers import ask_release, read_reader
     from fleetcount.release_report import checked_record, statement_lines, table_lines
-    from fleetcount.task_files import read_task
+    from fleetcount.task_files import read_task, utc
 
     check_output_directory(output)
     question = read_task(path).task
     reader = read_reader(config_path)
-    deadline = time.monotonic() + wait_s
+    deadline, told = time.monotonic() + wait_s, False
     while True:
         answer = asyncio.run(ask_release(reader, question))
         if answer.record or answer.abort_reason or time.monotonic() >= deadline:
             break
+        if not told:
+            click.echo(f"waiting up to {wait_s} s: the last window closes {utc(question.round_two_closes)}", err=True)
+            told = True
         time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
     record = checked_record(answer, question, reader.trusted)
     with staged_directory(output) as stage:

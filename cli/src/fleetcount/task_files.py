@@ -207,9 +207,10 @@ def describe_task(signed: SignedTask) -> list[str]:
         f"{one.aggregator_id} ({one.operator}){'' if signature else ', not signed yet'}"
         for one, signature in zip(task.aggregators, signed.signatures, strict=True)
     ]
+    values = "1 value" if task.values == 1 else f"{task.values} values"
     lines = [
         f"task {task.name!r} {task.task_id}",
-        f"asks {task.signal} in {task.values} values, mode {task.mode.name.lower()}, deployment {task.deployment!r}",
+        f"asks {task.signal} in {values}, mode {task.mode.name.lower()}, deployment {task.deployment!r}",
         f"round one {utc(task.round_one_opens)} to {utc(task.round_one_closes)}, "
         f"last close {utc(task.round_two_closes)}",
         f"at least {task.min_batch_size} reports; release {task.release.kind.name.lower()}",

@@ -68,12 +68,14 @@ class Asked:
 
     `stages` are seconds: "ready" until devices and aggregators were there, "round_one" and "round_two" from a window's
     opening to its last receipt, "release" from the last close to the record, "asked" from signing to the record.
+    `broker` is the MQTT broker that ran: "mosquitto", "embedded" (amqtt), or "" for none.
     """
 
     task: Task
     record: ReleaseRecord | None
     account: Account
     stages: Mapping[str, float]
+    broker: str
 
     @property
     def observed(self) -> Observed:
@@ -122,7 +124,7 @@ async def ask(
         "release": watch.ended_at - task.round_two_closes,
         "asked": watch.ended_at - signed_at,
     }
-    return Asked(task=task, record=record, account=account, stages=stages)
+    return Asked(task=task, record=record, account=account, stages=stages, broker=parties.broker)
 
 
 def _last_window(task: Task) -> float:

@@ -1,0 +1,50 @@
+"""What a person reads who signs a task or waits for its release."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from fleetcount import readers, task_commands, task_files
+from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.task_codec import signed_task
+
+from tests.support.protocol_samples import sampling_task
+
+
+def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, asked = sampling_task(), list[int]()
+
+    async def answer(*_: object) -> ReleaseAnswer:
+        asked.append(1)
+        if len(asked) < 3:
+            return ReleaseAnswer(state=TaskState.COLLECTING)
+        return ReleaseAnswer(state=TaskState.ABORTED, abort_reason="too few reports")
+
+    monkeypatch.setattr(task_files, "read_task", lambda _: SimpleNamespace(task=task))
+    monkeypatch.setattr(readers, "read_reader", lambda _: SimpleNamespace(trusted={}))
+    monkeypatch.setattr(readers, "ask_release", answer)
+    monkeypatch.setattr(task_commands.time, "sleep", lambda _: None)
+    words = ["release", "--task", "a.task", "--config", "c.toml", "--output", str(tmp_path / "out"), "--wait", "600"]
+
+    done = CliRunner().invoke(task_commands.task, words)
+
+    assert done.stderr == f"waiting up to 600 s: the last window closes {task_files.utc(task.round_two_closes)}\n"
+    assert "too few reports" in str(done.exception)
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(("names", "said"), [(("yes",), "in 1 value, mode"), (("red", "green"), "in 2 values, mode")])
+def test_a_task_is_described_in_plain_words(names: tuple[str, ...], said: str) -> None:
+    sample = sampling_task()
+    task = replace(
+        sample,
+        domain=Categories(names=names),
+        mechanism=type(sample.mechanism).uniform(sample.mechanism.sampling_rate, len(names)),
+    )
+
+    lines = task_files.describe_task(signed_task(task, (b"",) * len(task.aggregators)))
+
+    assert said in lines[1]
