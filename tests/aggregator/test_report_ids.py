@@ -175,6 +175,20 @@ def test_the_first_of_each_key_is_told() -> None:
     assert first.tolist() == [key not in many[:at] for at, key in enumerate(many)]
 
 
+@pytest.mark.parametrize("repeats", [0, 1, 2])
+def test_a_single_repeat_is_told_wherever_it_is(repeats: int) -> None:
+    """Looked for among the keys that want a cell of another: most of the many here do not repeat, and some do that."""
+    table, source = KeyTable(16), random.Random(9)
+    for _ in range(200):
+        keys = [source.randbytes(16) for _ in range(50)]
+        for _ in range(repeats):
+            keys.insert(source.randrange(len(keys) + 1), keys[source.randrange(len(keys))])
+
+        first = table.first_of_each(table.sums(table.words(b"".join(keys))))
+
+        assert first.tolist() == [key not in keys[:at] for at, key in enumerate(keys)]
+
+
 def test_keys_that_differ_in_high_bits_alone_do_not_meet() -> None:
     """Whoever chooses keys might choose such: sums of whole words times odd numbers would be 64 values only."""
     table = KeyTable(16)

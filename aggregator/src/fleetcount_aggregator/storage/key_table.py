@@ -124,8 +124,7 @@ class KeyTable:
 
     def first_of_each(self, sums: Words) -> NDArray[np.bool_]:
         """Return which keys are the first of their kind; once in 2**33 pairs one that is counts as a repeat."""
-        ascending = np.sort(sums)
-        if (ascending[1:] != ascending[:-1]).all():
+        if not _may_repeat(sums):
             return np.ones(len(sums), dtype=np.bool_)
         first = np.zeros(len(sums), dtype=np.bool_)
         first[np.unique(sums, return_index=True)[1]] = True
@@ -164,3 +163,21 @@ class KeyTable:
             self._tags.reshape(-1)[places.take(there)] = tags.take(there)
             self._used[buckets.take(there)] += 1
             buckets, tags, numbers = buckets.take(left), tags.take(left), numbers.take(left)
+
+
+def _may_repeat(sums: Words) -> bool:
+    """Return whether two sums are the same, without putting all in order.
+
+    Each writes its number into a cell; of two that are the same one at least finds another number there. So a repeat is
+    among those that lost their cell: of the one that has it, or of one another.
+    """
+    bits = max(1, (4 * len(sums)).bit_length())
+    cells = (sums >> np.uint64(64 - bits)).astype(np.int64)
+    numbers = np.arange(len(sums), dtype=np.uint32)
+    table = np.empty(1 << bits, dtype=np.uint32)
+    table[cells] = numbers
+    holders = table.take(cells)
+    lost = np.flatnonzero(holders != numbers)
+    losers = np.sort(sums.take(lost))
+    of_holders = sums.take(holders.take(lost)) == sums.take(lost)
+    return bool(of_holders.any() or (losers[1:] == losers[:-1]).any())
