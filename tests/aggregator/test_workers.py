@@ -59,7 +59,7 @@ async def test_a_crash_without_compiled_code_leaves_it_in_use() -> None:
 async def test_what_needs_compiled_code_waits_until_it_is_compiled_and_nothing_else_does(tmp_path: Path) -> None:
     workers = ProcessWorkers(1, warm=False)
     mark = tmp_path / "compiled"
-    workers.compile_ahead(compile_ahead([("waiting", partial(wait_for, mark))]))
+    workers.compile_ahead(partial(compile_ahead, [("waiting", partial(wait_for, mark))]))
 
     verifying = asyncio.ensure_future(workers.run(asked_for, SETTING))
     other = await workers.run(os.getpid)
@@ -73,11 +73,38 @@ async def test_what_needs_compiled_code_waits_until_it_is_compiled_and_nothing_e
     await workers.close()
 
 
+async def test_compiling_begins_at_once_when_it_is_needed() -> None:
+    workers = ProcessWorkers(1, warm=False)
+    workers.compile_ahead(partial(compile_ahead, [("quick", nothing)]), pause_s=600)
+
+    other = await workers.run(os.getpid)
+    async with asyncio.timeout(60):
+        found = await workers.run(asked_for, SETTING)
+
+    assert (found, other != os.getpid()) == ("auto", True)
+    await workers.close()
+
+
+async def test_workers_that_end_in_the_pause_compile_nothing() -> None:
+    workers = ProcessWorkers(1, warm=False)
+    begun: list[int] = []
+
+    async def compiling() -> bool:
+        begun.append(1)
+        return True
+
+    workers.compile_ahead(compiling, pause_s=600)
+    await asyncio.sleep(0)
+    await workers.close()
+
+    assert begun == []
+
+
 async def test_compiled_code_that_crashes_while_it_is_tried_out_is_never_given_to_a_worker() -> None:
     workers = ProcessWorkers(1, warm=False)
 
     with capture_logs() as logs:
-        workers.compile_ahead(compile_ahead([("crashing", partial(kill_oneself, signal.SIGILL))]))
+        workers.compile_ahead(partial(compile_ahead, [("crashing", partial(kill_oneself, signal.SIGILL))]))
         found = await workers.run(asked_for, SETTING)
 
     assert found == "scalar"
@@ -114,7 +141,7 @@ async def test_workers_that_end_end_the_compiling(tmp_path: Path) -> None:
     workers = ProcessWorkers(1, warm=False)
     begun = tmp_path / "begun"
     steps = [("begun", begun.touch), ("stuck", partial(wait_for, tmp_path / "never"))]
-    workers.compile_ahead(compile_ahead(steps))
+    workers.compile_ahead(partial(compile_ahead, steps))
     while not begun.exists():
         await asyncio.sleep(0.01)
 

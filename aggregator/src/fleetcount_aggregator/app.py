@@ -190,7 +190,7 @@ async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> As
         raise ConfigError(f"aggregator.task_directory {config.aggregator.task_directory} is not a directory")
     store = SqliteStore.open(directory / "aggregator.db", report_log_key(identity.signing_key))
     workers = ProcessWorkers(config.workers.count)
-    workers.compile_ahead(compile_ahead(pause_s=_COMPILING_AFTER_S))
+    workers.compile_ahead(compile_ahead, pause_s=_COMPILING_AFTER_S)
     peers = {
         AggregatorId(peer.id): GrpcPeer(
             AggregatorId(peer.id),

@@ -81,15 +81,14 @@ STEPS: Final = _steps()
 """Every kind of task on either side: which of them share machine code is the kernel's matter."""
 
 
-async def compile_ahead(steps: Sequence[Step] = STEPS, *, pause_s: float = 0.0, patience_s: float = PATIENCE_S) -> bool:
+async def compile_ahead(steps: Sequence[Step] = STEPS, *, patience_s: float = PATIENCE_S) -> bool:
     """Compile and try out what verification needs; return False if that crashed the process.
 
-    Waits `pause_s` first, so that a program that ends at once compiles nothing, and says in the log how far it is. What
-    takes longer than `patience_s` is ended: then the workers compile when they need it.
+    Says in the log how far it is. What takes longer than `patience_s` is ended: then the workers compile when they need
+    it.
     """
     if not numba_is_of_use():
         return True
-    await asyncio.sleep(pause_s)
     reader, writer = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(
         target=_compile, args=(writer, steps), name="compiling", daemon=True

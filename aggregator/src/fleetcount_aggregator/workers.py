@@ -10,9 +10,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -213,6 +214,7 @@ class ProcessWorkers:
         self._warm = warm
         self._compiled_works = True
         self._replacing = asyncio.Lock()
+        self._needed = asyncio.Event()
         self._compiling: asyncio.Task[None] | None = None
         self._pool = self._start()
 
@@ -227,14 +229,17 @@ class ProcessWorkers:
             pool.executor.submit(_warm_up)
         return pool
 
-    def compile_ahead(self, compiling: Coroutine[Any, Any, bool]) -> None:
-        """Begin `warming.compile_ahead`; work that needs compiled code waits until it has ended, other work does not.
+    def compile_ahead(self, compiling: Callable[[], Awaitable[bool]], *, pause_s: float = 0.0) -> None:
+        """Begin `warming.compile_ahead` after a pause, or with the first work that needs compiled code.
 
-        Needs a running event loop; ends with `close`.
+        Such work waits until it has ended, other work does not. Needs a running event loop; ends with `close`.
         """
 
         async def follow() -> None:
-            if not await compiling:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._needed.wait()
+            if not await compiling():
                 self._without_compiled_code()
 
         self._compiling = asyncio.create_task(follow(), name="compile-ahead")
@@ -246,6 +251,7 @@ class ProcessWorkers:
             MachineError: the workers died three times in a row.
         """
         if self._compiling is not None and any(map(_may_compile, arguments)):
+            self._needed.set()
             await asyncio.wait((self._compiling,))
         for _ in range(_ATTEMPTS):
             pool = self._pool
