@@ -176,14 +176,18 @@ def _public() -> tuple:  # type: ignore[type-arg] # statements, as made below
         (["simulate", "FILE", "--dask", "nonsense"], "no Dask scheduler answers at nonsense"),
     ],
 )
-def test_wrong_usage_is_one_line(fleetcount: Callable, tmp_path: Path, arguments: list[str], named: str) -> None:
+def test_wrong_usage_is_one_line_and_leaves_nothing(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+) -> None:
     file = study(tmp_path)
+    monkeypatch.chdir(tmp_path)
 
     ran = fleetcount(*(str(file) if word == "FILE" else word for word in arguments))
 
     assert ran.code in {2, 5}
     assert named in [line for line in ran.err.splitlines() if line.startswith("fleetcount")][-1]
     assert "Traceback" not in ran.err
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_bad_file_names_file_line_and_key_and_leaves_nothing(fleetcount: Callable, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ IDENTITY: Final = ("scenario", "seed", "version", "engine")
 RECORD: Final = "run.json"
 _SHARDS: Final = "shards"
 _LOCK: Final = ".lock"
+_OURS: Final = frozenset({RECORD, _SHARDS, _LOCK})
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}")
 
 
@@ -76,6 +77,15 @@ class StudyDirectory:
                 if _TEMPORARY.fullmatch(entry.name):
                     entry.unlink(missing_ok=True)
 
+    def remove_unless_begun(self) -> None:
+        """Remove the directory of a study that has no finished shard and no results."""
+        if any((self.path / _SHARDS).iterdir()) or {entry.name for entry in self.path.iterdir()} - _OURS:
+            return
+        for name in (RECORD, _LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        (self.path / _SHARDS).rmdir()
+        self.path.rmdir()
+
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Write run.json."""
         self.write(RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
@@ -101,12 +111,15 @@ class StudyDirectory:
 def open_study(path: Path, identity: Mapping[str, Any]) -> Generator[StudyDirectory]:
     """Give the directory of a study, new or to be continued; nothing else can work in it meanwhile.
 
+    A new one goes again when the study fails before a shard is finished.
+
     Raises:
         ScenarioError: it holds something else, another study, or is in use; names what differs.
         MachineError: the disk does not take it.
     """
     directory = StudyDirectory(path)
     _check_owner(directory, identity)
+    is_new = not path.exists()
     try:
         (path / _SHARDS).mkdir(parents=True, exist_ok=True)
         lock = (path / _LOCK).open("w")
@@ -119,7 +132,12 @@ def open_study(path: Path, identity: Mapping[str, Any]) -> Generator[StudyDirect
             raise ScenarioError(f"output {path} is in use by a study that is running") from error
         _check_owner(directory, identity)
         directory.remove_leftovers()
-        yield directory
+        try:
+            yield directory
+        except BaseException:
+            if is_new:
+                directory.remove_unless_begun()
+            raise
 
 
 def _check_owner(directory: StudyDirectory, identity: Mapping[str, Any]) -> None:
@@ -131,7 +149,7 @@ def _check_owner(directory: StudyDirectory, identity: Mapping[str, Any]) -> None
         raise ScenarioError(f"output {path} exists and is not a directory")
     record = directory.record()
     if record is None:
-        if any(entry.name not in {_SHARDS, _LOCK} for entry in path.iterdir()):
+        if any(entry.name not in _OURS for entry in path.iterdir()):
             raise ScenarioError(f"output {path} is not empty and holds no study; choose a new directory")
         return
     for key in IDENTITY:
