@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench_client import OPENS, make_task
-from fleetcount_aggregator.proofs import VERIFIED, BatchVerifier, ProofBatch, new_batch_verifier, setting_of
+from fleetcount_aggregator.proofs import VERIFIED, BatchVerifier, ProofBatch, setting_of
+from fleetcount_aggregator.verifiers import new_batch_verifier
 from fleetcount_protocol.bulk import read_instalments
 from fleetcount_protocol.bulk_opening import SessionKeys, open_columns
 from fleetcount_protocol.codec import INSTALMENTS, batches

@@ -10,7 +10,8 @@ import pytest
 from fleetcount_aggregator import kernel_check
 from fleetcount_aggregator.kernel import verifier as kernel
 from fleetcount_aggregator.kernel_check import may_combine, may_verify
-from fleetcount_aggregator.proofs import ProofBatch, VerifiedBatch, VerifierSetting, combine, new_batch_verifier
+from fleetcount_aggregator.proofs import ProofBatch, VerifiedBatch, VerifierSetting
+from fleetcount_aggregator.verifiers import combine, new_batch_verifier
 from fleetcount_protocol.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
 
 # The first test on a machine compiles.

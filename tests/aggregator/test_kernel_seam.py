@@ -9,10 +9,9 @@ from fleetcount_aggregator.proofs import (
     ScalarBatchVerifier,
     VerifierSetting,
     add_vectors,
-    combine,
-    new_batch_verifier,
     subtract_vectors,
 )
+from fleetcount_aggregator.verifiers import combine, new_batch_verifier
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.field import FIELD64
 from fleetcount_protocol.prio3 import Prio3, VerifyState, prio3_count, prio3_one_hot, prio3_sum_vec, prio3_two_round

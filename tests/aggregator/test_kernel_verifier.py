@@ -16,14 +16,8 @@ from fleetcount_aggregator.kernel.lanes import Words, load, splat, store
 from fleetcount_aggregator.kernel.plan import Plan, new_plan
 from fleetcount_aggregator.kernel.shares import judge
 from fleetcount_aggregator.kernel.verifier import KernelBatchVerifier
-from fleetcount_aggregator.proofs import (
-    BatchVerifier,
-    ProofBatch,
-    ScalarBatchVerifier,
-    VerifierSetting,
-    combine,
-    new_batch_verifier,
-)
+from fleetcount_aggregator.proofs import BatchVerifier, ProofBatch, ScalarBatchVerifier, VerifierSetting
+from fleetcount_aggregator.verifiers import combine, new_batch_verifier
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.field import FIELD64
 from fleetcount_protocol.prio3 import (

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from fleetcount_aggregator.proofs import VerifierSetting, combine, new_batch_verifier
+from fleetcount_aggregator.proofs import VerifierSetting
+from fleetcount_aggregator.verifiers import combine, new_batch_verifier
 from fleetcount_protocol.prio3 import prio3_two_round
 
 from tests.support.broker import EmbeddedBroker

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleetcount_aggregator.proofs import ProofBatch, VerifierSetting, combine, new_batch_verifier
+from fleetcount_aggregator.proofs import ProofBatch, VerifierSetting
+from fleetcount_aggregator.verifiers import combine, new_batch_verifier
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.field import FIELD64
 from fleetcount_protocol.prio3 import (

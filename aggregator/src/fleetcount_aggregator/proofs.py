@@ -4,11 +4,9 @@ A batch is plain bytes, one fixed-size record a report, so that it crosses proce
 in the answer, never an exception, and never changes the answer for another report. Nothing here stores, sends or logs.
 """
 
-import importlib.util
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
@@ -24,16 +22,13 @@ __all__ = [
     "NONCE_SIZE",
     "VERIFIED",
     "BatchVerifier",
-    "Prefer",
     "ProofBatch",
     "ScalarBatchVerifier",
     "VerifiedBatch",
     "VerifierSetting",
     "add_vectors",
     "add_words",
-    "combine",
-    "new_batch_verifier",
-    "numba_is_of_use",
+    "combine_one_by_one",
     "setting_of",
     "subtract_vectors",
 ]
@@ -43,9 +38,6 @@ NONCE_SIZE: Final = 16
 
 VERIFIED: Final = 0
 """The byte of `VerifiedBatch.reasons` that stands for no reason at all; `RejectReason` never uses it."""
-
-Prefer = Literal["auto", "scalar", "kernel"]
-"""Which implementation: the fastest that works here, the one in plain Python, or the compiled one and no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,65 +215,8 @@ class ScalarBatchVerifier:
         return [ReportToVerify(nonce=n, public_share=p, input_share=s) for n, p, s in zip(*split, strict=True)]
 
 
-def new_batch_verifier(setting: VerifierSetting, *, prefer: Prefer = "auto") -> BatchVerifier:
-    """Return the verifier to use for this setting on this machine; its `name` says which one it is.
-
-    "auto" takes compiled code where Numba is installed, the circuit is one of a task and a process's first check finds
-    that it agrees with plain Python (`kernel_check`), otherwise plain Python. The first call on a machine compiles
-    (`kernel.compiling`). Raises UsageError when `prefer` is "kernel" and there is no compiled verifier for this setting
-    or on this machine.
-    """
-    if prefer == "scalar" or (prefer == "auto" and not _kernel_verifies(setting)):
-        return ScalarBatchVerifier(setting)
-    # Loaded only here: Numba takes a second, and need not be installed for the scalar twin.
-    from fleetcount_aggregator.kernel.verifier import KernelBatchVerifier
-
-    return KernelBatchVerifier(setting)
-
-
-def numba_is_of_use() -> bool:
-    """Return whether Numba is here and the machine stores words as the wire does."""
-    return sys.byteorder == "little" and importlib.util.find_spec("numba") is not None
-
-
-def _kernel_verifies(setting: VerifierSetting) -> bool:
-    if not numba_is_of_use():
-        return False
-    from fleetcount_aggregator.kernel_check import may_verify
-
-    return may_verify(setting.prio3, setting.aggregator)
-
-
-def _kernel_combines(prio3: Prio3) -> bool:
-    if not numba_is_of_use():
-        return False
-    from fleetcount_aggregator.kernel_check import may_combine
-
-    return may_combine(prio3)
-
-
-def combine(prio3: Prio3, ctx: bytes, shares: Sequence[bytes], *, prefer: Prefer = "auto") -> tuple[bytes, bytes]:
-    """Return (messages, holds) of n reports from all aggregators' verifier shares (leader).
-
-    `shares` is one byte string an aggregator, in their order, of n x `Prio3.verifier_share_size`. `messages` is n x 32:
-    the joint-randomness seed, zeros where the proof does not hold; `holds` is n bytes of 0 or 1. A share that is not
-    canonical does not hold. `prefer` as for `new_batch_verifier`. Raises UsageError unless there is one string an
-    aggregator, all of one whole length.
-    """
-    size = prio3.verifier_share_size
-    if len(shares) != prio3.shares:
-        raise UsageError(f"there are verifier shares of {len(shares)} aggregators, not of {prio3.shares}")
-    lengths = {len(column) for column in shares}
-    if len(lengths) != 1 or max(lengths) % size:
-        raise UsageError(f"the verifier shares have {sorted(lengths)} bytes, not one multiple of {size}")
-    if prefer == "scalar" or (prefer == "auto" and not _kernel_combines(prio3)):
-        return _combine_one_by_one(prio3, ctx, shares)
-    from fleetcount_aggregator.kernel.verifier import combine_batch
-
-    return combine_batch(prio3, ctx, shares)
-
-
-def _combine_one_by_one(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
+def combine_one_by_one(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return what `verifiers.combine` returns, report by report in plain Python; of shares that it has checked."""
     count = len(shares[0]) // prio3.verifier_share_size
     messages: list[bytes] = []
     holds = bytearray()

@@ -19,7 +19,7 @@ from typing import Final
 from fleetcount_protocol.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
 
 from fleetcount_aggregator.logs import log
-from fleetcount_aggregator.proofs import numba_is_of_use
+from fleetcount_aggregator.verifiers import numba_is_of_use
 
 __all__ = ["STEPS", "Step", "compile_ahead", "crashed"]
 

@@ -27,16 +27,9 @@ from fleetcount_protocol.xof import SEED_SIZE
 
 from fleetcount_aggregator.allocation import return_large_arrays
 from fleetcount_aggregator.logs import log
-from fleetcount_aggregator.proofs import (
-    BatchVerifier,
-    Prefer,
-    ProofBatch,
-    VerifierSetting,
-    combine,
-    new_batch_verifier,
-    setting_of,
-)
+from fleetcount_aggregator.proofs import BatchVerifier, ProofBatch, VerifierSetting, setting_of
 from fleetcount_aggregator.storage.store import ReportSource, StoreError
+from fleetcount_aggregator.verifiers import Prefer, combine, new_batch_verifier
 from fleetcount_aggregator.warming import crashed
 
 __all__ = [
@@ -58,7 +51,7 @@ _ATTEMPTS: Final = 3
 class ProofSetting:
     """What the arithmetic of one task at one aggregator needs: its canonical bytes, verify key and share number.
 
-    `prefer` is which implementation, as for `proofs.new_batch_verifier`; all give the same bytes.
+    `prefer` is which implementation, as for `verifiers.new_batch_verifier`; all give the same bytes.
     """
 
     task: bytes
@@ -123,7 +116,7 @@ def _filled(column: bytes, size: int, filling: bytes, *, damaged: Sequence[int])
 
 
 def combine_shares(setting: ProofSetting, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return verifier messages and whether each proof holds, from all aggregators' shares; see `proofs.combine`."""
+    """Return verifier messages and whether each proof holds, from all aggregators' shares; see `verifiers.combine`."""
     opened, _ = _verifier(setting)
     return combine(opened.prio3, opened.ctx, shares, prefer=setting.prefer)
 

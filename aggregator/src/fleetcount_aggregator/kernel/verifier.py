@@ -130,7 +130,7 @@ class KernelBatchVerifier:
 
 
 def combine_batch(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return what `proofs.combine` returns, for columns whose sizes it has checked."""
+    """Return what `verifiers.combine` returns, for columns whose sizes it has checked."""
     make_ready(combine_groups, lambda: _combine(prio3, ctx, [b""] * prio3.shares))
     return _combine(prio3, ctx, shares)
 
