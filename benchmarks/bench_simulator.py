@@ -9,6 +9,7 @@ import resource
 import time
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from fleetcount_simulator.engines import engine
@@ -35,9 +36,9 @@ class Even:
     values: int
     epochs: int = 1
 
-    @property
+    @cached_property
     def question(self) -> Question:
-        """V values."""
+        """V values; a population knows its question, and does not write its labels anew for every release."""
         return Question(title="where?", labels=tuple(f"cell {value}" for value in range(1, self.values + 1)))
 
     def histogram(self, epoch: int) -> Integers:

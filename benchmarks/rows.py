@@ -61,7 +61,7 @@ class Row:
         """Return "aim met", "must met", "aim missed", "missed", "not run", or "" where nothing was demanded."""
         if self.ours is None:
             return "not run"
-        if self._reaches(self.aim):
+        if self._reaches(self.aim) and (self.must is None or self._reaches(self.must)):
             return "aim met"
         if self.ratio is None or (self.must is None and self.aim is None):
             return ""

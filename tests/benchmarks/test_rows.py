@@ -23,6 +23,7 @@ def taken(benchmark: str = "store", **values: Any) -> Taken:
 @pytest.mark.parametrize(
     ("ratio", "must", "aim", "larger", "verdict"),
     [
+        (76.0, 100, 28, True, "missed"),
         (40.0, 15, 40, True, "aim met"),
         (39.9, 15, 40, True, "must met"),
         (15.0, 15, 40, True, "must met"),
