@@ -47,21 +47,8 @@ NumberT = TypeVar("NumberT", Fraction, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SanitizedSparseVector:
-    """SALap in integers: AGeo on each count in turn; SAFE when z <= t_i, else z itself, and the run ends after c such
-    numbers.
-
-    (c eps, p)-ADP for any number of queries of p-sensitivity at most 1 each, decreasing along p: SAFE never grows
-    likelier when a protected record is put back, so it costs nothing, and each number costs eps. c eps is attained.
-    An aggregator runs it on exact counts. The fixed order of the queries is public.
-
-    Source: [ADP] Algorithm 1 and Theorem V.7 (c = 1; its last inequalities should read e^eps), with the noise of Eq 26.
-
-    Raises:
-        MechanismError: eps is not an exact number in [10^-6, 100], n or c is below 1, a threshold is not in 0..n-1,
-        or there
-            is no threshold.
-    """
+class _OneSidedRun:
+    """Queries answered in turn with one-sided noise on each count, up to the c-th answer above its threshold."""
 
     epsilon: Fraction
     maximum: int
@@ -88,7 +75,30 @@ class SanitizedSparseVector:
         """
         require_counts("counts", counts, len(self.thresholds))
         noisy = _noisy_counts(self._noise, self.maximum, counts, source)
-        return _read_out(noisy, self.thresholds, self.aborts, lambda answer: answer)
+        return _read_out(noisy, self.thresholds, self.aborts, self._told)
+
+    @staticmethod
+    def _told(answer: int) -> Answer:
+        """Return what is told of a noisy count above its threshold: here the number itself."""
+        return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SanitizedSparseVector(_OneSidedRun):
+    """SALap in integers: AGeo on each count in turn; SAFE when z <= t_i, else z itself, and the run ends after c such
+    numbers.
+
+    (c eps, p)-ADP for any number of queries of p-sensitivity at most 1 each, decreasing along p: SAFE never grows
+    likelier when a protected record is put back, so it costs nothing, and each number costs eps. c eps is attained.
+    An aggregator runs it on exact counts. The fixed order of the queries is public.
+
+    Source: [ADP] Algorithm 1 and Theorem V.7 (c = 1; its last inequalities should read e^eps), with the noise of Eq 26.
+
+    Raises:
+        MechanismError: eps is not an exact number in [10^-6, 100], n or c is below 1, a threshold is not in 0..n-1,
+        or there
+            is no threshold.
+    """
 
     def law(self, counts: Sequence[int]) -> dict[tuple[Answer, ...], Fraction]:
         """Return the law of a whole run by enumeration, exact for a rational q within 2^-127 of e^-eps; for small
@@ -97,7 +107,7 @@ class SanitizedSparseVector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsymmetricSparseVector:
+class AsymmetricSparseVector(_OneSidedRun):
     """The sparse vector of asymmetric privacy: SAFE or ABOVE for each query, ended by the c-th ABOVE; (c eps, p)-ADP.
 
     It is `SanitizedSparseVector` without the numbers, a post-processing that saves nothing: P[ABOVE] = q^(t+1-f)
@@ -107,32 +117,9 @@ class AsymmetricSparseVector:
         MechanismError: as for `SanitizedSparseVector`.
     """
 
-    epsilon: Fraction
-    maximum: int
-    thresholds: tuple[int, ...]
-    aborts: int = 1
-    _noise: OneSidedGeometric = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Check the public parameters and prepare the noise."""
-        _require_queries(self.maximum, self.thresholds, self.aborts)
-        object.__setattr__(self, "_noise", OneSidedGeometric(self.epsilon))
-        object.__setattr__(self, "epsilon", self._noise.epsilon)
-
-    @property
-    def total_epsilon(self) -> Fraction:
-        """Return the loss of a whole run, c eps."""
-        return self.aborts * self.epsilon
-
-    def run(self, counts: Sequence[int], source: RandomSource) -> tuple[Answer, ...]:
-        """Answer all queries once.
-
-        Raises:
-            MechanismError: not one count for each threshold, or a count outside 0..n.
-        """
-        require_counts("counts", counts, len(self.thresholds))
-        noisy = _noisy_counts(self._noise, self.maximum, counts, source)
-        return _read_out(noisy, self.thresholds, self.aborts, lambda _: Mark.ABOVE)
+    @staticmethod
+    def _told(answer: int) -> Answer:
+        return Mark.ABOVE
 
     def law(self, counts: Sequence[int]) -> dict[tuple[Answer, ...], Fraction]:
         """Return the law of a whole run by enumeration, exact for a rational q within 2^-127 of e^-eps."""
