@@ -47,6 +47,7 @@ SEED_BYTES = 32
 """A helper's part of round one: small, as every part of a helper is."""
 STREAMS = 4
 UNANSWERED = 4
+START_S = 60
 COMPILING_BY_S = 7
 COMPILED_BY_S = 240
 _SERVICE = "/fleetcount_protocol.v1.DeviceService/"
@@ -130,10 +131,15 @@ def echo_server(deployment: Deployment) -> Iterator[tuple[int, int]]:
     ours, its = context.Pipe()
     process = context.Process(target=echo, args=(its, pair, device_authority(deployment)), daemon=True)
     process.start()
+    its.close()  # So that its death is an end of file here.
     assert process.pid is not None
-    yield ours.recv(), process.pid
-    process.kill()
-    process.join()
+    try:
+        if not ours.poll(START_S):
+            raise SystemExit(f"the echo server did not listen within {START_S} s")
+        yield ours.recv(), process.pid
+    finally:
+        process.kill()
+        process.join()
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,8 @@ class SanitizedSparseVector(_OneSidedRun):
     Source: [ADP] Algorithm 1 and Theorem V.7 (c = 1; its last inequalities should read e^eps), with the noise of Eq 26.
 
     Raises:
-        MechanismError: eps is not an exact number in [10^-6, 100], n or c is below 1, a threshold is not in 0..n-1,
-        or there
-            is no threshold.
+        MechanismError: eps is not an exact number in [10^-6, 100], n or c is below 1, a threshold is not in 0..n-1, or
+            there is no threshold.
     """
 
     def law(self, counts: Sequence[int]) -> dict[tuple[Answer, ...], Fraction]:
