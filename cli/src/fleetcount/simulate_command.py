@@ -134,9 +134,9 @@ def _run(
     with _interruptible(target), progress_for() as progress:
         summaries = run_study(study, settings, STANDARD, runner, progress.step)
         if importlib.util.find_spec("fleetcount_simulator.report") is not None:
-            progress.step("report", 0, 1)
+            progress.step("drawing the report", 0, 1)
             importlib.import_module("fleetcount_simulator.report").write(target)
-            progress.step("report", 1, 1)
+            progress.step("drawing the report", 1, 1)
     return summaries
 
 

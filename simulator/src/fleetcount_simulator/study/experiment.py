@@ -104,7 +104,7 @@ def _prepared(scenario: Scenario, settings: Settings, making: Making, step: Step
     found: list[_Prepared] = []
     rows = 0
     for index, plan in enumerate(scenario.plans):
-        step("cases", index, len(scenario.plans))
+        step("preparing cases", index, len(scenario.plans))
         case = scenario.case(index)
         values, devices = case.population.question.values, case.population.devices
         rows += values * case.epochs.count if plan.keep_cells else 0
@@ -125,7 +125,7 @@ def _prepared(scenario: Scenario, settings: Settings, making: Making, step: Step
         found.append(_Prepared(index=index, digest=case_digest(case), statement=statement_of(case), orders=orders))
     if rows > MAX_CELL_ROWS:
         raise ScenarioError(f"{scenario.file}: the cells of all cases are {rows} rows; set metrics.keep_cells = false")
-    step("cases", len(scenario.plans), len(scenario.plans))
+    step("preparing cases", len(scenario.plans), len(scenario.plans))
     return found
 
 
@@ -155,11 +155,11 @@ def _carry_out(directory: StudyDirectory, prepared: Sequence[_Prepared], runner:
     orders = [order for case in prepared for order in case.orders]
     missing = [order for order in orders if directory.shard(order.name) is None]
     done = len(orders) - len(missing)
-    step("shards", done, len(orders))
+    step("simulating", done, len(orders))
     for order, content in runner.run(missing) if missing else ():
         directory.keep_shard(order.name, content)
         done += 1
-        step("shards", done, len(orders))
+        step("simulating", done, len(orders))
 
 
 def _results_of(directory: StudyDirectory, case: _Prepared) -> list[ShardResult]:
@@ -186,7 +186,7 @@ def _write_tables(
     cases: list[Case] = []
     summaries: list[CaseSummary] = []
     for one, plan in zip(prepared, scenario.plans, strict=True):
-        step("tables", one.index, len(prepared))
+        step("writing tables", one.index, len(prepared))
         case, shards = scenario.case(one.index), _results_of(directory, one)
         columns = _in_order(results.joined([shard.releases for shard in shards]))
         number = np.full(len(columns["run"]), one.index, dtype=np.int64)
@@ -206,7 +206,7 @@ def _write_tables(
         ("places", results.place_columns(cases)),
     ):
         writer.write(name, made)
-    step("tables", len(prepared), len(prepared))
+    step("writing tables", len(prepared), len(prepared))
     return summaries
 
 
