@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator import kernel_check, warming
 from fleetcount_aggregator.kernel import compiling
-from fleetcount_aggregator.warming import STEPS, compile_ahead
+from fleetcount_aggregator.warming import STEPS, _compile, compile_ahead
 from fleetcount_aggregator.workers import ProcessWorkers, ProofSetting
 from structlog.testing import capture_logs
 
@@ -110,6 +110,20 @@ async def test_compiled_code_that_crashes_while_it_is_tried_out_is_never_given_t
     assert found == "scalar"
     assert "compiled_verifier_crashed" in [one["event"] for one in logs]
     await workers.close()
+
+
+def test_a_process_that_compiles_ends_when_nobody_follows_it_any_more(tmp_path: Path) -> None:
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    reader.close()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_compile, args=(writer, [("a mark", partial(Path.touch, tmp_path / "mark"))])
+    )
+
+    process.start()
+    process.join()
+
+    assert process.exitcode == 0
+    assert not (tmp_path / "mark").exists()
 
 
 async def test_compiling_says_how_far_it_is_when_it_takes_its_time(

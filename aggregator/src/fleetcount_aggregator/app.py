@@ -60,8 +60,8 @@ __all__ = ["Core", "build_identity", "run", "serve"]
 
 TICK_S: Final = 0.2
 DRAIN_S: Final = 5.0
-_COMPILING_AFTER_S: Final = 5.0
-"""A program that has started first answers those who wait for it."""
+_COMPILING_AFTER_S: Final = 60.0
+"""A program that has started first answers those who wait for it; one that soon ends compiles nothing."""
 _SESSION_GRACE_S: Final = 86_400
 
 

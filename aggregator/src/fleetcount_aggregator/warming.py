@@ -145,10 +145,13 @@ def _end(process: SpawnProcess, reader: Connection) -> None:
 
 
 def _compile(writer: Connection, steps: Sequence[Step]) -> None:
-    """Do every step; the whole of the process."""
+    """Do every step; the whole of the process. Ends when nobody follows it any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     for number, (_, work) in enumerate(steps):
-        writer.send(number)
+        try:
+            writer.send(number)
+        except OSError:
+            return
         work()
