@@ -255,15 +255,17 @@ def test_outages_are_told_in_the_time_of_the_runs_windows() -> None:
             (0, "collecting", Fraction(30)),
             (1, "helper.after_seal_store", Fraction(0)),
             (1, "verifying", Fraction(6)),
+            (0, "agreeing", Fraction(6)),
         )
     )
 
-    one, two, three = outages_of(faults, 20.0)
+    one, two, three, four = outages_of(faults, 20.0)
 
     assert (one.down_s, one.in_window, one.failpoint) == (10.0, True, "")
     assert (two.down_s, two.in_window, two.failpoint) == (None, False, "helper.after_seal_store")
-    assert (three.down_s, three.in_window, three.failpoint) == (2.0, False, "")
-    assert first_failpoints(faults) == {1: "helper.after_seal_store"}
+    assert (three.down_s, three.in_window, three.failpoint) == (2.0, False, "helper.after_seal_store")
+    assert (four.down_s, four.in_window, four.failpoint) == (2.0, False, "leader.after_proposals")
+    assert first_failpoints(faults) == {0: "leader.after_proposals", 1: "helper.after_seal_store"}
 
 
 def test_ports_to_listen_on_are_none_that_an_outgoing_connection_may_take() -> None:

@@ -19,7 +19,11 @@ from fleetcount_simulator.network.parties import Parties
 __all__ = ["Outage", "carry_out", "first_failpoints", "outages_of"]
 
 _AFTER_CLOSE_S: Final = 0.3
-_STATES: Final = {"agreeing", "verifying"}
+_IN_STATE: Final = {
+    "agreeing": ("leader.after_proposals", "helper.after_propose_store"),
+    "verifying": ("leader.after_helpers_sealed", "helper.after_seal_store"),
+}
+"""A fail point in the middle of each state, at the leader and at a helper: a state may be over in an instant."""
 _COLLECTING: Final = "collecting"
 
 
@@ -39,7 +43,9 @@ class Outage:
     @property
     def failpoint(self) -> str:
         """The fail point it strikes at; "" for a kill at a time."""
-        return "" if self.step == _COLLECTING or self.step in _STATES else self.step
+        if self.step in _IN_STATE:
+            return _IN_STATE[self.step][min(self.position, 1)]
+        return "" if self.step == _COLLECTING else self.step
 
 
 def outages_of(faults: Faults, window_s: float) -> tuple[Outage, ...]:
