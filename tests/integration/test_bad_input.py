@@ -173,7 +173,8 @@ async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimple
             await status_of(devices, DEVICE + "DropTables", b""),
             await status_of(devices, PEER + "Commit", b""),
             await status_of(devices, PEER + "GetStatus", b""),
-            await status_of(devices, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"", stream=True),
+            # Not as a stream: grpc.aio says INTERNAL when the call ends before it has written its message.
+            await status_of(devices, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b""),
             await status_of(devices, "/grpc.health.v1.Health/Check", b""),
             await status_of(peers, DEVICE + "ListTasks", b""),
         ]
