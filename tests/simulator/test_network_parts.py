@@ -243,10 +243,10 @@ def test_windows_for_faults_of_time_open_later_and_are_of_one_length() -> None:
 def test_the_last_window_has_room_for_an_aggregator_that_starts_again_slowly() -> None:
     two, one = windows_for({"grpc": 100}, 2, 2, SPEED, 2), windows_for({"grpc": 100}, 1, 2, SPEED, 2)
 
-    assert with_outage(two, 1.0).round_one_s == 10
-    assert with_outage(two, 1.0).round_two_s == 20
+    assert with_outage(two, 1.0).round_one_s == 15
+    assert with_outage(two, 1.0).round_two_s == 30
     assert with_outage(two, 10.0).round_two_s / 2 > 3 * 10.0
-    assert (with_outage(one, 1.0).round_one_s, with_outage(one, 1.0).round_two_s) == (20, 0)
+    assert (with_outage(one, 1.0).round_one_s, with_outage(one, 1.0).round_two_s) == (30, 0)
 
 
 def test_outages_are_told_in_the_time_of_the_runs_windows() -> None:

@@ -30,7 +30,7 @@ ANNOUNCE_S: Final = 1.5
 """Until devices hear of a task: the leader looks for new ones every second, then hands it to the helpers."""
 SLACK_S: Final = 0.7
 """For what does not grow with the fleet: connecting, a hiccup of the machine."""
-OUTAGE_S: Final = 20
+OUTAGE_S: Final = 30
 """Shortest window with room for an aggregator that goes down in its middle and starts again."""
 SKEW_S: Final = 10
 """Shortest window in which a clock's error, and not this machine, decides who is late."""
