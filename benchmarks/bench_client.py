@@ -26,12 +26,12 @@ from fleetcount_client.spool import Parcel, Phase, Report, SpoolFile
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.certificates import CertificateAuthority
-from fleetcount_protocol.domain import SquareGrid
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
-from fleetcount_protocol.sealing import HpkeKeyPair, seal_to
-from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.task import (
+from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.task import (
     Aggregator,
     HpkeKey,
     Mode,

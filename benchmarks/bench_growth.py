@@ -11,10 +11,10 @@ from fractions import Fraction
 import numpy as np
 from bench_kernel import CTX, batches, verify_s
 from bench_simulator import Even, case, held, seed
-from fleetcount_aggregator.report_ids import ReportIds
+from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_analysis.intervals import sampling_intervals
-from fleetcount_protocol.prio3 import Prio3, prio3_two_round
-from fleetcount_protocol.two_round import first_instalments, second_instalments
+from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_two_round
+from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.model import Engine
 from rows import Row, Unit, best_cpu_s, quick, report, smoke

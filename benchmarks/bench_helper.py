@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench_client import OPENS, make_task
-from fleetcount_aggregator.proofs import VERIFIED, BatchVerifier, ProofBatch, setting_of
-from fleetcount_aggregator.verifiers import new_batch_verifier
-from fleetcount_protocol.bulk import read_instalments
-from fleetcount_protocol.bulk_opening import SessionKeys, open_columns
-from fleetcount_protocol.codec import INSTALMENTS, batches
+from fleetcount_aggregator.verification.choice import new_batch_verifier
+from fleetcount_kernel.proofs import VERIFIED, BatchVerifier, ProofBatch, setting_of
+from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
+from fleetcount_protocol.channel.session import SessionSecret, seal_instalment
 from fleetcount_protocol.ids import ReportId, SessionId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.sealing import HpkeKeyPair, seal_to
-from fleetcount_protocol.session import SessionSecret, seal_instalment
-from fleetcount_protocol.task import Task
-from fleetcount_protocol.task_rules import context_of, prio3_for
-from fleetcount_protocol.two_round import first_instalments, second_instalments
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.wire.device import INSTALMENTS, batches
+from fleetcount_protocol.wire.device_columns import read_instalments
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, open_columns
 from rows import Row, best_cpu_s, quick, report, smoke
 
 HELPER = 1

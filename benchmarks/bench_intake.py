@@ -31,15 +31,15 @@ from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.certificates import Credential
-from fleetcount_protocol.codec import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
-from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.channel.certificates import Credential
+from fleetcount_protocol.channel.receipts import check_receipt
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted, SessionRequest
-from fleetcount_protocol.receipts import check_receipt
-from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.task import Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
 from rows import Row, quick, report, smoke
 
 HELPER = 1
@@ -177,9 +177,9 @@ async def call_one_by_one(
                 await method(data)
 
         await work(50)
-        watch = Stopwatch(process)
+        scheduler = Stopwatch(process)
         await asyncio.gather(*(work(calls // at_once) for _ in range(at_once)))
-        return watch.stop(calls // at_once * at_once)
+        return scheduler.stop(calls // at_once * at_once)
 
 
 # Ours: the aggregators.
@@ -346,9 +346,9 @@ async def upload_all(
     """Upload every report over several streams, verify every receipt afterwards, and return the rate."""
     groups = [list(batches(reports[start::STREAMS])) for start in range(STREAMS)]
     encoded = [[INSTALMENTS.encode(group) for group in stream] for stream in groups]
-    watch = Stopwatch(server)
+    scheduler = Stopwatch(server)
     answered = await asyncio.gather(*(upload(channel, messages) for messages in encoded))
-    rate = watch.stop(len(reports))
+    rate = scheduler.stop(len(reports))
     secret_of = {secret.session_id: secret for secret in owners}
     for stream, answers in zip(groups, answered, strict=True):
         replies = [reply for answer in answers for reply in INSTALMENT_REPLIES.decode(answer)]

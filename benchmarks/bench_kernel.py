@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleetcount_aggregator.kernel.compiling import compiled
-from fleetcount_aggregator.kernel.lanes import WIDTH, Words
-from fleetcount_aggregator.kernel.sponge import RATE, STATE_ROWS, permute
-from fleetcount_aggregator.proofs import ProofBatch, VerifierSetting
-from fleetcount_aggregator.verifiers import combine, new_batch_verifier
-from fleetcount_protocol.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
-from fleetcount_protocol.xof import SEED_SIZE
-from fleetcount_simulator.batch_sharding import BatchSharder
+from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
+from fleetcount_kernel.batch_sharding import BatchSharder
+from fleetcount_kernel.compiling import compiled
+from fleetcount_kernel.lanes import WIDTH, Words
+from fleetcount_kernel.proofs import ProofBatch, VerifierSetting
+from fleetcount_kernel.sponge import RATE, STATE_ROWS, permute
+from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
+from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from rows import Row, Unit, best_cpu_s, quick, report, smoke
 
 CTX = b"FCT1" + bytes(32)

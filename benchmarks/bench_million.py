@@ -25,30 +25,30 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.allocation import return_large_arrays
 from fleetcount_aggregator.app import Core
-from fleetcount_aggregator.at_rest import AtRest, report_log_key
-from fleetcount_aggregator.grpc_peers import GrpcPeer
-from fleetcount_aggregator.grpc_server import PeerShell, claimed_peer, peer_server
-from fleetcount_aggregator.installation import load_tasks
-from fleetcount_aggregator.keys import KeyRing
-from fleetcount_aggregator.party import Identity, Limits, Party
-from fleetcount_aggregator.states import FINAL_STATES, State
+from fleetcount_aggregator.context import Context, Identity, Limits
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.malloc import return_large_arrays
+from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.roles.scheduler import INSTALLED_STEP
+from fleetcount_aggregator.storage.at_rest import AtRest, report_log_key
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.storage.store import InstalmentRun, Step, TaskChange, TaskRow
-from fleetcount_aggregator.watch import INSTALLED_STEP
-from fleetcount_aggregator.workers import ProcessWorkers
+from fleetcount_aggregator.tasks.install import load_tasks
+from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
+from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
+from fleetcount_aggregator.verification.workers import ProcessWorkers
+from fleetcount_kernel.batch_sharding import BatchSharder
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.clock import SystemClock
-from fleetcount_protocol.domain import Categories
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.sealing import HpkeKeyPair
-from fleetcount_protocol.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
-from fleetcount_protocol.task_codec import decode_signed_task, encode_signed_task
-from fleetcount_protocol.task_rules import context_of, prio3_for
-from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
-from fleetcount_simulator.batch_sharding import BatchSharder
+from fleetcount_protocol.task.codec import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from meter import Meter
 from rows import Row, Unit, quick, report, smoke
 from side_by_side import ENDING_S, Results, in_both
@@ -244,7 +244,7 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         device_ca=(),
     )
     endpoint = f"127.0.0.1:{seat.ports[1 - seat.position]}"
-    party = Party(
+    context = Context(
         identity=identity,
         store=store,
         keys=KeyRing({1: HpkeKeyPair.generate(1)}),
@@ -253,16 +253,16 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, give_up_s=86_400),
         peers={other: GrpcPeer(other, endpoint, caller=own, timeout_s=60, credentials=None)},
     )
-    await load_tasks(party)
-    core = Core.of(party)
-    server = peer_server(PeerShell(core.helper, party.metrics, claimed_peer(NAMES)))
+    await load_tasks(context)
+    core = Core.of(context)
+    server = peer_server(PeerShell(core.helper, context.metrics, claimed_peer(NAMES)))
     server.add_insecure_port(f"127.0.0.1:{seat.ports[seat.position]}")
     await server.start()
     try:
         yield core
     finally:
         await server.stop(1)
-        await party.workers.close()
+        await context.workers.close()
         await store.close()
 
 
@@ -286,14 +286,14 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
         moved: list[tuple[str, float]] = []
 
         def note() -> None:
-            state = core.party.states[task_id].value
+            state = core.context.states[task_id].value
             if not moved or moved[-1][0] != state:
                 if moved:
                     found["cpu"].append((moved[-1][0], meter.cpu_s()))
                 moved.append((state, time.perf_counter() - start))
 
-        while core.party.states[task_id] not in FINAL_STATES:
-            driving = asyncio.ensure_future(core.watch.look_after(core.party.tasks[task_id]))
+        while core.context.states[task_id] not in FINAL_STATES:
+            driving = asyncio.ensure_future(core.scheduler.look_after(core.context.tasks[task_id]))
             while not driving.done():
                 note()
                 await asyncio.sleep(0.02)

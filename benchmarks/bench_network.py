@@ -66,7 +66,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self.mib = 0.0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._scheduler, daemon=True)
 
     def __enter__(self) -> "PeakMemory":
         self._thread.start()
@@ -76,7 +76,7 @@ class PeakMemory:
         self._stop.set()
         self._thread.join()
 
-    def _watch(self) -> None:
+    def _scheduler(self) -> None:
         while not self._stop.wait(0.25):
             self.mib = max(self.mib, _descendants_mib())
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from fleetcount_aggregator.report_ids import ReportIds, sorted_set_digest
-from fleetcount_aggregator.states import State
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, TaskRow
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
-from fleetcount_protocol.set_digest import set_digest
+from fleetcount_protocol.release.set_digest import set_digest
 from rows import Row, quick, report, smoke
 
 Result = TypeVar("Result")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/vectors/wire/*.json: bytes of every layout, good and bad, for implementers in other languages.
 
-Run once when a layout is added; the files are data, replayed by tests/protocol/test_wire_vectors.py, and a change of
-one is a change of the protocol. Keys in them protect nothing.
+Run once when a layout is added; the files are data, replayed by tests/protocol/wire/test_wire_vectors.py, and a change
+of one is a change of the protocol. Keys in them protect nothing.
 """
 
 import json
@@ -15,9 +15,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fleetcount_protocol import certificates, receipts, release, session, set_digest, task_codec  # noqa: E402 - path
+from fleetcount_protocol import release  # noqa: E402 - path
+from fleetcount_protocol.channel import certificates, receipts, session  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
+from fleetcount_protocol.release import set_digest  # noqa: E402 - path
+from fleetcount_protocol.task import codec as task_codec  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
 from tests.support import wire_messages  # noqa: E402 - path

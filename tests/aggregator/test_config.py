@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_aggregator.app import build_identity
 from fleetcount_aggregator.config import ConfigError, load_config
 from fleetcount_aggregator.failpoints import failpoints_from_environment
-from fleetcount_aggregator.keys import KeyRing, load_hpke_key, load_signing_key
-from fleetcount_protocol.certificates import CertificateAuthority, save_certificates
+from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key, load_signing_key
+from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
 from fleetcount_protocol.errors import UsageError
 
 PEER_KEY = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw()).decode()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fleetcount.descriptors import read_descriptor
 from fleetcount.task_files import read_task
-from fleetcount_protocol.sealing import HpkeKeyPair
-from fleetcount_protocol.task import Mode, ReleaseKind
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.task.task import Mode, ReleaseKind
 
 SPEC = """
 [task]
@@ -211,7 +211,7 @@ def test_every_mechanism_can_be_specified(
 
 
 def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Callable, deployed: Path) -> None:
-    from fleetcount_protocol.task_rules import task_epsilon
+    from fleetcount_protocol.task.rules import task_epsilon
 
     for number, epsilon in enumerate(["0.1", "1/3", "1", "2.5"]):
         name = f"q{number}.task"

@@ -66,10 +66,21 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_a_full_disk_at_stdout_is_the_machines_fault() -> None:
+@pytest.mark.parametrize("buffered", [True, False])
+def test_a_full_disk_at_stdout_is_the_machines_fault(*, buffered: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if not buffered:
+        environment["PYTHONUNBUFFERED"] = "1"
+
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [*COMMAND, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
         )
 
     assert done.returncode == 5

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleetcount_analysis.remap import sampling_remap
-from fleetcount_protocol.record import Cell, ReleaseRecord, sign_record
 from fleetcount_protocol.release import record_to_json
-from fleetcount_protocol.task import Mode, Task
+from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
+from fleetcount_protocol.task.task import Mode, Task
 
 from tests.support import protocol_samples
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from fleetcount import readers, task_commands, task_files
-from fleetcount_protocol.domain import Categories
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
-from fleetcount_protocol.task_codec import signed_task
+from fleetcount_protocol.task.codec import signed_task
+from fleetcount_protocol.task.domain import Categories
 
 from tests.support.protocol_samples import sampling_task
 

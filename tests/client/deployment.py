@@ -12,12 +12,14 @@ from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
 from fleetcount_client.transport import Transport
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.certificates import CertificateAuthority
-from fleetcount_protocol.domain import Categories
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
-from fleetcount_protocol.sealing import HpkeKeyPair
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task import (
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.task import (
     Aggregator,
     HpkeKey,
     Mode,
@@ -27,9 +29,7 @@ from fleetcount_protocol.task import (
     Task,
     UploadStyle,
 )
-from fleetcount_protocol.task_rules import context_of, prio3_for
-from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
-from fleetcount_protocol.two_round import join_instalments
+from fleetcount_protocol.vdaf.two_round import join_instalments
 
 START = 1_800_000_000
 SIGNAL = "Vehicle.Powertrain.FuelSystem.Brand"

@@ -12,8 +12,10 @@ import grpc
 from amqtt.broker import Broker
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_client.grpc_transport import TlsFiles
-from fleetcount_protocol.certificates import CertificateAuthority, Credential
-from fleetcount_protocol.codec import (
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
+from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLIES,
     INSTALMENT_REPLY,
@@ -25,9 +27,7 @@ from fleetcount_protocol.codec import (
     SIGNED_TASK,
     TASK_LIST,
 )
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task import SignedTask, Task
-from fleetcount_protocol.topics import (
+from fleetcount_protocol.wire.topics import (
     parse_report_topic,
     receipt_topic,
     report_topic,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fleetcount_client import Device
 from fleetcount_client.config import ConfigError, load_settings
-from fleetcount_client.toml_table import is_loopback, split_endpoint
+from fleetcount_transport.toml_table import is_loopback, split_endpoint
 
 GOOD = f"""
 [device]

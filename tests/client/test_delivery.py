@@ -10,10 +10,10 @@ from fleetcount_client import DeliverySettings, Device, Outcome, OutcomeKind, Un
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.spool import Phase, SpoolFile
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.domain import Categories
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task import Aggregator, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task, UploadStyle
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 

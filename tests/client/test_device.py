@@ -11,7 +11,7 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.spool import Phase
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task import Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Mode, SignedTask, Task, UploadStyle
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 

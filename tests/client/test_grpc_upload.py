@@ -10,10 +10,10 @@ import grpc
 import pytest
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.transport import Unreachable
-from fleetcount_protocol.bulk import ReplyColumns, read_instalments, write_replies
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Refusal
+from fleetcount_protocol.wire.device_columns import ReplyColumns, read_instalments, write_replies
 
 from tests.client.deployment import Deployment
 

@@ -10,8 +10,8 @@ from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task import Mode, Release, ReleaseKind
-from fleetcount_protocol.task_rules import task_epsilon
+from fleetcount_protocol.task.rules import task_epsilon
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 

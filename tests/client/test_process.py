@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fleetcount_client import SystemTimer, failpoints
 from fleetcount_client.spool import SpoolFile
-from fleetcount_protocol.certificates import CertificateAuthority, save_certificates, save_private_key
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.task.task import SignedTask
 
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, grpc_servers

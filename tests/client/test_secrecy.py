@@ -9,10 +9,10 @@ from fleetcount_client import Unreachable
 from fleetcount_client.answering import draw_two_round, round_one_parts, round_two_parts
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_protocol.domain import Categories
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Task
 
 from tests.client.deployment import Deployment
 

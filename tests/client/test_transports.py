@@ -11,15 +11,15 @@ import pytest
 from fleetcount_client import OutcomeKind, Transport, Unreachable, mqtt_transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
-from fleetcount_client.toml_table import ConfigError
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.channel.receipts import check_receipt
+from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId
 from fleetcount_protocol.messages import Refusal, SessionAccepted, SessionRefused
-from fleetcount_protocol.receipts import check_receipt
-from fleetcount_protocol.session import DeviceIdentity, new_session, seal_instalment
-from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import START, Deployment
 from tests.client.shells import free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files

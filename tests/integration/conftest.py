@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from fleetcount_aggregator.proofs import VerifierSetting
-from fleetcount_aggregator.verifiers import combine, new_batch_verifier
-from fleetcount_protocol.prio3 import prio3_two_round
+from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
+from fleetcount_kernel.proofs import VerifierSetting
+from fleetcount_protocol.vdaf.prio3 import prio3_two_round
 
 from tests.support.broker import EmbeddedBroker
 from tests.support.deployment import LiveDeployment

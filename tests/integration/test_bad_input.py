@@ -13,11 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_protocol.certificates import CertificateAuthority, Credential
-from fleetcount_protocol.codec import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS, TASK_LIST_QUERY
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS, TASK_LIST_QUERY
 
 from tests.support.deployment import LiveDeployment
 from tests.support.protocol_samples import instalment
@@ -211,8 +211,8 @@ async def test_only_certificates_of_the_right_authority_get_in(pair: LiveDeploym
 
 
 async def test_an_aggregator_may_not_lead_what_another_one_leads(pair: LiveDeployment) -> None:
-    from fleetcount_aggregator.grpc_peers import GrpcPeer
     from fleetcount_aggregator.peers import PeerRefusalError
+    from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
     from fleetcount_protocol.ids import AggregatorId, Digest
     from fleetcount_protocol.messages import AbortTask, CommitQuery
 

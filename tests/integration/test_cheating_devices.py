@@ -14,7 +14,7 @@ from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
 
 from tests.support.cheats import Cheat, unit
 from tests.support.deployment import LiveDeployment

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_protocol.messages import TaskState
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
 
 from tests.support.broker import EmbeddedBroker
 from tests.support.deployment import LiveDeployment

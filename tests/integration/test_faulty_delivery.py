@@ -12,7 +12,7 @@ import pytest
 from fleetcount.deployment import free_ports
 from fleetcount_client import Transport, Unreachable
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from tests.support.broker import EmbeddedBroker
 from tests.support.deployment import LiveDeployment

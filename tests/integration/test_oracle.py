@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.task import UploadStyle
+from fleetcount_protocol.task.task import UploadStyle
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of

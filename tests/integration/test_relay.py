@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fleetcount_client import Transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
-from fleetcount_protocol.certificates import save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, identity_of, signed_task_of, tls_of

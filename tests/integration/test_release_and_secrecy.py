@@ -12,9 +12,9 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from cryptography.exceptions import InvalidSignature
-from fleetcount_protocol.codec import INSTALMENT
-from fleetcount_protocol.domain import Bins
-from fleetcount_protocol.task import Release, ReleaseKind
+from fleetcount_protocol.task.domain import Bins
+from fleetcount_protocol.task.task import Release, ReleaseKind
+from fleetcount_protocol.wire.device import INSTALMENT
 
 from tests.support.broker import EmbeddedBroker
 from tests.support.deployment import LiveDeployment

@@ -14,30 +14,32 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
-from fleetcount_aggregator.at_rest import report_log_key
+from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.failpoints import Failpoints
-from fleetcount_aggregator.helper import Helper
-from fleetcount_aggregator.installation import install, load_tasks
-from fleetcount_aggregator.keys import KeyRing
-from fleetcount_aggregator.memory_peers import MemoryPeer
-from fleetcount_aggregator.noise import NoiseSource, SystemNoise
-from fleetcount_aggregator.party import Identity, Limits, Party
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerUnreachableError
-from fleetcount_aggregator.states import FINAL_STATES
+from fleetcount_aggregator.release.noise import NoiseSource, SystemNoise
+from fleetcount_aggregator.roles.helper import Helper
+from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.storage.store import Store, StoreError
-from fleetcount_aggregator.workers import InlineWorkers
+from fleetcount_aggregator.tasks.install import install, load_tasks
+from fleetcount_aggregator.transport.memory_peers import MemoryPeer
+from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.certificates import CertificateAuthority
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.clock import ManualClock
-from fleetcount_protocol.domain import Categories
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
-from fleetcount_protocol.sealing import HpkeKeyPair
-from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.task import (
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.task import (
     Aggregator,
     HpkeKey,
     Mode,
@@ -47,9 +49,7 @@ from fleetcount_protocol.task import (
     Task,
     UploadStyle,
 )
-from fleetcount_protocol.task_rules import context_of, prio3_for
-from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
-from fleetcount_protocol.two_round import first_instalments, second_instalments
+from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 
 START = 1_800_000_000
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -144,7 +144,7 @@ class Network:
     async def start(self, position: int, failpoint: str = "") -> Core:
         """Start an aggregator, or start it again after a crash."""
         seat = self.seats[position]
-        party = Party(
+        context = Context(
             identity=self._identity(seat),
             store=seat.open_store(),
             keys=seat.keys,
@@ -156,8 +156,8 @@ class Network:
             failpoints=Failpoints(failpoint, _crash),
             pause=self._pause,
         )
-        await load_tasks(party)
-        seat.core = Core.of(party)
+        await load_tasks(context)
+        seat.core = Core.of(context)
         return seat.core
 
     async def start_all(self) -> None:
@@ -170,7 +170,7 @@ class Network:
         seat = self.seats[position]
         if seat.core is not None:
             core, seat.core = seat.core, None
-            await core.party.store.close()
+            await core.context.store.close()
 
     async def stop_all(self) -> None:
         """Take every aggregator down."""
@@ -268,8 +268,8 @@ class Network:
         """Install a task everywhere and return it."""
         signed, verify_key = self.task(**changes)
         core = self.core(0)
-        task = await install(core.party, signed, verify_key)
-        await core.watch.look_after(task)
+        task = await install(core.context, signed, verify_key)
+        await core.scheduler.look_after(task)
         return signed.task
 
     async def advance_to(self, moment: int) -> None:
@@ -279,10 +279,10 @@ class Network:
     async def look_after_all(self) -> None:
         """Let every running aggregator look after every task once; a crash takes its aggregator down."""
         for seat in self.seats:
-            for task in [] if seat.core is None else seat.core.watch.pending():
+            for task in [] if seat.core is None else seat.core.scheduler.pending():
                 try:
                     if seat.core is not None:
-                        await seat.core.watch.look_after(task)
+                        await seat.core.scheduler.look_after(task)
                 except SimulatedCrashError:
                     await self.crash()
 
@@ -290,7 +290,7 @@ class Network:
         """Take down whoever hit its fail point; several calls under way may have hit it."""
         async with self.crashing:
             for position, seat in enumerate(self.seats):
-                if seat.core is not None and seat.core.party.failpoints.tripped:
+                if seat.core is not None and seat.core.context.failpoints.tripped:
                     await self.stop(position)
                     self.crashed.append(position)
 
@@ -300,7 +300,7 @@ class Network:
         for _ in range(20):
             await self.look_after_all()
             await self.start_crashed()
-            if all(seat.core and seat.core.party.states[task.task_id] in FINAL_STATES for seat in self.seats):
+            if all(seat.core and seat.core.context.states[task.task_id] in FINAL_STATES for seat in self.seats):
                 break
             self.clock.advance(60)
         await self.look_after_all()
@@ -319,7 +319,7 @@ class _CrashingPeer(MemoryPeer):
             return await super()._send(name, ask)
         except SimulatedCrashError:
             core = self._other.core
-            if core is not None and not core.party.failpoints.tripped:
+            if core is not None and not core.context.failpoints.tripped:
                 raise
             await self._network.crash()
             raise PeerUnreachableError(f"{self._other.aggregator_id} crashed") from None

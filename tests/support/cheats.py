@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from fleetcount_client import Transport
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
-from fleetcount_protocol.prio3 import Prio3
-from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.task import Task
-from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.vdaf.prio3 import Prio3
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import identity_of, transport_of

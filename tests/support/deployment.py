@@ -22,12 +22,12 @@ from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_
 from fleetcount.readers import ask_statuses
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.codec import RELEASE_ANSWER, RELEASE_QUERY
-from fleetcount_protocol.domain import Categories
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
-from fleetcount_protocol.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
 from tests.support.processes import ChildProcess, pace, wait_until
 
@@ -261,7 +261,7 @@ class LiveDeployment:
 
     def wait_state(self, position: int, task: Task, state: TaskState) -> None:
         """Wait until an aggregator's own store says that the task is in a state or beyond."""
-        from fleetcount_aggregator.status import read_status
+        from fleetcount_aggregator.tasks.status import read_status
 
         order = list(TaskState)
 

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from fleetcount_aggregator.workers import ProofSetting
+from fleetcount_aggregator.verification.workers import ProofSetting
 
 
 def dies_unless_scalar(setting: ProofSetting, number: int) -> str:

@@ -25,11 +25,11 @@ from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
 from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
-from fleetcount_protocol.task_signing import TrustedAggregator
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from tests.support.deployment import SIGNAL, LiveDeployment
 from tests.support.oracle import FixedCoins

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleetcount_aggregator.proofs import ProofBatch, VerifierSetting
-from fleetcount_aggregator.verifiers import combine, new_batch_verifier
+from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
+from fleetcount_kernel.proofs import ProofBatch, VerifierSetting
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.field import FIELD64
-from fleetcount_protocol.prio3 import (
+from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
     prio3_bits,
     prio3_one_hot,

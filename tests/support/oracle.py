@@ -18,7 +18,7 @@ from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.ids import ReportId, TaskId
 from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
 
 if TYPE_CHECKING:
     from tests.support.deployment import LiveDeployment

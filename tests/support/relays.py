@@ -9,17 +9,22 @@ from pathlib import Path
 import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_aggregator.grpc_server import DeviceShell, device_server
-from fleetcount_aggregator.relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
-from fleetcount_aggregator.relay.metrics import RelayMetrics
-from fleetcount_aggregator.relay.service import RelayShell
+from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.certificates import CertificateAuthority, Credential, save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import (
+    CertificateAuthority,
+    Credential,
+    save_certificates,
+    save_private_key,
+)
+from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SessionAccepted
-from fleetcount_protocol.session import new_session
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
+from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_relay.metrics import RelayMetrics
+from fleetcount_relay.service import RelayShell
 
 from tests.support.aggregators import START, Network, TestDevice, device_authority, device_identity
 
@@ -51,8 +56,8 @@ class RelayedNetwork:
     async def listen(self, position: int) -> None:
         """Let one aggregator listen, again on its port if it has one."""
         core = self.network.core(position)
-        name = core.party.aggregator_id
-        server = device_server(DeviceShell(core.service, core.party.metrics), 1000)
+        name = core.context.aggregator_id
+        server = device_server(DeviceShell(core.service, core.context.metrics), 1000)
         credentials = grpc.ssl_server_credentials(
             [pem_pair(self.authority.issue_aggregator(name, ["127.0.0.1"]))],
             root_certificates=_pem(device_authority()) + _pem(self.authority),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleetcount_protocol import codec, peer_codec
+from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import (
@@ -28,9 +28,10 @@ from fleetcount_protocol.messages import (
     TaskState,
     TaskStatus,
 )
-from fleetcount_protocol.receipts import make_receipt
-from fleetcount_protocol.task import Mode
-from fleetcount_protocol.wire import WireMessage
+from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.wire import device as codec
+from fleetcount_protocol.wire import peer as peer_codec
+from fleetcount_protocol.wire.strict import WireMessage
 
 from tests.support.protocol_samples import instalment, one_round_task, seed_bytes, session_secret, sign_all
 

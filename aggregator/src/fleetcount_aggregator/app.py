@@ -18,19 +18,34 @@ from typing import Any, Final
 import grpc
 from cryptography import x509
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.certificates import load_authorities
+from fleetcount_protocol.channel.certificates import load_authorities
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.task_signing import TrustedAggregator
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.logs import log
+from fleetcount_transport.quotas import CallLimits
 
-from fleetcount_aggregator.allocation import return_large_arrays
-from fleetcount_aggregator.at_rest import report_log_key
-from fleetcount_aggregator.callers import CallLimits
+from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.config import AggregatorConfig, ConfigError
+from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.failpoints import failpoints_from_environment
-from fleetcount_aggregator.grpc_peers import GrpcPeer
-from fleetcount_aggregator.grpc_server import (
+from fleetcount_aggregator.host.keys import KeyRing, load_signing_key
+from fleetcount_aggregator.host.malloc import return_large_arrays
+from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.intake.intake import Intake
+from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.steps import Releasing
+from fleetcount_aggregator.roles.helper import Helper
+from fleetcount_aggregator.roles.leader import Leader
+from fleetcount_aggregator.roles.scheduler import Scheduler
+from fleetcount_aggregator.storage.at_rest import report_log_key
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.tasks.directory import TaskDirectory
+from fleetcount_aggregator.tasks.install import load_tasks
+from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
+from fleetcount_aggregator.transport.grpc_server import (
     DeviceShell,
     PeerShell,
     certified_peer,
@@ -38,23 +53,8 @@ from fleetcount_aggregator.grpc_server import (
     device_server,
     peer_server,
 )
-from fleetcount_aggregator.helper import Helper
-from fleetcount_aggregator.installation import load_tasks
-from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.keys import KeyRing, load_signing_key
-from fleetcount_aggregator.leader import Leader
-from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics
-from fleetcount_aggregator.logs import log
-from fleetcount_aggregator.noise import SystemNoise
-from fleetcount_aggregator.party import Identity, Limits, Party
-from fleetcount_aggregator.release import Releasing
-from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.task_directory import TaskDirectory
-from fleetcount_aggregator.verification import Verification
-from fleetcount_aggregator.warming import compile_ahead
-from fleetcount_aggregator.watch import Watch
-from fleetcount_aggregator.workers import ProcessWorkers
+from fleetcount_aggregator.verification.compile_ahead import compile_ahead
+from fleetcount_aggregator.verification.workers import ProcessWorkers
 
 __all__ = ["Core", "build_identity", "run", "serve"]
 
@@ -69,24 +69,24 @@ _SESSION_GRACE_S: Final = 86_400
 class Core:
     """One aggregator's rules, wired to a party: what every transport and every test talks to."""
 
-    party: Party
+    context: Context
     service: DeviceService
     helper: Helper
     leader: Leader
-    watch: Watch
+    scheduler: Scheduler
 
     @classmethod
-    def of(cls, party: Party) -> "Core":
+    def of(cls, context: Context) -> "Core":
         """Wire the rules to a party."""
-        verification = Verification(party)
-        releasing = Releasing(party)
-        leader = Leader(party, verification, releasing)
+        verification = Verification(context)
+        releasing = Releasing(context)
+        leader = Leader(context, verification, releasing)
         return cls(
-            party=party,
-            service=DeviceService(party, Intake(party), releasing),
-            helper=Helper(party, verification, releasing),
+            context=context,
+            service=DeviceService(context, Intake(context), releasing),
+            helper=Helper(context, verification, releasing),
             leader=leader,
-            watch=Watch(party, leader),
+            scheduler=Scheduler(context, leader),
         )
 
 
@@ -172,14 +172,14 @@ async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> Non
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with _party(config, environment) as party:
-        core = Core.of(party)
-        await load_tasks(party)
+    async with _context(config, environment) as context:
+        core = Core.of(context)
+        await load_tasks(context)
         await _run(config, core, stop)
 
 
 @contextlib.asynccontextmanager
-async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> AsyncGenerator[Party, None]:
+async def _context(config: AggregatorConfig, environment: Mapping[str, str]) -> AsyncGenerator[Context, None]:
     """Open everything a party needs, and close it in the opposite order."""
     identity = build_identity(config)
     keys = KeyRing.load(config.keys.hpke_key_directory)
@@ -201,7 +201,7 @@ async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> As
         )
         for peer in config.peers
     }
-    party = Party(
+    context = Context(
         identity=identity,
         store=store,
         keys=keys,
@@ -213,7 +213,7 @@ async def _party(config: AggregatorConfig, environment: Mapping[str, str]) -> As
         failpoints=failpoints,
     )
     try:
-        yield party
+        yield context
     finally:
         for peer in peers.values():
             await peer.close()
@@ -245,12 +245,12 @@ def _limits(config: AggregatorConfig) -> Limits:
 async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> None:
     """Listen, start the background tasks, wait for the signal, drain."""
     tls = _load_tls(config)
-    party = core.party
+    context = core.context
     limits = CallLimits(idle_s=config.grpc.idle_s, calls_each=config.grpc.calls_each, bytes_each=config.grpc.bytes_each)
-    devices = device_server(DeviceShell(core.service, party.metrics, limits=limits), config.grpc.concurrent_calls)
-    known = [party.aggregator_id, *party.peers]
+    devices = device_server(DeviceShell(core.service, context.metrics, limits=limits), config.grpc.concurrent_calls)
+    known = [context.aggregator_id, *context.peers]
     identify = claimed_peer(known) if tls is None else certified_peer(known)
-    aggregators = peer_server(PeerShell(core.helper, party.metrics, identify))
+    aggregators = peer_server(PeerShell(core.helper, context.metrics, identify))
     ports = {
         "device_port": bind(devices, config.grpc.device_listen, None if tls is None else tls.devices),
         "peer_port": bind(aggregators, config.grpc.peer_listen, None if tls is None else tls.peers),
@@ -259,7 +259,7 @@ async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> Non
     await aggregators.start()
     metrics_server = None
     if config.metrics is not None:
-        metrics_server, ports["metrics_port"] = await serve_metrics(config.metrics.listen, party.metrics.render)
+        metrics_server, ports["metrics_port"] = await serve_metrics(config.metrics.listen, context.metrics.render)
     try:
         async with asyncio.TaskGroup() as group:
             background = [
@@ -267,7 +267,7 @@ async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> Non
             ]
             # What is loaded now stays: walking it again would hold up intake by a tenth of a second each time.
             gc.freeze()
-            _say_ready(party, ports)
+            _say_ready(context, ports)
             await stop.wait()
             log.info("draining")
             await asyncio.gather(devices.stop(DRAIN_S), aggregators.stop(DRAIN_S))
@@ -280,9 +280,9 @@ async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> Non
     log.info("stopped")
 
 
-def _say_ready(party: Party, ports: Mapping[str, int]) -> None:
-    print(json.dumps({"event": "ready", "aggregator": party.aggregator_id, **ports}), flush=True)
-    log.info("ready", aggregator=party.aggregator_id, **ports)
+def _say_ready(context: Context, ports: Mapping[str, int]) -> None:
+    print(json.dumps({"event": "ready", "aggregator": context.aggregator_id, **ports}), flush=True)
+    log.info("ready", aggregator=context.aggregator_id, **ports)
 
 
 # Background tasks.
@@ -292,32 +292,32 @@ def _background(
     config: AggregatorConfig, core: Core, group: asyncio.TaskGroup
 ) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
     """Return the named background tasks; each runs until it is cancelled."""
-    directory = TaskDirectory(core.party, config.aggregator.task_directory)
+    directory = TaskDirectory(core.context, config.aggregator.task_directory)
     tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-        "task-directory": lambda: _every(1.0, directory.poll, core.party),
+        "task-directory": lambda: _every(1.0, directory.poll, core.context),
         "watch": lambda: _watch_tasks(core),
-        "sessions": lambda: _every(3600.0, lambda: _forget_sessions(core.party), core.party),
+        "sessions": lambda: _every(3600.0, lambda: _forget_sessions(core.context), core.context),
     }
     if config.mqtt is not None:
-        from fleetcount_aggregator.intake.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
+        from fleetcount_aggregator.transport.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
 
-        tasks["mqtt"] = MqttIntake(core.party, core.service, config.mqtt).run
+        tasks["mqtt"] = MqttIntake(core.context, core.service, config.mqtt).run
     return tasks
 
 
-async def _every(seconds: float, work: Callable[[], Awaitable[Any]], party: Party) -> None:
+async def _every(seconds: float, work: Callable[[], Awaitable[Any]], context: Context) -> None:
     """Do some work again and again; a failing machine is logged and tried again."""
     while True:
         try:
             await work()
         except (MachineError, OSError) as error:
-            party.metrics.store_failed()
+            context.metrics.store_failed()
             log.error("background_failed", reason=str(error))
         await asyncio.sleep(seconds)
 
 
-async def _forget_sessions(party: Party) -> None:
-    await party.store.forget_sessions(party.now() - _SESSION_GRACE_S)
+async def _forget_sessions(context: Context) -> None:
+    await context.store.forget_sessions(context.now() - _SESSION_GRACE_S)
 
 
 async def _watch_tasks(core: Core) -> None:
@@ -327,22 +327,22 @@ async def _watch_tasks(core: Core) -> None:
     async with asyncio.TaskGroup() as group:
         while True:
             started = loop.time()
-            for task in core.watch.pending():
+            for task in core.scheduler.pending():
                 known = running.get(task.task_id)
                 if known is None or known.done():
                     running[task.task_id] = group.create_task(
                         _look_after(core, task.task_id), name=f"task-{task.task_id.hex()[:12]}"
                     )
             await asyncio.sleep(TICK_S)
-            core.party.metrics.loop_lag(max(0.0, loop.time() - started - TICK_S))
+            core.context.metrics.loop_lag(max(0.0, loop.time() - started - TICK_S))
 
 
 async def _look_after(core: Core, task_id: TaskId) -> None:
     """Look after one task once. The top of a task: what goes wrong is logged, and the task is looked at again."""
     try:
-        await core.watch.look_after(core.party.tasks[task_id])
+        await core.scheduler.look_after(core.context.tasks[task_id])
     except MachineError as error:
-        core.party.metrics.store_failed()
+        core.context.metrics.store_failed()
         log.error("task_waits", task=str(task_id), reason=str(error))
         await asyncio.sleep(1)
     except Exception as error:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from fleetcount_protocol.certificates import load_certificate, load_private_key
+from fleetcount_protocol.channel.certificates import load_certificate, load_private_key
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
 from fleetcount_aggregator.config import ConfigError, split_endpoint
-from fleetcount_aggregator.keys import read_secret
+from fleetcount_aggregator.host.keys import read_secret
 
 __all__ = ["bind", "read_key_pair", "read_public_file", "serve_metrics", "server_options"]
 

@@ -28,7 +28,7 @@ from fleetcount_protocol.messages import (
     TaskStatus,
 )
 
-from fleetcount_aggregator.states import State, StateConflictError
+from fleetcount_aggregator.host.states import State, StateConflictError
 
 __all__ = ["Peer", "PeerProblem", "PeerRefusalError", "PeerUnreachableError", "guarded"]
 

@@ -91,8 +91,11 @@ def _report(error: BaseException, arguments: list[str]) -> int:
     code, line = describe(error, command)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(line, file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError, ValueError):
+    try:
         _flush()
+    except (OSError, ValueError):
+        # What stdout does not take now it will not take at the end either, where the interpreter would say so again.
+        _silence()
     return int(code)
 
 
@@ -103,7 +106,7 @@ def _flush() -> None:
 
 
 def _silence() -> None:
-    """Point stdout at nothing, so that the interpreter's own last flush finds no broken pipe."""
+    """Point stdout at nothing, so that the interpreter's own last flush meets neither a broken pipe nor a full disk."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -40,7 +40,7 @@ def serve(config: Path) -> None:
     """
     from fleetcount_aggregator.app import run
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.logs import configure
+    from fleetcount_transport.logs import configure
 
     settings = load_config(config, os.environ)
     configure(settings.log.level)
@@ -55,7 +55,7 @@ def status(config: Path) -> None:
     Reads the store of this machine, whether the aggregator runs or not.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.status import read_status
+    from fleetcount_aggregator.tasks.status import read_status
 
     settings = load_config(config, os.environ)
     found = read_status(settings.aggregator.state_directory)

@@ -8,8 +8,8 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleetcount_protocol.domain import SquareGrid
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
+from fleetcount_protocol.task.domain import SquareGrid
 
 __all__ = ["comparison_csv", "covered", "write_outputs"]
 

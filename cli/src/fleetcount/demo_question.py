@@ -12,7 +12,7 @@ from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 from fleetcount_simulator.demo_scenarios import (
     Scenario,
     bologna_position,

@@ -17,8 +17,8 @@ from typing import Any, Final
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task import Task, UploadStyle
-from fleetcount_protocol.task_rules import task_epsilon
+from fleetcount_protocol.task.rules import task_epsilon
+from fleetcount_protocol.task.task import Task, UploadStyle
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO, StartedBroker, start_broker
 from fleetcount_simulator.network.children import Child, Children

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleetcount_protocol.prio3 import prio3_one_hot, prio3_two_round
+from fleetcount_protocol.vdaf.prio3 import prio3_one_hot, prio3_two_round
 from fleetcount_simulator.network import machine_speed
 from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO
 from fleetcount_simulator.network.machine_speed import Speed, free_cores

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.certificates import save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError
 from fleetcount_simulator.network import deployments
 from fleetcount_simulator.network.deployments import AggregatorPlan, Authorities, Deployment, free_ports

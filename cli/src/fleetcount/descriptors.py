@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 from typing import Final, cast
 
-from fleetcount_client.toml_table import Table
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task import Aggregator, HpkeKey
+from fleetcount_protocol.task.task import Aggregator, HpkeKey
+from fleetcount_transport.toml_table import Table
 
 from fleetcount.files import read_text
 

@@ -16,9 +16,15 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from fleetcount_client.toml_table import split_endpoint
-from fleetcount_protocol.certificates import Purpose, load_authorities, load_certificate, load_private_key, verify_chain
+from fleetcount_protocol.channel.certificates import (
+    Purpose,
+    load_authorities,
+    load_certificate,
+    load_private_key,
+    verify_chain,
+)
 from fleetcount_protocol.errors import FleetcountError
+from fleetcount_transport.toml_table import split_endpoint
 
 __all__ = [
     "Finding",

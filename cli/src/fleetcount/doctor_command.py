@@ -97,7 +97,7 @@ async def _aggregator(path: Path) -> "list[Finding]":
 
 
 def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
-    from fleetcount_protocol.certificates import Purpose, aggregator_names, load_authorities, load_certificate
+    from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
 
     from fleetcount.doctor_checks import (
         Finding,
@@ -136,7 +136,7 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
 def _signing_key(config: "AggregatorConfig") -> "Finding":
     import base64
 
-    from fleetcount_aggregator.keys import load_signing_key
+    from fleetcount_aggregator.host.keys import load_signing_key
 
     from fleetcount.doctor_checks import Finding, Verdict
 
@@ -149,7 +149,7 @@ def _signing_key(config: "AggregatorConfig") -> "Finding":
 
 
 def _sealing_keys(config: "AggregatorConfig") -> "Finding":
-    from fleetcount_aggregator.keys import load_hpke_key
+    from fleetcount_aggregator.host.keys import load_hpke_key
 
     pairs = [load_hpke_key(path) for path in sorted(config.keys.hpke_key_directory.glob("*.key"))]
     if not pairs:
@@ -177,7 +177,7 @@ async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
 
 async def _device(path: Path) -> "list[Finding]":
     from fleetcount_client import load_settings
-    from fleetcount_protocol.certificates import Purpose
+    from fleetcount_protocol.channel.certificates import Purpose
 
     from fleetcount.doctor_checks import (
         check_authority,
@@ -221,7 +221,7 @@ async def _offer(settings: "DeviceSettings") -> "Finding":
 
 
 def _reader(path: Path) -> "list[Finding]":
-    from fleetcount_protocol.certificates import Purpose
+    from fleetcount_protocol.channel.certificates import Purpose
 
     from fleetcount.doctor_checks import check_authority, check_certificate, check_clock, check_modes, guarded
     from fleetcount.readers import read_reader

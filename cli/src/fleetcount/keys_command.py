@@ -154,7 +154,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
-    from fleetcount_protocol.task_rules import operator_key
+    from fleetcount_protocol.task.rules import operator_key
 
     names = text.split(",") if text is not None else [f"Operator of {name}" for name in ids]
     if len(names) != len(ids):

@@ -16,13 +16,13 @@ from typing import Any, Final, cast
 
 import click
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
-from fleetcount_analysis.microdata import Publication, publish
-from fleetcount_analysis.microdata_report import Report, report_text, summarise
-from fleetcount_analysis.microdata_request import Algorithm, LinearRule, PublicationRequest
-from fleetcount_analysis.microdata_table import BUCKET_COLUMN, ColumnRoles, MicrodataError, read_table
-from fleetcount_client.toml_table import Table
+from fleetcount_analysis.microdata.publication import Publication, publish
+from fleetcount_analysis.microdata.report import Report, report_text, summarise
+from fleetcount_analysis.microdata.request import Algorithm, LinearRule, PublicationRequest
+from fleetcount_analysis.microdata.table import BUCKET_COLUMN, ColumnRoles, MicrodataError, read_table
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.toml_table import Table
 
 from fleetcount import __version__
 from fleetcount.descriptors import parse_toml

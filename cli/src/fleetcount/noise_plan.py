@@ -10,7 +10,7 @@ from fleetcount_mechanisms.losses import neighbours_of, noise_epsilon_for, respo
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_EPSILON
-from fleetcount_protocol.task import ReleaseKind, Response
+from fleetcount_protocol.task.task import ReleaseKind, Response
 
 __all__ = ["planned_noise"]
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from fleetcount_client.toml_table import Table, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
-from fleetcount_protocol.task import Aggregator, Task
-from fleetcount_protocol.task_signing import TrustedAggregator
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_transport.toml_table import Table, split_endpoint
 
 from fleetcount.descriptors import parse_toml, toml_text
 from fleetcount.exits import CannotReachError
@@ -187,7 +187,7 @@ async def _ask_one(
     aggregator: Aggregator, task_id: TaskId, credentials: "grpc.ChannelCredentials | None", timeout_s: float
 ) -> ReleaseAnswer:
     import grpc.aio
-    from fleetcount_protocol.codec import RELEASE_ANSWER, RELEASE_QUERY
+    from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
     async with _channel(aggregator.aggregator_id, aggregator.grpc_endpoint, credentials) as channel:
         call = channel.unary_unary(_GET_RELEASE)
@@ -257,8 +257,8 @@ async def _status(
     credentials: "grpc.ChannelCredentials | None",
     task_id: TaskId,
 ) -> TaskStatus | str:
-    from fleetcount_aggregator.grpc_peers import GrpcPeer
     from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+    from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 
     peer = GrpcPeer(name, endpoint, caller=own, timeout_s=TIMEOUT_S, credentials=credentials)
     try:

@@ -21,9 +21,9 @@ def relay(config: Path) -> None:
     prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
     finishes what is under way and exits with 0.
     """
-    from fleetcount_aggregator.logs import configure
-    from fleetcount_aggregator.relay.app import run
-    from fleetcount_aggregator.relay.config import load_relay_config
+    from fleetcount_relay.app import run
+    from fleetcount_relay.config import load_relay_config
+    from fleetcount_transport.logs import configure
 
     settings = load_relay_config(config)
     configure(settings.log.level)

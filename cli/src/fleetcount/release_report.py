@@ -10,8 +10,8 @@ from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, decode_record, verify_record_signatures
-from fleetcount_protocol.task import Task
-from fleetcount_protocol.task_signing import TrustedAggregator
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Task
 
 from fleetcount.exits import RefusedByPolicyError, one_line
 

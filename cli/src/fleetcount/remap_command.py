@@ -144,7 +144,7 @@ def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "
         AnalysisError: the channel is too large for the prior's largest count.
     """
     from fleetcount_analysis.remap import sampling_remap
-    from fleetcount_protocol.task import Mode, ReleaseKind
+    from fleetcount_protocol.task.task import Mode, ReleaseKind
 
     task = record.task
     if task.mode is Mode.RESPONSE or task.release.kind is ReleaseKind.ONE_SIDED:

@@ -57,7 +57,7 @@ def create(spec: Path, output: Path, epsilon: Fraction | None) -> None:
     import hashlib
 
     from fleetcount_protocol.ids import Digest
-    from fleetcount_protocol.task import SignedTask
+    from fleetcount_protocol.task.task import SignedTask
 
     from fleetcount.task_files import describe_task, new_task_files, verify_key_path
     from fleetcount.task_spec import read_spec

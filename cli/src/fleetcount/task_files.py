@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task import SignedTask, Task
-from fleetcount_protocol.task_codec import decode_signed_task, encode_signed_task, signed_task
-from fleetcount_protocol.task_signing import TrustedAggregator, sign_task, verify_signed_task
+from fleetcount_protocol.task.codec import decode_signed_task, encode_signed_task, signed_task
+from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
+from fleetcount_protocol.task.task import SignedTask, Task
 
 from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import read_bytes, write_file
@@ -54,7 +54,7 @@ def operator_of(config_path: Path) -> Operator:
         UsageError: the configuration or the signing key cannot be used.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.keys import load_signing_key
+    from fleetcount_aggregator.host.keys import load_signing_key
 
     config = load_config(config_path, os.environ)
     own = AggregatorId(config.aggregator.id)
@@ -112,7 +112,7 @@ def add_signature(path: Path, operator: Operator) -> SignedTask:
         RefusedByPolicyError: the task names other keys or operators than this configuration, sealing keys that this
             aggregator does not hold, or a batch smaller than it allows.
     """
-    from fleetcount_aggregator.keys import load_signing_key
+    from fleetcount_aggregator.host.keys import load_signing_key
 
     signed = read_task(path)
     task = signed.task
@@ -151,7 +151,7 @@ def _check_own_keys(task: Task, operator: Operator) -> None:
     Devices seal to the keys a task names because their owner signed it; whoever else held one could read this
     aggregator's shares beside its own, and so every answer.
     """
-    from fleetcount_aggregator.keys import KeyRing
+    from fleetcount_aggregator.host.keys import KeyRing
 
     held = KeyRing.load(operator.config.keys.hpke_key_directory)
     for key in task.aggregators[task.position_of(operator.aggregator_id)].hpke_keys:
@@ -200,7 +200,7 @@ def utc(moment: float) -> str:
 
 def describe_task(signed: SignedTask) -> list[str]:
     """Return what a person wants to know before signing, a line each."""
-    from fleetcount_protocol.task_rules import task_views
+    from fleetcount_protocol.task.rules import task_views
 
     task = signed.task
     who = [

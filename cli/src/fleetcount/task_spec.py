@@ -11,13 +11,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
-from fleetcount_client.toml_table import Table
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.domain import Bins, Categories, H3Cells, SquareGrid, ValueDomain
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.task import Aggregator, Mode, Release, ReleaseKind, Response, Task, UploadStyle
+from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid, ValueDomain
+from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Response, Task, UploadStyle
+from fleetcount_transport.toml_table import Table
 
 from fleetcount.descriptors import parse_toml, read_descriptor
 from fleetcount.noise_plan import planned_noise

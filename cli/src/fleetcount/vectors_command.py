@@ -24,7 +24,7 @@ def vectors(files: tuple[Path, ...]) -> None:
 
     Exit code 0 when every file is reproduced, 1 on any miss, 2 when a file cannot be read as vectors.
     """
-    from fleetcount_protocol.vectors import replay  # Loads the whole proof layer: only when asked.
+    from fleetcount_protocol.replay.vectors import replay  # Loads the whole proof layer: only when asked.
 
     misses = unreadable = 0
     for path in files:

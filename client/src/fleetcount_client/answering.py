@@ -13,8 +13,8 @@ from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, 
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId
-from fleetcount_protocol.task import Mode, Task
-from fleetcount_protocol.task_rules import context_of, prio3_for
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.task import Mode, Task
 
 from fleetcount_client.signals import Reading
 
@@ -128,7 +128,7 @@ def draw_two_round(task: Task, truth: Truth, sessions: tuple[SessionId, ...], so
 
 def round_one_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
     """Return the first instalments: 8 (V + 1) bytes for the leader, a seed for every helper; no public share."""
-    from fleetcount_protocol.two_round import first_instalments  # The proof layer: only when a task is answered.
+    from fleetcount_protocol.vdaf.two_round import first_instalments  # The proof layer: only when a task is answered.
 
     prio3 = prio3_for(task)
     parts = first_instalments(prio3, context_of(task), secret.report_id, _rand(task, secret), secret.round_one)
@@ -137,7 +137,7 @@ def round_one_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
 
 def round_two_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
     """Return the second instalments with the public share: of one size for every device, sampled or not."""
-    from fleetcount_protocol.two_round import second_instalments  # The proof layer: only when a task is answered.
+    from fleetcount_protocol.vdaf.two_round import second_instalments  # The proof layer: only when a task is answered.
 
     prio3 = prio3_for(task)
     public_share, parts = second_instalments(

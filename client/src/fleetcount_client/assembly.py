@@ -3,9 +3,9 @@
 Reads key files; loads only the one transport that is wanted.
 """
 
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task_signing import TrustedAggregator
+from fleetcount_protocol.task.signing import TrustedAggregator
 
 from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
 from fleetcount_client.transport import Transport

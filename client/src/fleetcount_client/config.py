@@ -10,11 +10,11 @@ from typing import Final, cast
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_transport.toml_table import ConfigError, Table, is_loopback, split_endpoint
 
 from fleetcount_client.backoff import Retry
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.signals import FileSource, SignalSource, constant
-from fleetcount_client.toml_table import ConfigError, Table, is_loopback, split_endpoint
 
 __all__ = [
     "AggregatorSettings",

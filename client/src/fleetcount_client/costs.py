@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from fleetcount_protocol.task import Task
-from fleetcount_protocol.task_rules import task_epsilon, task_exposure
+from fleetcount_protocol.task.rules import task_epsilon, task_exposure
+from fleetcount_protocol.task.task import Task
 
 __all__ = ["TaskCost", "cost_of"]
 

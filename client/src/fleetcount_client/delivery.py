@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.receipts import check_receipt
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_client import failpoints
 from fleetcount_client.backoff import Backoff, Retry

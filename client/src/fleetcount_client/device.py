@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask
 
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -27,7 +27,7 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.session import DeviceIdentity
+    from fleetcount_protocol.channel.session import DeviceIdentity
 
     from fleetcount_client.rounds import Rounds
 
@@ -243,7 +243,7 @@ class Device:
         Raises:
             Unreachable: no offer could be fetched and nothing is unfinished.
         """
-        from fleetcount_protocol.task_codec import decode_signed_task  # Only with the first task.
+        from fleetcount_protocol.task.codec import decode_signed_task  # Only with the first task.
 
         now = self._timer.now()
         self._spool.tidy(now)

@@ -13,7 +13,13 @@ from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
-from fleetcount_protocol.codec import (
+from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
+from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENTS,
     SESSION_REPLIES,
@@ -22,16 +28,10 @@ from fleetcount_protocol.codec import (
     TASK_LIST_QUERY,
     batches,
 )
-from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
-from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.relaying import AGGREGATOR_HEADER
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
-from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
+from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
+from fleetcount_transport.toml_table import ConfigError, is_loopback, split_endpoint
 from google.protobuf.message import DecodeError as ProtobufError
 
-from fleetcount_client.toml_table import ConfigError, is_loopback, split_endpoint
 from fleetcount_client.transport import Unreachable
 
 __all__ = ["GrpcTransport", "TaskServer", "TlsFiles"]

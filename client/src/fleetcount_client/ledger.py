@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.costs import cost_of
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal

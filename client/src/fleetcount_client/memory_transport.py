@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from cryptography import x509
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.channel.receipts import make_receipt
+from fleetcount_protocol.channel.session import SessionSecret, accept_session, open_instalment
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import Refused, RejectReason, SealError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
@@ -18,10 +21,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.receipts import make_receipt
-from fleetcount_protocol.sealing import HpkeKeyPair
-from fleetcount_protocol.session import SessionSecret, accept_session, open_instalment
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from fleetcount_client.transport import Unreachable
 

@@ -14,27 +14,27 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
-from fleetcount_protocol.codec import (
+from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLY,
     SESSION_REPLY,
     SESSION_REQUEST,
     SIGNED_TASK,
 )
-from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
-from fleetcount_protocol.topics import (
+from fleetcount_protocol.wire.topics import (
     receipt_topic,
     report_topic,
     session_reply_topic,
     session_topic,
     task_filter,
 )
+from fleetcount_transport.toml_table import ConfigError, split_endpoint
 
-from fleetcount_client.toml_table import ConfigError, split_endpoint
 from fleetcount_client.transport import Unreachable
 
 __all__ = ["NO_DELAY", "MqttClient", "MqttLogin", "MqttTransport"]

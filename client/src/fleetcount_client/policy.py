@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Final
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task import Mode, ReleaseKind, Task
-from fleetcount_protocol.task_rules import task_views
+from fleetcount_protocol.task.rules import task_views
+from fleetcount_protocol.task.task import Mode, ReleaseKind, Task
 
 from fleetcount_client.costs import cost_of
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.session import seal_instalment
-from fleetcount_protocol.task import Mode, SignedTask, Task, UploadStyle
-from fleetcount_protocol.task_codec import encode_signed_task
+from fleetcount_protocol.task.codec import encode_signed_task
+from fleetcount_protocol.task.task import Mode, SignedTask, Task, UploadStyle
 
 from fleetcount_client import failpoints
 from fleetcount_client.answering import (

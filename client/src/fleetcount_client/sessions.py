@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session
 from fleetcount_protocol.errors import MachineError, PeerError, RejectReason
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.messages import SessionAccepted, SessionRequest
-from fleetcount_protocol.session import DeviceIdentity, SessionSecret, new_session
-from fleetcount_protocol.task import Aggregator, HpkeKey, Task
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
 
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.spool import SessionRow, Spool

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from fleetcount_protocol.domain import Signal
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.task.domain import Signal
 
 __all__ = ["FileSource", "Reading", "SignalSource", "SignalUnavailable", "constant", "read_signal"]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 __all__ = ["Transport", "Unreachable"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.task_signing import TrustedAggregator
+    from fleetcount_protocol.task.signing import TrustedAggregator
 
 __all__ = ["TrustStore"]
 
@@ -39,7 +39,7 @@ class TrustStore:
             TaskError: another deployment, or an aggregator that is not trusted.
             SignatureError: a signature that is missing or does not verify.
         """
-        from fleetcount_protocol.task_signing import verify_signed_task  # Signatures: only with the first task.
+        from fleetcount_protocol.task.signing import verify_signed_task  # Signatures: only with the first task.
 
         # The signatures are part of the name: the same task under other signatures is checked anew.
         name = hashlib.sha256(signed.task.canonical + b"".join(signed.signatures)).digest()

@@ -117,10 +117,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.certificates import CertificateAuthority, Purpose, verify_chain
-    from fleetcount_protocol.circuits import Count, Histogram, MultihotCountVec, OneHot, Sum, SumVec, TwoRoundOneHot
+    from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, verify_chain
+    from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
+    from fleetcount_protocol.channel.receipts import check_receipt, make_receipt
+    from fleetcount_protocol.channel.session import (
+        DeviceIdentity,
+        SessionSecret,
+        accept_session,
+        new_session,
+        open_instalment,
+        seal_instalment,
+    )
     from fleetcount_protocol.clock import Clock, ManualClock, SystemClock
-    from fleetcount_protocol.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
     from fleetcount_protocol.errors import (
         DecodeError,
         FleetcountError,
@@ -134,8 +142,6 @@ if TYPE_CHECKING:
         UsageError,
         VerificationFailed,
     )
-    from fleetcount_protocol.field import FIELD64, FIELD128, PrimeField
-    from fleetcount_protocol.flp import Circuit, Flp
     from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
     from fleetcount_protocol.messages import (
         Instalment,
@@ -146,7 +152,49 @@ if TYPE_CHECKING:
         SessionRequest,
         TaskState,
     )
-    from fleetcount_protocol.prio3 import (
+    from fleetcount_protocol.release import (
+        Cell,
+        ReleaseRecord,
+        decode_record,
+        encode_record,
+        record_from_json,
+        record_to_json,
+        sign_record,
+        verify_record_signatures,
+    )
+    from fleetcount_protocol.replay.vectors import ReplayResult, replay
+    from fleetcount_protocol.task.codec import (
+        decode_signed_task,
+        decode_task,
+        encode_signed_task,
+        encode_task,
+        task_to_json,
+    )
+    from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
+    from fleetcount_protocol.task.rules import check_task, prio3_for, task_epsilon, task_exposure, task_views
+    from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
+    from fleetcount_protocol.task.task import (
+        Aggregator,
+        HpkeKey,
+        Mode,
+        Release,
+        ReleaseKind,
+        SignedTask,
+        Task,
+        UploadStyle,
+    )
+    from fleetcount_protocol.vdaf.circuits import (
+        Count,
+        Histogram,
+        MultihotCountVec,
+        OneHot,
+        Sum,
+        SumVec,
+        TwoRoundOneHot,
+    )
+    from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
+    from fleetcount_protocol.vdaf.flp import Circuit, Flp
+    from fleetcount_protocol.vdaf.prio3 import (
         Prio3,
         VerifyState,
         prio3_bits,
@@ -159,71 +207,40 @@ if TYPE_CHECKING:
         prio3_sum_vec_with_multiproof,
         prio3_two_round,
     )
-    from fleetcount_protocol.receipts import check_receipt, make_receipt
-    from fleetcount_protocol.release import (
-        Cell,
-        ReleaseRecord,
-        decode_record,
-        encode_record,
-        record_from_json,
-        record_to_json,
-        sign_record,
-        verify_record_signatures,
-    )
-    from fleetcount_protocol.sealing import HpkeKeyPair, seal_to
-    from fleetcount_protocol.session import (
-        DeviceIdentity,
-        SessionSecret,
-        accept_session,
-        new_session,
-        open_instalment,
-        seal_instalment,
-    )
-    from fleetcount_protocol.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
-    from fleetcount_protocol.task_codec import (
-        decode_signed_task,
-        decode_task,
-        encode_signed_task,
-        encode_task,
-        task_to_json,
-    )
-    from fleetcount_protocol.task_rules import check_task, prio3_for, task_epsilon, task_exposure, task_views
-    from fleetcount_protocol.task_signing import TrustedAggregator, sign_task, verify_signed_task
-    from fleetcount_protocol.two_round import first_instalments, join_instalments, second_instalments
-    from fleetcount_protocol.vectors import ReplayResult, replay
-    from fleetcount_protocol.verifier import RejectedProof, ReportToVerify, ScalarVerifier, Verified
+    from fleetcount_protocol.vdaf.two_round import first_instalments, join_instalments, second_instalments
+    from fleetcount_protocol.vdaf.verifier import RejectedProof, ReportToVerify, ScalarVerifier, Verified
 
 _MODULES = {
-    "certificates": "CertificateAuthority Purpose verify_chain",
-    "circuits": "Count Histogram MultihotCountVec OneHot Sum SumVec TwoRoundOneHot",
+    "channel.certificates": "CertificateAuthority Purpose verify_chain",
+    "vdaf.circuits": "Count Histogram MultihotCountVec OneHot Sum SumVec TwoRoundOneHot",
     "clock": "Clock ManualClock SystemClock",
-    "domain": "Bins Categories H3Cells MAX_VALUES Signal SquareGrid ValueDomain",
+    "task.domain": "Bins Categories H3Cells MAX_VALUES Signal SquareGrid ValueDomain",
     "errors": (
         "DecodeError FleetcountError MachineError PeerError Refused RejectReason SealError SignatureError "
         "TaskError UsageError VerificationFailed"
     ),
-    "field": "FIELD128 FIELD64 PrimeField",
-    "flp": "Circuit Flp",
+    "vdaf.field": "FIELD128 FIELD64 PrimeField",
+    "vdaf.flp": "Circuit Flp",
     "ids": "AggregatorId Digest ReportId SessionId TaskId",
     "messages": "Instalment Receipt Refusal SessionAccepted SessionRefused SessionRequest TaskState",
-    "prio3": (
+    "vdaf.prio3": (
         "Prio3 VerifyState prio3_bits prio3_count prio3_histogram prio3_multihot_count_vec prio3_one_hot "
         "prio3_sum prio3_sum_vec prio3_sum_vec_with_multiproof prio3_two_round"
     ),
-    "receipts": "check_receipt make_receipt",
+    "channel.receipts": "check_receipt make_receipt",
     "release": (
         "Cell ReleaseRecord decode_record encode_record record_from_json record_to_json sign_record "
         "verify_record_signatures"
     ),
-    "sealing": "HpkeKeyPair seal_to",
-    "session": "DeviceIdentity SessionSecret accept_session new_session open_instalment seal_instalment",
-    "task": "Aggregator HpkeKey Mode Release ReleaseKind SignedTask Task UploadStyle",
-    "task_codec": "decode_signed_task decode_task encode_signed_task encode_task task_to_json",
-    "task_rules": "check_task prio3_for task_epsilon task_exposure task_views",
-    "task_signing": "TrustedAggregator sign_task verify_signed_task",
-    "two_round": "first_instalments join_instalments second_instalments",
-    "vectors": "ReplayResult replay",
-    "verifier": "RejectedProof ReportToVerify ScalarVerifier Verified",
+    "channel.hpke": "HpkeKeyPair seal_to",
+    "channel.session": "DeviceIdentity SessionSecret accept_session new_session open_instalment seal_instalment",
+    "task.task": "Aggregator HpkeKey Mode Release ReleaseKind SignedTask Task UploadStyle",
+    "task.codec": "decode_signed_task decode_task encode_signed_task encode_task task_to_json",
+    "task.rules": "check_task prio3_for task_epsilon task_exposure task_views",
+    "task.signing": "TrustedAggregator sign_task verify_signed_task",
+    "vdaf.two_round": "first_instalments join_instalments second_instalments",
+    "replay.vectors": "ReplayResult replay",
+    "vdaf.verifier": "RejectedProof ReportToVerify ScalarVerifier Verified",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

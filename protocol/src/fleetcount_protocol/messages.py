@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.layout import sized, uint
-from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask
 
 __all__ = [
     "AbortTask",

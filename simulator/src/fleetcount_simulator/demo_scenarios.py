@@ -16,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.domain import Bins, Categories, Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.task.domain import Bins, Categories, Signal, SquareGrid, ValueDomain
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.truths import Truths

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from fleetcount_protocol.domain import ValueDomain
+from fleetcount_protocol.task.domain import ValueDomain
 from numpy.typing import NDArray
 
 __all__ = [

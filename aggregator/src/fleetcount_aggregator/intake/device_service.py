@@ -5,7 +5,6 @@ Answers from the party's own state; decides nothing itself.
 
 from collections.abc import Sequence
 
-from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
@@ -16,14 +15,15 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 
-from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.release import Releasing
-from fleetcount_aggregator.states import State
-from fleetcount_aggregator.watch import INSTALLED_STEP
+from fleetcount_aggregator.release.steps import Releasing
+from fleetcount_aggregator.roles.scheduler import INSTALLED_STEP
 
 __all__ = ["DeviceService", "UnknownTaskError"]
 
@@ -38,18 +38,18 @@ class UnknownTaskError(PeerError):
 class DeviceService:
     """Answers devices and analysts."""
 
-    def __init__(self, party: Party, intake: Intake, releasing: Releasing) -> None:
-        self._party = party
+    def __init__(self, context: Context, intake: Intake, releasing: Releasing) -> None:
+        self._context = context
         self._intake = intake
         self._releasing = releasing
 
     async def tasks(self, deployment: str) -> tuple[SignedTask, ...]:
         """Return the tasks that still take reports; a leader lists one only when every helper has it."""
-        if deployment != self._party.identity.deployment:
+        if deployment != self._context.identity.deployment:
             return ()
         listed: list[SignedTask] = []
         room = MAX_TASK_LIST_BYTES
-        for task in list(self._party.tasks.values()):
+        for task in list(self._context.tasks.values()):
             room -= len(task.task.canonical) + _TASK_OVERHEAD_BYTES if await self._is_open(task) else 0
             if room < 0 or len(listed) == MAX_TASKS_PER_LIST:
                 break
@@ -58,9 +58,9 @@ class DeviceService:
         return tuple(listed)
 
     async def _is_open(self, task: InstalledTask) -> bool:
-        if self._party.states[task.task_id] not in _LISTED or self._party.clock.now() >= task.closes:
+        if self._context.states[task.task_id] not in _LISTED or self._context.clock.now() >= task.closes:
             return False
-        return not task.is_leader or await self._party.store.step(task.task_id, INSTALLED_STEP) is not None
+        return not task.is_leader or await self._context.store.step(task.task_id, INSTALLED_STEP) is not None
 
     async def open_sessions(self, requests: Sequence[SessionRequest]) -> tuple[SessionReply, ...]:
         """Open sessions; one answer a request, in order."""
@@ -84,7 +84,7 @@ class DeviceService:
         Raises:
             UnknownTaskError: no such task here.
         """
-        row = await self._party.store.task(task_id)
+        row = await self._context.store.task(task_id)
         if row is None:
             raise UnknownTaskError("unknown task")
         finished = await self._releasing.released(task_id) if row.state is State.RELEASED else None

@@ -8,19 +8,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fleetcount_protocol.bulk import InstalmentColumns, ReplyColumns
-from fleetcount_protocol.bulk_opening import OpenedColumns, SessionKeys, digest_columns
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.wire.device_unsealing import OpenedColumns, SessionKeys, digest_columns
 
-from fleetcount_aggregator.installed import InstalledTask
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
 from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
 from fleetcount_aggregator.intake.unsealing import open_somewhere
-from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.spare_workers import SpareWorkers
 from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, StoreBusyError
+from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["Intake"]
 
@@ -78,10 +78,10 @@ class _Arrivals:
 class Intake:
     """The intake of one aggregator, the same for every transport."""
 
-    def __init__(self, party: Party) -> None:
-        self._party = party
-        self._workers = SpareWorkers(party.workers)
-        self._sessions = Sessions(party, self._workers)
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._workers = SpareWorkers(context.workers)
+        self._sessions = Sessions(context, self._workers)
 
     async def open_sessions(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
         """Open sessions; one answer a request, in order, after all are durable."""
@@ -99,9 +99,9 @@ class Intake:
             StoreError: nothing of the batch was promised; the device sends it again.
         """
         arrivals = [await self._examine(columns) for columns in batch]
-        self._party.failpoints.hit("intake.before_commit")
+        self._context.failpoints.hit("intake.before_commit")
         await self._store(arrivals)
-        self._party.failpoints.hit("intake.after_commit")
+        self._context.failpoints.hit("intake.after_commit")
         await self._count(arrivals)
         return [one.answers() for one in arrivals]
 
@@ -110,18 +110,18 @@ class Intake:
         arrivals = [_Arrivals.of(columns) for columns in batch]
         for one in arrivals:
             one.refuse(RejectReason.BUSY)
-            self._party.metrics.refused(RejectReason.BUSY, len(one.columns))
+            self._context.metrics.refused(RejectReason.BUSY, len(one.columns))
         return [one.answers() for one in arrivals]
 
     async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
         """Decide about instalments of one shape up to the store's own constraints."""
         arrivals = _Arrivals.of(columns)
-        task = self._party.tasks.get(columns.task_id)
+        task = self._context.tasks.get(columns.task_id)
         if task is None:
             arrivals.refuse(RejectReason.UNKNOWN_TASK)
             return arrivals
-        state = self._party.states[columns.task_id]
-        reason = check_shape(task, state, columns, self._party.clock.now())
+        state = self._context.states[columns.task_id]
+        reason = check_shape(task, state, columns, self._context.clock.now())
         if reason in LATE:
             arrivals.reasons = [None if stored else reason for stored in await self._are_stored(columns)]
         elif reason is not None:
@@ -131,7 +131,7 @@ class Intake:
 
     async def _are_stored(self, columns: InstalmentColumns) -> list[bool]:
         """Return which of these very bytes are stored."""
-        store, task_id = self._party.store, columns.task_id
+        store, task_id = self._context.store, columns.task_id
         return [
             await store.instalment_digest(task_id, ReportId(report_id), columns.round) == digest
             for report_id, digest in zip(columns.report_ids, digest_columns(columns), strict=True)
@@ -162,7 +162,7 @@ class Intake:
         if not waiting:
             return
         try:
-            outcomes = await self._party.store.add_instalments([run for _, run in waiting])
+            outcomes = await self._context.store.add_instalments([run for _, run in waiting])
         except StoreBusyError:
             for one in arrivals:
                 one.refuse(RejectReason.BUSY)
@@ -179,12 +179,12 @@ class Intake:
         for one in arrivals:
             refused = Counter(reason for reason in one.reasons if reason is not None)
             for reason, count in refused.items():
-                self._party.metrics.refused(reason, count)
+                self._context.metrics.refused(reason, count)
             del refused[RejectReason.BUSY]
-            if refused and one.columns.task_id in self._party.tasks:
+            if refused and one.columns.task_id in self._context.tasks:
                 counts.setdefault(one.columns.task_id, Counter()).update(refused)
         for task_id, reasons in counts.items():
-            await self._party.store.count_rejections(task_id, reasons)
+            await self._context.store.count_rejections(task_id, reasons)
 
 
 def _run_of(

@@ -3,12 +3,12 @@
 Opens no seal, reads no clock and no store (intake).
 """
 
-from fleetcount_protocol.bulk import InstalmentColumns
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
+from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
-from fleetcount_aggregator.installed import InstalledTask
-from fleetcount_aggregator.states import State
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.storage.store import Outcome
 
 __all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "RECEIPTED", "check_shape"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cryptography import x509
-from fleetcount_protocol.codec import SESSION_REQUEST
+from fleetcount_protocol.channel.session import judge_request
 from fleetcount_protocol.errors import DecodeError, Refused, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest
-from fleetcount_protocol.session import judge_request
+from fleetcount_protocol.wire.device import SESSION_REQUEST
 
 __all__ = ["SessionSetting", "judge_requests"]
 

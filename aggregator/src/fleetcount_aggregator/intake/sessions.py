@@ -11,17 +11,17 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from fleetcount_protocol.codec import SESSION_REQUEST
+from fleetcount_protocol.channel.session import SessionSecret, open_request
 from fleetcount_protocol.errors import Refused, RejectReason
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.session import SessionSecret, open_request
+from fleetcount_protocol.wire.device import SESSION_REQUEST
 
+from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.intake.coalescing import Coalescing
 from fleetcount_aggregator.intake.session_opening import SessionSetting, judge_requests
-from fleetcount_aggregator.party import Party
-from fleetcount_aggregator.spare_workers import SpareWorkers
 from fleetcount_aggregator.storage.store import SessionRow
+from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["CACHED", "PackedSession", "Sessions"]
 
@@ -76,8 +76,8 @@ class PackedSession(bytes):
 class Sessions:
     """Opens sessions and finds them again."""
 
-    def __init__(self, party: Party, workers: SpareWorkers) -> None:
-        self._party = party
+    def __init__(self, context: Context, workers: SpareWorkers) -> None:
+        self._context = context
         self._workers = workers
         self._live: dict[bytes, PackedSession] = {}
         self._turns: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
@@ -88,7 +88,7 @@ class Sessions:
 
         Devices go side by side, so that they share commits; one device's requests in turn, so that its quota holds.
         """
-        now = self._party.now()
+        now = self._context.now()
         held = [self._live.get(request.session_id) for request in requests]
         new = [request for request, known in zip(requests, held, strict=True) if known is None or known.expiry <= now]
         opened = iter(await self._open([(request, False) for request in new]))
@@ -105,13 +105,13 @@ class Sessions:
         missing = [session_id for session_id in dict.fromkeys(session_ids) if session_id not in self._live]
         if missing:
             await self._reopen(missing)
-        now = self._party.now().to_bytes(_EXPIRY_BYTES)
+        now = self._context.now().to_bytes(_EXPIRY_BYTES)
         found = map(self._live.get, session_ids)
         return [session if session is not None and session[96:] > now else None for session in found]
 
     async def _reopen(self, session_ids: Sequence[bytes]) -> None:
         """Take sessions from the store into memory, if they are there and still open."""
-        rows = await self._party.store.sessions([SessionId(session_id) for session_id in session_ids])
+        rows = await self._context.store.sessions([SessionId(session_id) for session_id in session_ids])
         requests = [SESSION_REQUEST.decode(row.request) for row in rows]
         opened = await self._open([(request, True) for request in requests])
         for request, session in zip(requests, opened, strict=True):
@@ -124,7 +124,7 @@ class Sessions:
         """Store one opened session if its device may have another one."""
         reason = session if isinstance(session, RejectReason) else await self._remember(request, session)
         if reason is not None:
-            self._party.metrics.refused(reason)
+            self._context.metrics.refused(reason)
             return SessionRefused(session_id=request.session_id, reason=reason)
         return SessionAccepted(session_id=request.session_id, expiry=request.expiry)
 
@@ -132,7 +132,7 @@ class Sessions:
         async with self._turn(session.certificate):
             if await self._is_beyond_quota(request.session_id, session.certificate):
                 return RejectReason.OVER_QUOTA
-            await self._party.store.add_session(
+            await self._context.store.add_session(
                 SessionRow(
                     session_id=request.session_id,
                     request=SESSION_REQUEST.encode(request),
@@ -148,10 +148,10 @@ class Sessions:
         return self._turns.setdefault(certificate, asyncio.Lock())
 
     async def _is_beyond_quota(self, session_id: SessionId, certificate: Digest) -> bool:
-        store = self._party.store
+        store = self._context.store
         if await store.session(session_id) is not None:
             return False
-        return await store.sessions_of(certificate, self._party.now()) >= self._party.limits.sessions_per_device
+        return await store.sessions_of(certificate, self._context.now()) >= self._context.limits.sessions_per_device
 
     def _keep(self, session_id: SessionId, session: PackedSession) -> None:
         if len(self._live) >= CACHED:
@@ -164,7 +164,7 @@ class Sessions:
     async def _open(self, requests: Sequence[tuple[SessionRequest, bool]]) -> list[PackedSession | RejectReason]:
         """Return the session of every request, or why it is refused; the flag says that it was accepted before."""
         for key_id in {request.key_id for request, _ in requests}:
-            self._party.keys.pairs(key_id)  # A key that came since the start is found when a request names it.
+            self._context.keys.pairs(key_id)  # A key that came since the start is found when a request names it.
         judged = await self._judging.ask([(SESSION_REQUEST.encode(request), known) for request, known in requests])
         return [self._unseal(request, digest) for (request, _), digest in zip(requests, judged, strict=True)]
 
@@ -172,7 +172,7 @@ class Sessions:
         """Open the seal: here, since private keys stay in this process."""
         if isinstance(digest, RejectReason):
             return digest
-        pair = self._party.keys.pairs(request.key_id).get(request.key_id)
+        pair = self._context.keys.pairs(request.key_id).get(request.key_id)
         if pair is None:
             return RejectReason.UNKNOWN_KEY
         try:
@@ -181,13 +181,13 @@ class Sessions:
             return refusal.reason
 
     async def _judge(self, requests: Sequence[tuple[bytes, bool]]) -> list[Digest | RejectReason]:
-        party = self._party
+        context = self._context
         setting = SessionSetting(
-            aggregator_id=party.aggregator_id,
-            key_ids=party.keys.key_ids,
-            authorities=tuple(one.public_bytes(Encoding.DER) for one in party.identity.device_ca),
+            aggregator_id=context.aggregator_id,
+            key_ids=context.keys.key_ids,
+            authorities=tuple(one.public_bytes(Encoding.DER) for one in context.identity.device_ca),
         )
-        now = party.clock.now()
+        now = context.clock.now()
         if len(requests) < WORTH_A_PROCESS:
             return judge_requests(setting, requests, now)
         return await self._workers.run(judge_requests, setting, requests, now)

@@ -1,14 +1,14 @@
 """Opens instalments: a few at once on the event loop, many in a worker process.
 
-Decides only where; how is `fleetcount_protocol.bulk_opening`'s. Stores nothing.
+Decides only where; how is `fleetcount_protocol.wire.device_unsealing`'s. Stores nothing.
 """
 
 from typing import Final
 
-from fleetcount_protocol.bulk import InstalmentColumns
-from fleetcount_protocol.bulk_opening import OpenedColumns, SessionKeys, open_columns
+from fleetcount_protocol.wire.device_columns import InstalmentColumns
+from fleetcount_protocol.wire.device_unsealing import OpenedColumns, SessionKeys, open_columns
 
-from fleetcount_aggregator.spare_workers import SpareWorkers
+from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["WORTH_A_PROCESS", "open_somewhere"]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.proofs import ProofBatch
-from fleetcount_aggregator.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.log_format import FrameHead, FrameSeal
 from fleetcount_aggregator.storage.log_scan import read_at, read_head
+from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.report_index import CompleteRows
 from fleetcount_aggregator.storage.store import LoadedReports, StoreError
 

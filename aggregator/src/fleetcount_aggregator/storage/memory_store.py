@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.proofs import ProofBatch
-from fleetcount_aggregator.report_ids import ReportIds
-from fleetcount_aggregator.states import State, StateConflictError, check_move
+from fleetcount_aggregator.host.states import State, StateConflictError, check_move
+from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,

@@ -12,8 +12,8 @@ from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.report_ids import ReportIds
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
+from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import InstalmentRun, Outcome
 
 __all__ = ["NO_ROW", "CompleteRows", "KnownReports", "ReportIndex"]

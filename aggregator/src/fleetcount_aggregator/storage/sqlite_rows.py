@@ -12,7 +12,7 @@ import numpy as np
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
 
-from fleetcount_aggregator.states import FINAL_STATES, State, StateConflictError, check_move
+from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
 from fleetcount_aggregator.storage.report_logs import LogState
 from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,

@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 
 from fleetcount_protocol.errors import FleetcountError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.logs import log
-from fleetcount_aggregator.states import AbortReason, State
+from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.storage import sqlite_rows
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.sqlite_schema import connect, lock_file

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
+from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.proofs import ProofBatch
-from fleetcount_aggregator.report_ids import ReportIds
-from fleetcount_aggregator.states import State
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.report_ids import ReportIds
 
 __all__ = [
     "BATCHES_AT_ONCE",

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
-from fleetcount_protocol.domain import MAX_VALUES, Categories
+from fleetcount_protocol.task.domain import MAX_VALUES, Categories
 
 from fleetcount_simulator.cells.model import check_count
 from fleetcount_simulator.cells.settings import Key, Settings

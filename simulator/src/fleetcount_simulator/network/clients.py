@@ -32,13 +32,13 @@ from fleetcount_client import (
     constant,
 )
 from fleetcount_client.backoff import Retry
-from fleetcount_protocol.certificates import CertificateAuthority, load_certificate, load_private_key
-from fleetcount_protocol.domain import Signal
+from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Instalment, Receipt
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task import SignedTask, Task
+from fleetcount_protocol.task.domain import Signal
+from fleetcount_protocol.task.task import SignedTask, Task
 
 from fleetcount_simulator.network.fates import Fate
 from fleetcount_simulator.network.faults import FaultyTransport, SkewedTimer, Tally, Trace, rounds_of

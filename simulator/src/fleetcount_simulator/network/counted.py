@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.set_digest import set_digest
+from fleetcount_protocol.release.set_digest import set_digest
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Integers

@@ -19,10 +19,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_protocol.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task import Aggregator, HpkeKey
+from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
 __all__ = [
     "AggregatorPlan",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 from fleetcount_mechanisms.responses import MangatVector
-from fleetcount_protocol.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
+from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
 
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError

@@ -13,8 +13,8 @@ from fleetcount_client import SystemTimer, Transport, Unreachable
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.set_digest import public_share_digest
-from fleetcount_protocol.task import Aggregator, Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.release.set_digest import public_share_digest
+from fleetcount_protocol.task.task import Aggregator, Mode, SignedTask, Task, UploadStyle
 
 from fleetcount_simulator.network.fates import Fate
 

@@ -33,11 +33,11 @@ from fleetcount_client import (
 )
 from fleetcount_client.backoff import Retry
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
-from fleetcount_protocol.certificates import CertificateAuthority, load_certificate, load_private_key
+from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.session import DeviceIdentity
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from fleetcount_simulator.network.fleet_spec import FleetSpec
 from fleetcount_simulator.network.vehicle_transports import vehicle_transport

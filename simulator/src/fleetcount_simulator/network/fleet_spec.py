@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from fleetcount_protocol.domain import Signal
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task_signing import TrustedAggregator
+from fleetcount_protocol.task.domain import Signal
+from fleetcount_protocol.task.signing import TrustedAggregator
 
 __all__ = ["FleetSpec", "TrustedParty", "party_from_json", "party_to_json"]
 

@@ -14,7 +14,7 @@ from fleetcount_protocol.errors import DecodeError, MachineError, PeerError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 __all__ = ["Lane", "SharedTransport"]
 

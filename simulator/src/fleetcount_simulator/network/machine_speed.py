@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from fleetcount_protocol.prio3 import Prio3
+from fleetcount_protocol.vdaf.prio3 import Prio3
 
 __all__ = ["Speed", "free_cores", "measure_speed"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_protocol.task import Task
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_simulator.faults import WINDOW_S
 from fleetcount_simulator.model import Faults

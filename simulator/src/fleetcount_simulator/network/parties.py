@@ -19,19 +19,19 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_aggregator.grpc_peers import GrpcPeer
-from fleetcount_aggregator.keys import load_signing_key
+from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.codec import RELEASE_ANSWER, RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
-from fleetcount_protocol.session import DeviceIdentity, new_session
-from fleetcount_protocol.task import Aggregator, Task
-from fleetcount_protocol.task_codec import encode_signed_task, signed_task
-from fleetcount_protocol.task_signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.codec import encode_signed_task, signed_task
+from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY, SESSION_REQUESTS
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import StartedBroker, start_broker

@@ -11,10 +11,10 @@ from typing import Final
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task import Mode, Release, ReleaseKind, Response, Task
-from fleetcount_protocol.task_rules import output_length
+from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.task.rules import output_length
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Response, Task
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism

@@ -16,7 +16,7 @@ import numpy as np
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
 from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
-from fleetcount_protocol.task import Task, UploadStyle
+from fleetcount_protocol.task.task import Task, UploadStyle
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ProcessError

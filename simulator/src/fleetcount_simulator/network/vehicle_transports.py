@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_client import Transport
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.session import DeviceIdentity
 
 from fleetcount_simulator.network.fleet_spec import FleetSpec
 

@@ -1,0 +1,1 @@
+"""How the aggregators come to one set of verified reports."""

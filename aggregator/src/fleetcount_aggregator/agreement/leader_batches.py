@@ -1,0 +1,181 @@
+"""How the leader takes a task's closed reports through verification: batch by batch, several at once.
+
+Batches follow from the closed log alone, and a batch is stored once it is decided, so that a crash at any point goes on
+with the same ones. Bounded: what is in memory does not grow with the task. Decides nothing about the set (sealing).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.messages import BatchProposal, FinishBatch
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.agreement.rules import (
+    batch_size,
+    count_reasons,
+    holding,
+    picked,
+    positions_of_batch,
+    survivors,
+)
+from fleetcount_aggregator.agreement.verification import Verification, matching, proof_setting, seal_kept
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError
+from fleetcount_aggregator.storage.report_ids import ReportIds
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict, every_batch
+from fleetcount_aggregator.verification.workers import VerifiedReports, combine_shares
+
+__all__ = ["AskEveryone", "BatchRounds"]
+
+Result = TypeVar("Result")
+_AGREEING: Final = frozenset({State.AGREEING})
+_BATCHES: Final = "batches"
+_IN_FLIGHT: Final = 8
+"""Batches under way at once: one is verified here while others are verified by the helpers."""
+
+
+class AskEveryone(Protocol):
+    """Asks every helper of a task until all have answered; answers in the task's order."""
+
+    def __call__(self, task: InstalledTask, ask: Callable[[Peer], Awaitable[Result]], /) -> Awaitable[list[Result]]:
+        """Return the answers."""
+        ...
+
+
+class BatchRounds:
+    """Runs the batches of tasks this aggregator leads."""
+
+    def __init__(self, context: Context, verification: Verification, everyone: AskEveryone) -> None:
+        self._context = context
+        self._verification = verification
+        self._everyone = everyone
+
+    async def run(self, task: InstalledTask) -> None:
+        """Decide every batch of a task whose intake is closed.
+
+        Raises:
+            PeerRefusalError: a helper answers something that is no answer.
+        """
+        reports = await self._context.store.complete_reports(task.task_id)
+        size = await self._size(task)
+        decided = {row.number async for row in every_batch(self._context.store, task.task_id)}
+        open_numbers = iter([one for one in range(-(-len(reports.ids) // size)) if one not in decided])
+        lanes = [asyncio.ensure_future(self._lane(task, reports, size, open_numbers)) for _ in range(_IN_FLIGHT)]
+        try:
+            await asyncio.gather(*lanes)
+        finally:
+            for lane in lanes:
+                lane.cancel()
+            await asyncio.gather(*lanes, return_exceptions=True)
+
+    async def _size(self, task: InstalledTask) -> int:
+        """Return the size of this task's batches, fixed with the first one."""
+        size = batch_size(task.prio3.verifier_share_size)
+        step = Step(name=_BATCHES, request=b"", answer=str(size).encode())
+        known = await self._context.apply(TaskChange(task_id=task.task_id, required=_AGREEING, step=step))
+        return size if known is None else int(known.answer)
+
+    async def _lane(self, task: InstalledTask, reports: CompleteReports, size: int, numbers: Iterator[int]) -> None:
+        """Run one batch after the other; the lanes share the numbers."""
+        for number in numbers:
+            await self._run_batch(task, reports, number, positions_of_batch(reports.ids, number, size))
+            self._context.failpoints.hit("leader.after_batch")
+
+    async def _run_batch(
+        self, task: InstalledTask, reports: CompleteReports, number: int, positions: NDArray[np.int64]
+    ) -> None:
+        """Take one batch through verification, proposal, combination, finish and the final decision."""
+        verified = await self._verification.verify(task, reports, positions)
+        reasons = np.frombuffer(verified.reasons, dtype=np.uint8).copy()
+        proposed = reasons == 0
+        if proposed.any():
+            ids = reports.ids.at(positions[proposed])
+            reasons[proposed] = await self._agree(task, reports, number, ids, _only(verified, proposed))
+        await self._decide(task, number, positions, verified, reasons.tobytes())
+
+    async def _agree(
+        self, task: InstalledTask, reports: CompleteReports, number: int, ids: bytes, own: VerifiedReports
+    ) -> NDArray[np.uint8]:
+        """Return why each proposed report is out, 0 for one that everybody accepts: the AND is final."""
+        proposal = BatchProposal(
+            task_id=task.task_id,
+            batch=number,
+            report_ids=ids,
+            share_digests=own.share_digests,
+            verifier_shares=own.verifier_shares,
+        )
+        replies = await self._everyone(task, lambda peer: peer.propose_batch(proposal))
+        self._context.failpoints.hit("leader.after_proposals")
+        found = survivors(proposal, replies, task.prio3.verifier_share_size)
+        if found is None:
+            raise PeerRefusalError(PeerProblem.MALFORMED)
+        reasons = np.frombuffer(found.reasons, dtype=np.uint8).copy()
+        remaining = found.remaining
+        shares = (picked(own.verifier_shares, remaining), *found.shares)
+        messages, holds = await self._context.workers.run(combine_shares, proof_setting(task, reports), shares)
+        self._context.failpoints.hit("leader.after_combine")
+        held = holding(holds)
+        accepted = await self._finish(
+            task,
+            FinishBatch(
+                task_id=task.task_id,
+                batch=number,
+                report_ids=picked(picked(ids, remaining), held),
+                messages=picked(messages, held),
+            ),
+            picked(picked(own.seeds, remaining), held),
+        )
+        fits = np.zeros(len(held), dtype=np.bool_)
+        fits[held] = accepted
+        reasons[remaining] = np.where(fits, 0, RejectReason.INVALID_PROOF.value)
+        return reasons
+
+    async def _finish(self, task: InstalledTask, request: FinishBatch, seeds: bytes) -> NDArray[np.bool_]:
+        """Return which finished reports everyone accepts."""
+        decisions = await self._everyone(task, lambda peer: peer.finish_batch(request))
+        accepted = holding(matching(seeds, request.messages))
+        for decision in decisions:
+            accepted = accepted & (ReportIds(decision.accepted).find(request.report_ids) >= 0)
+        self._context.failpoints.hit("leader.after_finish")
+        return accepted
+
+    async def _decide(
+        self, task: InstalledTask, number: int, positions: NDArray[np.int64], verified: VerifiedReports, reasons: bytes
+    ) -> None:
+        """Store what became of a batch, with the sum of what was verified in it."""
+        out = holding(reasons)
+        unverified = holding(verified.reasons)
+        verdicts = np.where(unverified, Verdict.REFUSED, np.where(out, Verdict.DROPPED, Verdict.ACCEPTED))
+        row = BatchRow(
+            number=number,
+            positions=positions,
+            verdicts=verdicts.astype(np.uint8).tobytes(),
+            share_digests=verified.share_digests,
+            kept=seal_kept(self._context, task, number, verified.output_sum),
+        )
+        await self._context.apply(
+            TaskChange(
+                task_id=task.task_id,
+                required=_AGREEING,
+                step=Step(name=f"batch/{number}", request=b"", answer=b"", passing=True),
+                batch=row,
+                rejections=count_reasons(reasons),
+            )
+        )
+
+
+def _only(verified: VerifiedReports, mask: NDArray[np.bool_]) -> VerifiedReports:
+    """Return the columns of some reports; the sum stays that of all verified ones."""
+    return VerifiedReports(
+        reasons=picked(verified.reasons, mask),
+        seeds=picked(verified.seeds, mask),
+        verifier_shares=picked(verified.verifier_shares, mask),
+        share_digests=picked(verified.share_digests, mask),
+        output_sum=verified.output_sum,
+        damaged=(),
+    )

@@ -1,0 +1,150 @@
+"""Sealing the set: each aggregator for itself checks the one set of a task, stores its digest, and refuses every other.
+
+Shared by leader and helper; works on columns of all reports, so that a million are one matter. Adds up nothing
+(release).
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import Digest, TaskId
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
+from fleetcount_aggregator.storage.store import Step, TaskChange, Verdict, every_batch
+
+__all__ = ["SET_STEP", "abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
+
+SET_STEP: Final = "set"
+_OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Every complete report by position: its verdict, `_NONE` without one, and its public share's digest (n x 32)."""
+
+    ids: ReportIds
+    verdicts: NDArray[np.uint8]
+    share_digests: NDArray[np.uint8] = field(repr=False)
+
+
+_NONE: Final = 255
+
+
+async def _standing(context: Context, task_id: TaskId) -> _Standing:
+    ids = (await context.store.complete_reports(task_id)).ids
+    verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
+    digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
+    async for row in every_batch(context.store, task_id):
+        verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
+        digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
+    return _Standing(ids, verdicts, digests)
+
+
+async def accepted_set(context: Context, task: InstalledTask) -> tuple[bytes, Digest]:
+    """Return the ids of the reports accepted here, ascending and joined, and the digest of the set they make."""
+    standing = await _standing(context, task.task_id)
+
+    def collect() -> tuple[bytes, Digest]:
+        order = standing.ids.order
+        positions = order[standing.verdicts[order] == Verdict.ACCEPTED]
+        ids = standing.ids.at(positions)
+        return ids, sorted_set_digest(ids, standing.share_digests, positions)
+
+    return await asyncio.to_thread(collect)
+
+
+async def close_intake(context: Context, task_id: TaskId) -> None:
+    """Close intake for ever; incomplete reports are counted as half pairs. Does nothing if it is closed already."""
+    if context.states[task_id] not in _OPEN:
+        return
+    try:
+        await context.apply(
+            TaskChange(
+                task_id=task_id,
+                required=_OPEN,
+                new_state=State.AGREEING,
+            )
+        )
+    except StateConflictError:
+        return
+
+
+async def abort_here(context: Context, task_id: TaskId, reason: AbortReason | str) -> State:
+    """Abort a task at this aggregator, publicly, unless it has ended; return the state it is in after that."""
+    text = reason.value if isinstance(reason, AbortReason) else reason
+    try:
+        await context.apply(
+            TaskChange(task_id=task_id, required=UNFINISHED, new_state=State.ABORTED, abort_reason=text)
+        )
+    except StateConflictError as conflict:
+        return conflict.state
+    await context.store.purge(task_id)
+    return State.ABORTED
+
+
+async def sealed_digest(context: Context, task_id: TaskId) -> Digest | None:
+    """Return the digest of the task's one set, or None before it is sealed."""
+    step = await context.store.step(task_id, SET_STEP)
+    return Digest(step.answer) if step else None
+
+
+async def seal_here(context: Context, task: InstalledTask, accepted: bytes, digest: Digest) -> None:
+    """Store the set of a task and move on to verifying; repeating it with the same set changes nothing.
+
+    `accepted` are joined ids that ascend. Every report must be accepted here, the digest must follow from this
+    aggregator's own public shares, and there must be at least `min_batch_size` reports, counted here, after the last
+    removal.
+
+    Raises:
+        PeerRefusalError: CONFLICT for a second set, DISAGREES for one that is not ours, TOO_FEW (then the task is
+            aborted here), NOT_YET while reports are unfinished.
+    """
+    known = await sealed_digest(context, task.task_id)
+    if known is not None:
+        if known != digest:
+            raise PeerRefusalError(PeerProblem.CONFLICT)
+        return
+    standing = await _standing(context, task.task_id)
+    positions = await asyncio.to_thread(_find, standing, accepted, digest)
+    if positions is None:
+        raise PeerRefusalError(PeerProblem.DISAGREES)
+    if len(positions) < task.task.min_batch_size:
+        await abort_here(context, task.task_id, AbortReason.TOO_FEW_REPORTS)
+        raise PeerRefusalError(PeerProblem.TOO_FEW)
+    await _store(context, task, digest, standing, positions)
+
+
+def _find(standing: _Standing, accepted: bytes, digest: Digest) -> NDArray[np.int64] | None:
+    """Return where the reports of a set are; None if it is not a set of reports accepted here, or not the digest's."""
+    positions = standing.ids.match(accepted, standing.verdicts == Verdict.ACCEPTED)
+    if positions is None or sorted_set_digest(accepted, standing.share_digests, positions) != digest:
+        return None
+    return positions
+
+
+async def _store(
+    context: Context, task: InstalledTask, digest: Digest, standing: _Standing, positions: NDArray[np.int64]
+) -> None:
+    chosen = np.zeros(len(standing.ids), dtype=np.uint8)
+    chosen[positions] = 1
+    counted = np.isin(standing.verdicts, (Verdict.DROPPED, Verdict.REFUSED))
+    left_out = len(chosen) - len(positions) - int(counted.sum())
+    change = TaskChange(
+        task_id=task.task_id,
+        required=frozenset({State.AGREEING}),
+        new_state=State.VERIFYING,
+        step=Step(name=SET_STEP, request=digest, answer=digest),
+        chosen=chosen.tobytes(),
+        rejections={RejectReason.MISSING_AT_PEER: left_out} if left_out else {},
+    )
+    known = await context.apply(change)
+    if known is not None and known.answer != digest:
+        raise PeerRefusalError(PeerProblem.CONFLICT)

@@ -1,0 +1,192 @@
+"""The rules by which the aggregators come to one set of reports, as functions of columns of a batch.
+
+Says what each party answers and which reports survive; sends, stores and verifies nothing (leader, helper).
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.layout import Reader, sized
+from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES, MAX_REPORTS_PER_PEER_BATCH
+from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, Commitment, FinishBatch
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
+from fleetcount_aggregator.storage.store import Verdict
+
+__all__ = [
+    "Survivors",
+    "answers",
+    "batch_size",
+    "commitments_digest",
+    "count_reasons",
+    "decision_from_bytes",
+    "dropped_reason",
+    "finish_digest",
+    "holding",
+    "picked",
+    "positions_of_batch",
+    "proposal_digest",
+    "reply_bytes",
+    "reply_from_bytes",
+    "survivors",
+]
+
+_TARGET_BATCH_BYTES: Final = 1024 * 1024
+_MISSING: Final = RejectReason.MISSING_AT_PEER.value
+
+
+def batch_size(verifier_share_bytes: int) -> int:
+    """Return how many reports the leader proposes at once: messages stay below 1 MiB, 1 to 512 reports."""
+    return max(1, min(MAX_REPORTS_PER_PEER_BATCH, _TARGET_BATCH_BYTES // max(1, verifier_share_bytes)))
+
+
+def positions_of_batch(ids: ReportIds, number: int, size: int) -> NDArray[np.int64]:
+    """Return the positions of a batch's reports: neighbours in the order of arrival, among themselves by id.
+
+    Neighbours lie near each other in the store; by id, so that no message tells in which order they came.
+    """
+    positions = np.arange(number * size, min(len(ids), (number + 1) * size))
+    return positions[ReportIds(ids.at(positions)).order]
+
+
+def picked(column: bytes, mask: NDArray[np.bool_]) -> bytes:
+    """Return the fields of a column of n fields of one size for which the mask is true."""
+    if not len(mask):
+        return b""
+    return np.frombuffer(column, dtype=np.uint8).reshape(len(mask), -1)[mask].tobytes()
+
+
+def holding(flags: bytes) -> NDArray[np.bool_]:
+    """Return bytes of 0 and others as a mask."""
+    mask: NDArray[np.bool_] = np.frombuffer(flags, dtype=np.uint8) != 0
+    return mask
+
+
+def count_reasons(reasons: Iterable[int]) -> dict[RejectReason, int]:
+    """Return how often each reason occurs; 0 is none."""
+    counts: dict[RejectReason, int] = {}
+    for reason in reasons:
+        if reason:
+            counts[RejectReason(reason)] = counts.get(RejectReason(reason), 0) + 1
+    return counts
+
+
+# What "the same request" means: digests of the content, never of its wire form.
+
+
+def _digest(label: bytes, fields: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256(label)
+    for one in fields:
+        digest.update(len(one).to_bytes(4))
+        digest.update(one)
+    return digest.digest()
+
+
+def proposal_digest(proposal: BatchProposal) -> bytes:
+    """Return the digest a helper remembers of a proposal."""
+    return _digest(b"propose", (proposal.report_ids, proposal.share_digests, proposal.verifier_shares))
+
+
+def finish_digest(request: FinishBatch) -> bytes:
+    """Return the digest a helper remembers of the verifier messages of a batch."""
+    return _digest(b"finish", (request.report_ids, request.messages))
+
+
+def commitments_digest(commitments: Sequence[Commitment]) -> bytes:
+    """Return the digest of the list of commitments an aggregator has opened its share against."""
+    fields = (part for one in commitments for part in (one.aggregator_id.encode(), one.set_digest, one.commitment))
+    return _digest(b"open", fields)
+
+
+# The helper's side.
+
+
+def answers(
+    present: NDArray[np.bool_], reasons: bytes, own_digests: bytes, proposed_digests: bytes
+) -> tuple[bytes, bytes]:
+    """Return the reasons of a helper's reply, one byte a proposed report, and the verdicts of those it holds.
+
+    `present`: which proposed reports are complete here; the other columns are about those only, but for the proposed
+    digests. Missing: not complete here, or under another public share than the leader's. Otherwise what verification
+    said here: 0, and a verifier share is due, or the reason.
+    """
+    own = np.frombuffer(own_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
+    proposed = np.frombuffer(proposed_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)[present]
+    verified = np.frombuffer(reasons, dtype=np.uint8)
+    other = (verified == 0) & (own != proposed).any(axis=1)
+    said = np.full(len(present), _MISSING, dtype=np.uint8)
+    said[present] = np.where(other, _MISSING, verified)
+    verdicts = np.where(verified != 0, Verdict.REFUSED, np.where(other, Verdict.DROPPED, Verdict.VERIFIED))
+    return said.tobytes(), verdicts.astype(np.uint8).tobytes()
+
+
+def dropped_reason(aggregators: int) -> RejectReason:
+    """Return what a helper counts for a report it could verify and the leader dropped.
+
+    With two aggregators nobody else could miss it, so its proof failed; with more the leader's message does not say
+    whether another helper misses it, and that is what is counted.
+    """
+    return RejectReason.INVALID_PROOF if aggregators == 2 else RejectReason.MISSING_AT_PEER
+
+
+# The leader's side.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survivors:
+    """Why each proposed report is out, 0 for one that goes on; and the helpers' shares of those, in their order."""
+
+    reasons: bytes
+    shares: tuple[bytes, ...] = field(repr=False)
+
+    @property
+    def remaining(self) -> NDArray[np.bool_]:
+        """Which proposed reports go on."""
+        return ~holding(self.reasons)
+
+
+def survivors(proposal: BatchProposal, replies: Sequence[BatchReply], share_size: int) -> Survivors | None:
+    """Return which proposed reports go on; None if a reply does not answer the proposal line by line.
+
+    A helper's own verdict comes before "missing", which says less, and the first helper's before the others'.
+    """
+    if any(reply.report_ids != proposal.report_ids for reply in replies):
+        return None
+    said = [np.frombuffer(reply.reasons, dtype=np.uint8) for reply in replies]
+    if any(len(reply.verifier_shares) != share_size * reply.reasons.count(0) for reply in replies):
+        return None
+    reasons = np.zeros(len(proposal.report_ids) // ID_BYTES, dtype=np.uint8)
+    for own in said:
+        stronger = (own != 0) & ((reasons == 0) | ((reasons == _MISSING) & (own != _MISSING)))
+        reasons = np.where(stronger, own, reasons)
+    shares = tuple(
+        picked(reply.verifier_shares, (reasons == 0)[own == 0]) for reply, own in zip(replies, said, strict=True)
+    )
+    return Survivors(reasons=reasons.tobytes(), shares=shares)
+
+
+# The helper's answers as it stores them.
+
+
+def reply_bytes(reply: BatchReply) -> bytes:
+    """Return a reply as the helper stores it: ids, reasons and shares, each with its size."""
+    return sized(reply.report_ids, 4) + sized(reply.reasons, 4) + sized(reply.verifier_shares, 4)
+
+
+def reply_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchReply:
+    """Return the reply `reply_bytes` gave; raises DecodeError for damaged bytes."""
+    reader = Reader(stored, "stored batch reply", MAX_PEER_MESSAGE_BYTES)
+    ids, reasons, shares = (reader.sized(4, 0, MAX_PEER_MESSAGE_BYTES) for _ in range(3))
+    reader.finish()
+    return BatchReply(task_id=task_id, batch=batch, report_ids=ids, reasons=reasons, verifier_shares=shares)
+
+
+def decision_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchDecision:
+    """Return the decision whose accepted ids a helper has stored."""
+    return BatchDecision(task_id=task_id, batch=batch, accepted=stored)

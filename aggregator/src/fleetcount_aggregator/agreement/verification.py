@@ -1,0 +1,94 @@
+"""Verifies batches of complete reports in the workers, and seals what is kept of a batch until the task has ended.
+
+A report enters a sum only if it passed here and its whole proof held (agreement). Verification has no coins: done again
+after a crash it gives the same bytes. Never combines or decides alone.
+"""
+
+import hmac
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.task.rules import output_length
+from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_transport.logs import log
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.fair_queue import FairQueue
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
+from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, verify_reports
+
+__all__ = ["Verification", "kept_seeds", "kept_sum", "matching", "proof_setting", "seal_kept"]
+
+_NUMBER_BYTES: Final = 4
+_WORTH_COMPILING: Final = 1_000_000
+"""Elements of measurements from which on plain Python would take longer than some seconds."""
+
+
+class Verification:
+    """Runs the first step of verification over reports of a closed task.
+
+    The workers have one batch each and one to go on with; what waits beyond is taken leader by leader in turn.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._turns = FairQueue(2 * context.workers.count)
+
+    async def verify(
+        self, task: InstalledTask, reports: CompleteReports, positions: NDArray[np.int64]
+    ) -> VerifiedReports:
+        """Return what the reports at these positions give, in their order."""
+        async with self._turns.of(task.leader_id):
+            verified = await self._context.workers.run(
+                verify_reports, proof_setting(task, reports), reports.source(positions)
+            )
+        if verified.damaged:
+            log.error("reports_damaged", task=str(task.task_id), count=len(verified.damaged))
+        self._context.failpoints.hit("verification.before_store")
+        return verified
+
+
+def proof_setting(task: InstalledTask, reports: CompleteReports) -> ProofSetting:
+    """Return the task's setting: a few reports are not worth loading, let alone compiling, the batch verifier."""
+    work = len(reports.ids) * task.prio3.circuit.measurement_length
+    return replace(task.setting, prefer="scalar" if work < _WORTH_COMPILING else "auto")
+
+
+def matching(seeds: bytes, messages: bytes) -> bytes:
+    """Return for each pair of 32 bytes whether a verifier message is this aggregator's own seed: one byte of 0 or 1.
+
+    The draft's `verify_next` (section 7.2.2), of which nothing but this comparison is left once outputs are added.
+    """
+    starts = range(0, len(seeds), SEED_SIZE)
+    return bytes(hmac.compare_digest(seeds[at : at + SEED_SIZE], messages[at : at + SEED_SIZE]) for at in starts)
+
+
+# What is kept of a batch: the sum of the verified output shares and, at a helper, the seeds.
+
+
+def _sum_bytes(task: InstalledTask) -> int:
+    return FIELD64.encoded_size * output_length(task.task)
+
+
+def _place(task_id: TaskId, number: int) -> tuple[bytes, ...]:
+    return (b"batch", task_id, number.to_bytes(_NUMBER_BYTES))
+
+
+def seal_kept(context: Context, task: InstalledTask, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
+    """Return `BatchRow.kept`."""
+    return context.at_rest.seal(output_sum + seeds, *_place(task.task_id, number))
+
+
+def kept_sum(context: Context, task: InstalledTask, row: BatchRow) -> bytes:
+    """Return the sum of a batch's verified output shares; raises StoreError if it is damaged."""
+    return context.at_rest.open(row.kept, *_place(task.task_id, row.number))[: _sum_bytes(task)]
+
+
+def kept_seeds(context: Context, task: InstalledTask, row: BatchRow) -> bytes:
+    """Return the seeds of a helper's batch, n x 32; raises StoreError if they are damaged."""
+    return context.at_rest.open(row.kept, *_place(task.task_id, row.number))[_sum_bytes(task) :]

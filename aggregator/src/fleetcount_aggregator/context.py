@@ -1,0 +1,108 @@
+"""Everything one aggregator's rules take from outside: identity, store, clock, randomness, peers, workers, limits.
+
+The one value that is handed around; holds the tasks in memory and keeps their states in step with the store. Decides
+nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.task.signing import TrustedAggregator
+
+from fleetcount_aggregator.failpoints import Failpoints
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.metrics import Metrics
+from fleetcount_aggregator.host.states import State, StateConflictError
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import Peer
+from fleetcount_aggregator.release.noise import NoiseSource, SystemNoise
+from fleetcount_aggregator.storage.at_rest import AtRest
+from fleetcount_aggregator.storage.store import Step, Store, TaskChange
+from fleetcount_aggregator.verification.workers import Workers
+
+__all__ = ["UNFINISHED", "Context", "Identity", "Limits"]
+
+UNFINISHED: Final = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING, State.VERIFYING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this aggregator is. `trusted` holds itself and every configured peer; `device_ca` who enrols devices."""
+
+    aggregator_id: AggregatorId
+    operator: str
+    deployment: str
+    signing_key: Ed25519PrivateKey = field(repr=False)
+    trusted: Mapping[AggregatorId, TrustedAggregator]
+    device_ca: tuple[x509.Certificate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What this aggregator's operator allows.
+
+    `largest_epsilon` bounds the sum over tasks that overlap on one signal (public view). `give_up_s` is how long after
+    its last window a task may take before its leader gives up; a helper waits twice as long for a silent leader.
+    """
+
+    largest_epsilon: Decimal = Decimal(4)
+    smallest_min_batch_size: int = 10
+    allow_exact_release: bool = False
+    sessions_per_device: int = 16
+    give_up_s: float = 900.0
+    call_timeout_s: float = 30.0
+    first_retry_s: float = 0.1
+    longest_retry_s: float = 5.0
+
+
+@dataclass(kw_only=True)
+class Context:
+    """One aggregator, as its rules see it."""
+
+    identity: Identity
+    store: Store
+    keys: KeyRing
+    clock: Clock
+    workers: Workers
+    limits: Limits
+    peers: Mapping[AggregatorId, Peer] = field(default_factory=dict[AggregatorId, Peer])
+    source: RandomSource = field(default_factory=SystemRandom)
+    noise: NoiseSource = field(default_factory=lambda: SystemNoise(SystemRandom()))
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    metrics: Metrics = field(default_factory=Metrics)
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    tasks: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
+    states: dict[TaskId, State] = field(default_factory=dict[TaskId, State])
+
+    def __post_init__(self) -> None:
+        self.install_lock = asyncio.Lock()
+        self.at_rest = AtRest(self.identity.signing_key, self.source)
+
+    @property
+    def aggregator_id(self) -> AggregatorId:
+        """This aggregator's name."""
+        return self.identity.aggregator_id
+
+    def now(self) -> int:
+        """The present second."""
+        return int(self.clock.now())
+
+    async def apply(self, change: TaskChange) -> Step | None:
+        """Apply a change to the store, and remember the state the task is in after it; see `Store.apply`."""
+        try:
+            known = await self.store.apply(change)
+        except StateConflictError as conflict:
+            self.states[change.task_id] = conflict.state
+            raise
+        if known is None and change.new_state is not None:
+            self.states[change.task_id] = change.new_state
+            self.metrics.task_moved(change.new_state)
+        return known

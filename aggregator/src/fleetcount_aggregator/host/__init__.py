@@ -1,0 +1,1 @@
+"""What is true of one process: states, keys, metrics, queues."""

@@ -1,0 +1,87 @@
+"""What an operator may count: states, refusals, peer calls. Names `fleetcount_*`.
+
+Holds no label of a device or report, and no number of reports of a task: the exact number of participants is secret.
+"""
+
+from typing import Final
+
+from fleetcount_protocol.errors import RejectReason
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from fleetcount_aggregator.host.states import State
+
+__all__ = ["Metrics"]
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The metrics of one aggregator, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._refusals = Counter(
+            "fleetcount_refusals", "Instalments and sessions refused, by reason.", ["reason"], registry=self.registry
+        )
+        self._moves = Counter(
+            "fleetcount_task_moves", "Moves of tasks into a state.", ["state"], registry=self.registry
+        )
+        self._peer_calls = Counter(
+            "fleetcount_peer_calls",
+            "Requests to peers, by result.",
+            ["peer", "result"],
+            registry=self.registry,
+        )
+        self._poison = Counter(
+            "fleetcount_poison_messages", "MQTT messages that could not be decoded.", registry=self.registry
+        )
+        self._mqtt_failures = Counter(
+            "fleetcount_mqtt_failures",
+            "MQTT messages and connections that made this program fail.",
+            registry=self.registry,
+        )
+        self._connections = Counter(
+            "fleetcount_mqtt_connections", "Connections made to the MQTT broker.", registry=self.registry
+        )
+        self._store_errors = Counter(
+            "fleetcount_store_errors", "Requests the store could not serve.", registry=self.registry
+        )
+        self._loop_lag = Gauge(
+            "fleetcount_event_loop_lag_seconds", "How late the last tick of the clock came.", registry=self.registry
+        )
+
+    def refused(self, reason: RejectReason, count: int = 1) -> None:
+        """Count refused instalments or sessions."""
+        self._refusals.labels(reason.label).inc(count)
+
+    def task_moved(self, state: State) -> None:
+        """Count a task's move into a state."""
+        self._moves.labels(state.value).inc()
+
+    def peer_called(self, peer: str, result: str) -> None:
+        """Count one request to a peer; `result` is "ok", "unreachable" or a problem of the closed list."""
+        self._peer_calls.labels(peer, result).inc()
+
+    def poison_message(self) -> None:
+        """Count one MQTT message that no decoder understands."""
+        self._poison.inc()
+
+    def mqtt_failed(self) -> None:
+        """Count one MQTT message, or one connection, that made this program fail."""
+        self._mqtt_failures.inc()
+
+    def mqtt_connected(self) -> None:
+        """Count one connection to the broker."""
+        self._connections.inc()
+
+    def store_failed(self) -> None:
+        """Count one request the store could not serve."""
+        self._store_errors.inc()
+
+    def loop_lag(self, seconds: float) -> None:
+        """Show how late a tick of the clock came."""
+        self._loop_lag.set(seconds)
+
+    def render(self) -> bytes:
+        """Return the metrics in the Prometheus text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,43 @@
+"""Work that may be asked for again while it is done: it is done once, and goes on when whoever asked gives up waiting.
+
+Knows nothing of the work and remembers nothing of what is done.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable, Iterator
+from typing import Any, Generic, TypeVar
+
+__all__ = ["SingleFlight"]
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+ResultT = TypeVar("ResultT")
+
+
+class SingleFlight(Generic[KeyT, ResultT]):
+    """What is being done now, by its name."""
+
+    def __init__(self) -> None:
+        self._running: dict[KeyT, asyncio.Task[ResultT]] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._running
+
+    def __iter__(self) -> Iterator[KeyT]:
+        return iter(self._running)
+
+    async def once(self, key: KeyT, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        """Return what the work under way under this name gives, or begin it."""
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = asyncio.create_task(work(), name=f"underway {key}")
+            running.add_done_callback(lambda done: self._done(key, done))
+        return await asyncio.shield(running)
+
+    def _done(self, key: KeyT, done: "asyncio.Task[ResultT]") -> None:
+        del self._running[key]
+        # Nobody may be waiting any more; the error is told to whoever asks again, when it happens again.
+        if not done.cancelled():
+            done.exception()

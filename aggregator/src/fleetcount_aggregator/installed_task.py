@@ -1,0 +1,103 @@
+"""The tasks of this aggregator with what follows from each: algorithm, windows, sizes, share number.
+
+Pure values; where a task stands is the store's knowledge, who may install one is installation's.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.task import Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.vdaf.prio3 import Prio3
+from fleetcount_protocol.vdaf.two_round import first_instalment_size, second_instalment_size
+
+from fleetcount_aggregator.verification.workers import ProofSetting
+
+__all__ = ["InstalledTask", "Window"]
+
+WHOLE: Final = 0
+"""Round number of a report that travels in one piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """When the instalments of one round are taken: from `opens` to before `closes`, Unix seconds of this aggregator."""
+
+    opens: int
+    closes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledTask:
+    """A task this aggregator has checked and stored, and its secret verify key."""
+
+    signed: SignedTask
+    verify_key: bytes = field(repr=False)
+    position: int
+
+    @property
+    def task(self) -> Task:
+        """The question itself."""
+        return self.signed.task
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task's name."""
+        return self.signed.task.task_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this aggregator drives the task."""
+        return self.position == 0
+
+    @property
+    def leader_id(self) -> AggregatorId:
+        """Who drives the task."""
+        return self.task.leader.aggregator_id
+
+    @cached_property
+    def prio3(self) -> Prio3:
+        """The task's algorithm."""
+        return prio3_for(self.task)
+
+    @cached_property
+    def context(self) -> bytes:
+        """The context string of every share and proof."""
+        return context_of(self.task)
+
+    @cached_property
+    def setting(self) -> ProofSetting:
+        """What the workers need."""
+        return ProofSetting(task=self.task.canonical, verify_key=self.verify_key, position=self.position)
+
+    @cached_property
+    def windows(self) -> dict[int, Window]:
+        """The window of every round the task has: rounds 1 and 2, or 0 when reports travel whole."""
+        task = self.task
+        if task.mode is Mode.SAMPLING and task.upload_style is UploadStyle.TWO_INSTALMENTS:
+            return {
+                1: Window(opens=task.round_one_opens, closes=task.round_one_closes),
+                2: Window(opens=task.round_one_closes, closes=task.round_two_closes),
+            }
+        return {WHOLE: Window(opens=task.round_one_opens, closes=task.round_one_closes)}
+
+    @cached_property
+    def closes(self) -> int:
+        """When the last window closes, Unix seconds."""
+        return max(window.closes for window in self.windows.values())
+
+    @cached_property
+    def part_sizes(self) -> dict[int, int]:
+        """Bytes of this aggregator's share part, by round."""
+        if WHOLE in self.windows:
+            return {WHOLE: self.prio3.input_share_size(self.position)}
+        return {
+            1: first_instalment_size(self.prio3, self.position),
+            2: second_instalment_size(self.prio3, self.position),
+        }
+
+    def public_share_size(self, round_number: int) -> int:
+        """Bytes of the public share in an instalment of this round; round one carries none."""
+        return 0 if round_number == 1 else self.prio3.public_share_size

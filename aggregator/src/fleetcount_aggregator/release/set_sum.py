@@ -1,0 +1,57 @@
+"""The sum of this aggregator's output shares over the sealed set: the batches' sums less the few reports that fell out.
+
+The only place where a sum without noise exists besides the batches sealed at rest; adds no noise and shows nothing.
+"""
+
+from typing import Final
+
+import numpy as np
+from fleetcount_kernel.proofs import add_vectors, subtract_vectors
+from fleetcount_protocol.task.rules import output_length
+from fleetcount_protocol.vdaf.field import FIELD64
+from numpy.typing import NDArray
+
+from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.storage.store import StoreError, Verdict, every_batch
+from fleetcount_aggregator.verification.workers import sum_reports
+
+__all__ = ["set_sum"]
+
+_BLOCK: Final = 4096
+"""Reports taken out of a sum at once."""
+
+
+async def set_sum(context: Context, task: InstalledTask) -> list[int]:
+    """Return the opened outputs of the sealed set, summed: field elements.
+
+    Raises:
+        StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
+    """
+    chosen = await context.store.chosen(task.task_id)
+    if chosen is None:
+        raise StoreError("the set of the task is not stored")
+    wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
+    summed = np.zeros(len(wanted), dtype=np.int32)
+    total = bytes(FIELD64.encoded_size * output_length(task.task))
+    async for row in every_batch(context.store, task.task_id):
+        verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != Verdict.REFUSED]
+        summed[verified] += 1
+        total = add_vectors(total, kept_sum(context, task, row))
+        total = subtract_vectors(total, await _sum_of(context, task, verified[~wanted[verified]]))
+    if (summed[wanted] != 1).any():
+        raise StoreError("a report of the set is not in exactly one batch")
+    return FIELD64.decode_vector(total, output_length(task.task))
+
+
+async def _sum_of(context: Context, task: InstalledTask, positions: NDArray[np.int64]) -> bytes:
+    """Return the sum of single reports, which fell out after they were verified."""
+    total = bytes(FIELD64.encoded_size * output_length(task.task))
+    if not len(positions):
+        return total
+    reports = await context.store.complete_reports(task.task_id)
+    for start in range(0, len(positions), _BLOCK):
+        source = reports.source(positions[start : start + _BLOCK])
+        total = add_vectors(total, await context.workers.run(sum_reports, proof_setting(task, reports), source))
+    return total

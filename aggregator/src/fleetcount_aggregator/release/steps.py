@@ -1,0 +1,262 @@
+"""The release of a task at one aggregator: noise drawn once, commit before open, a signature only after recomputation.
+
+Noise, noised share and ledger debit are one transaction; every later request gets the stored bytes. The sum without
+noise exists only inside `_draw`.
+"""
+
+import hashlib
+from typing import Final
+
+from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError, VerificationFailed
+from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.layout import Reader, sized, uint
+from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES, MAX_AGGREGATORS, MAX_PEER_MESSAGE_BYTES, MAX_RECORD_BYTES
+from fleetcount_protocol.messages import (
+    Commitment,
+    FinishedRecord,
+    NoisedShare,
+    OpenQuery,
+    RecordProposal,
+    RecordSignature,
+)
+from fleetcount_protocol.release import (
+    check_commitment,
+    check_range,
+    commit_to,
+    decode_record,
+    noise_bound,
+    open_noised_shares,
+    sign_record,
+    verify_record_signatures,
+)
+from fleetcount_protocol.task.rules import output_length
+from fleetcount_protocol.vdaf.field import FIELD64
+
+from fleetcount_aggregator.agreement.report_set import sealed_digest
+from fleetcount_aggregator.agreement.rules import commitments_digest
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.single_flight import SingleFlight
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.release.record import record_bytes, release_time, same_record
+from fleetcount_aggregator.release.set_sum import set_sum
+from fleetcount_aggregator.storage.store import Step, TaskChange
+from fleetcount_aggregator.tasks.budget import debit_row
+
+__all__ = ["SIGN_STEP", "Releasing"]
+
+COMMIT_STEP: Final = "commit"
+OPEN_STEP: Final = "open"
+SIGN_STEP: Final = "sign"
+RELEASE_STEP: Final = "release"
+_VERIFYING: Final = frozenset({State.VERIFYING})
+_CLOCK_LEEWAY_S: Final = 300
+"""How far a record's time may lie ahead of this aggregator's clock."""
+
+
+class Releasing:
+    """The release steps, shared by leader and helper."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._drawing: SingleFlight[TaskId, Step] = SingleFlight()
+
+    # Commit.
+
+    async def commit(self, task: InstalledTask, digest: Digest) -> Commitment:
+        """Return the commitment to this aggregator's noised share of the sealed set, drawing it if it is not drawn yet.
+
+        Raises:
+            PeerRefusalError: CONFLICT, the set is not the one sealed here; NOT_YET, none is.
+            StateConflictError: the task is not verifying.
+        """
+        await self._check_digest(task.task_id, digest)
+        return commit_to(await self._noised_share(task, digest))
+
+    async def _check_digest(self, task_id: TaskId, digest: Digest) -> None:
+        sealed = await sealed_digest(self._context, task_id)
+        if sealed is None:
+            raise PeerRefusalError(PeerProblem.NOT_YET)
+        if sealed != digest:
+            raise PeerRefusalError(PeerProblem.CONFLICT)
+
+    async def _noised_share(self, task: InstalledTask, digest: Digest) -> NoisedShare:
+        known = await self._context.store.step(task.task_id, COMMIT_STEP)
+        if known is None:
+            # Taking many reports out of the sum again may last longer than a call, which is then repeated.
+            known = await self._drawing.once(task.task_id, lambda: self._draw_and_store(task, digest))
+        opened = self._context.at_rest.open(known.answer, b"noised share", task.task_id)
+        return NoisedShare(
+            task_id=task.task_id,
+            aggregator_id=self._context.aggregator_id,
+            set_digest=digest,
+            vector=opened[COMMITMENT_BLIND_BYTES:],
+            blind=opened[:COMMITMENT_BLIND_BYTES],
+        )
+
+    async def _draw_and_store(self, task: InstalledTask, digest: Digest) -> Step:
+        drawn = await self._draw(task, digest)
+        self._context.failpoints.hit("release.after_draw")
+        debit = debit_row(task.task, self._context.now())
+        known = await self._context.apply(
+            TaskChange(task_id=task.task_id, required=_VERIFYING, step=drawn, debit=debit)
+        )
+        self._context.failpoints.hit("release.after_draw_store")
+        return drawn if known is None else known
+
+    async def _draw(self, task: InstalledTask, digest: Digest) -> Step:
+        """Add up this aggregator's output shares and its noise. What is not stored after this is never shown."""
+        total = await set_sum(self._context, task)
+        noise = self._context.noise.draw(task.task.release, len(total))
+        noised = [(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)]
+        blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
+        sealed = self._context.at_rest.seal(blind + FIELD64.encode_vector(noised), b"noised share", task.task_id)
+        return Step(name=COMMIT_STEP, request=digest, answer=sealed)
+
+    # Open.
+
+    async def open(self, task: InstalledTask, query: OpenQuery) -> NoisedShare:
+        """Return the noised share against the commitments of all; only one list of commitments is ever accepted.
+
+        Raises:
+            PeerRefusalError: CONFLICT, another set or another list; DISAGREES, not one commitment an aggregator or not
+                this aggregator's own; NOT_YET, nothing is committed to yet.
+        """
+        await self._check_digest(task.task_id, query.set_digest)
+        if await self._context.store.step(task.task_id, COMMIT_STEP) is None:
+            raise PeerRefusalError(PeerProblem.NOT_YET)
+        share = await self._noised_share(task, query.set_digest)
+        ids = [one.aggregator_id for one in task.task.aggregators]
+        if [one.aggregator_id for one in query.commitments] != ids:
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        if any((one.task_id, one.set_digest) != (task.task_id, query.set_digest) for one in query.commitments):
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        if query.commitments[task.position] != commit_to(share):
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        digest = commitments_digest(query.commitments)
+        listed = b"".join(one.commitment for one in query.commitments)
+        step = Step(name=OPEN_STEP, request=digest, answer=listed)
+        known = await self._context.apply(TaskChange(task_id=task.task_id, required=_VERIFYING, step=step))
+        if known is not None and known.request != digest:
+            raise PeerRefusalError(PeerProblem.CONFLICT)
+        return share
+
+    # The record.
+
+    async def build(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> bytes:
+        """Return the record that follows from the opened shares; run by the leader.
+
+        Raises:
+            PeerRefusalError: DISAGREES, a share is not what was committed to, or a number is out of range.
+        """
+        known = await self._context.store.step(task.task_id, SIGN_STEP)
+        if known is not None:
+            return known.request
+        outputs = await self._outputs(task, shares)
+        released_at = release_time(task.task, self._context.now())
+        return await self._context.workers.run(record_bytes, task.task.canonical, outputs, released_at)
+
+    async def sign(self, task: InstalledTask, proposal: RecordProposal) -> RecordSignature:
+        """Recompute the record from the opened shares and sign it if it says the same; only one record is ever signed.
+
+        Raises:
+            PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
+                was opened.
+        """
+        known = await self._context.store.step(task.task_id, SIGN_STEP)
+        if known is None:
+            signature = await self._sign(task, proposal)
+            step = Step(name=SIGN_STEP, request=proposal.record, answer=signature)
+            known = await self._context.apply(TaskChange(task_id=task.task_id, required=_VERIFYING, step=step)) or step
+        if known.request != proposal.record:
+            raise PeerRefusalError(PeerProblem.CONFLICT)
+        return RecordSignature(task_id=task.task_id, aggregator_id=self._context.aggregator_id, signature=known.answer)
+
+    async def _sign(self, task: InstalledTask, proposal: RecordProposal) -> bytes:
+        outputs = await self._outputs(task, proposal.shares)
+        try:
+            record = decode_record(proposal.record)
+        except DecodeError:
+            raise PeerRefusalError(PeerProblem.MALFORMED) from None
+        latest = release_time(task.task, self._context.now() + _CLOCK_LEEWAY_S)
+        if record.task.canonical != task.task.canonical or record.released_at > latest:
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        own = await self._context.workers.run(record_bytes, task.task.canonical, outputs, record.released_at)
+        if not same_record(decode_record(own), record):
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        return sign_record(record, self._context.identity.signing_key)
+
+    async def _outputs(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
+        """Return the opened numbers, after checking every share against its commitment and every number's range."""
+        commitments = await self._commitments(task)
+        if [share.aggregator_id for share in shares] != [one.aggregator_id for one in commitments]:
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        try:
+            for made, share in zip(commitments, shares, strict=True):
+                check_commitment(made, share)
+            outputs = open_noised_shares(shares, output_length(task.task))
+            bound = noise_bound(task.task.release.noise_epsilon, len(shares))
+            check_range(outputs, bound=bound, reports=await self._count(task))
+        except (DecodeError, VerificationFailed, UsageError):
+            raise PeerRefusalError(PeerProblem.DISAGREES) from None
+        return outputs
+
+    async def _commitments(self, task: InstalledTask) -> list[Commitment]:
+        opened = await self._context.store.step(task.task_id, OPEN_STEP)
+        digest = await sealed_digest(self._context, task.task_id)
+        if opened is None or digest is None:
+            raise PeerRefusalError(PeerProblem.NOT_YET)
+        return [
+            Commitment(
+                task_id=task.task_id,
+                aggregator_id=one.aggregator_id,
+                set_digest=digest,
+                commitment=Digest(opened.answer[32 * index : 32 * index + 32]),
+            )
+            for index, one in enumerate(task.task.aggregators)
+        ]
+
+    async def _count(self, task: InstalledTask) -> int:
+        return (await self._context.store.chosen(task.task_id) or b"").count(1)
+
+    # The end.
+
+    async def finish(self, task: InstalledTask, finished: FinishedRecord) -> None:
+        """Store the record with all signatures: the task is released here. The same record again changes nothing.
+
+        Raises:
+            PeerRefusalError: DISAGREES, not the record signed here or a signature that does not verify.
+        """
+        signed = await self._context.store.step(task.task_id, SIGN_STEP)
+        if signed is None or signed.request != finished.record:
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        try:
+            verify_record_signatures(
+                decode_record(finished.record), finished.signatures, self._context.identity.trusted
+            )
+        except SignatureError:
+            raise PeerRefusalError(PeerProblem.DISAGREES) from None
+        digest = hashlib.sha256(finished.record).digest()
+        step = Step(name=RELEASE_STEP, request=digest, answer=_finished_bytes(finished))
+        await self._context.apply(
+            TaskChange(task_id=task.task_id, required=_VERIFYING, new_state=State.RELEASED, step=step)
+        )
+
+    async def released(self, task_id: TaskId) -> FinishedRecord | None:
+        """Return the stored record and its signatures, or None before the release: the same bytes ever after."""
+        step = await self._context.store.step(task_id, RELEASE_STEP)
+        return None if step is None else _read_finished(task_id, step.answer)
+
+
+def _finished_bytes(finished: FinishedRecord) -> bytes:
+    parts = [sized(finished.record, 4), uint(len(finished.signatures), 1)]
+    return b"".join([*parts, *(sized(one, 1) for one in finished.signatures)])
+
+
+def _read_finished(task_id: TaskId, stored: bytes) -> FinishedRecord:
+    reader = Reader(stored, "stored record", MAX_PEER_MESSAGE_BYTES)
+    record = reader.sized(4, 1, MAX_RECORD_BYTES)
+    signatures = tuple(reader.sized(1, 64, 64) for _ in range(reader.count(1, 1, MAX_AGGREGATORS)))
+    reader.finish()
+    return FinishedRecord(task_id=task_id, record=record, signatures=signatures)

@@ -1,0 +1,152 @@
+"""What a helper does when the leader of a task asks: verify, decide, seal, commit, open, sign, take the record, abort.
+
+Every answer is stored before it is given and repeated verbatim. Starts nothing of its own accord (watch).
+"""
+
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchDecision,
+    BatchProposal,
+    BatchReply,
+    Commitment,
+    CommitQuery,
+    FinishBatch,
+    FinishedRecord,
+    InstallTask,
+    NoisedShare,
+    OpenQuery,
+    RecordProposal,
+    RecordSignature,
+    SealSet,
+    SetAgreed,
+    TaskStatus,
+)
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.agreement.helper_batches import HelperBatches
+from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_here, sealed_digest
+from fleetcount_aggregator.agreement.verification import Verification
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
+from fleetcount_aggregator.release.steps import Releasing
+from fleetcount_aggregator.tasks.install import install_from_leader
+from fleetcount_aggregator.tasks.rollback_guard import check_mark
+
+__all__ = ["Helper"]
+
+
+class Helper:
+    """Answers peers. `caller` is the aggregator the transport has authenticated."""
+
+    def __init__(self, context: Context, verification: Verification, releasing: Releasing) -> None:
+        self._context = context
+        self._batches = HelperBatches(context, verification)
+        self._releasing = releasing
+
+    def _led_by(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
+        """Return the task if the caller leads it and it has not been aborted."""
+        task = self._context.tasks.get(task_id)
+        if task is None:
+            raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
+        if caller != task.leader_id or task.is_leader:
+            raise PeerRefusalError(PeerProblem.NOT_LEADER)
+        if self._context.states[task_id] is State.ABORTED:
+            raise PeerRefusalError(PeerProblem.ABORTED)
+        return task
+
+    async def install_task(self, caller: AggregatorId, request: InstallTask) -> State:
+        """Check and store a task that the caller leads; return its state here."""
+        return await install_from_leader(self._context, caller, request)
+
+    # Agreement.
+
+    async def propose_batch(self, caller: AggregatorId, proposal: BatchProposal) -> BatchReply:
+        """Answer a proposal: intake closes with the first one, and what is missing then is missing for ever."""
+        task = self._led_by(caller, proposal.task_id)
+        if self._context.clock.now() < task.closes:
+            raise PeerRefusalError(PeerProblem.NOT_YET)
+        await close_intake(self._context, proposal.task_id)
+        return await guarded(self._batches.propose(task, proposal))
+
+    async def finish_batch(self, caller: AggregatorId, request: FinishBatch) -> BatchDecision:
+        """Check the leader's messages against our own seeds; every report of the batch it leaves out is out here."""
+        task = self._led_by(caller, request.task_id)
+        return await guarded(self._batches.finish(task, request))
+
+    async def seal_set(self, caller: AggregatorId, request: SealSet) -> SetAgreed:
+        """Store the one set of the task."""
+        task = self._led_by(caller, request.task_id)
+        self._context.failpoints.hit("helper.before_seal_store")
+        await guarded(seal_here(self._context, task, request.accepted, request.set_digest))
+        self._batches.forget(request.task_id)
+        self._context.failpoints.hit("helper.after_seal_store")
+        return SetAgreed(task_id=request.task_id, set_digest=request.set_digest)
+
+    # Release.
+
+    async def commit(self, caller: AggregatorId, request: CommitQuery) -> Commitment:
+        """Draw the noise, once, and return the commitment to the noised share."""
+        task = self._led_by(caller, request.task_id)
+        await check_mark(self._context, caller, request.task_id)
+        return await guarded(self._releasing.commit(task, request.set_digest))
+
+    async def open_share(self, caller: AggregatorId, request: OpenQuery) -> NoisedShare:
+        """Open the noised share against every commitment; only one list of commitments is ever accepted."""
+        task = self._led_by(caller, request.task_id)
+        share = await guarded(self._releasing.open(task, request))
+        self._context.failpoints.hit("helper.after_open_store")
+        return share
+
+    async def sign_record(self, caller: AggregatorId, request: RecordProposal) -> RecordSignature:
+        """Recompute the record from the opened shares and sign it if it is the same."""
+        task = self._led_by(caller, request.task_id)
+        self._context.failpoints.hit("helper.before_sign_store")
+        signature = await guarded(self._releasing.sign(task, request))
+        self._context.failpoints.hit("helper.after_sign_store")
+        return signature
+
+    async def deliver_record(self, caller: AggregatorId, request: FinishedRecord) -> State:
+        """Take the finished record: the task is released here too."""
+        task = self._led_by(caller, request.task_id)
+        self._context.failpoints.hit("helper.before_deliver_store")
+        await guarded(self._releasing.finish(task, request))
+        self._context.failpoints.hit("helper.after_deliver_store")
+        await self._context.store.purge(request.task_id)
+        log.info("task_released", task=str(request.task_id), name=task.task.name)
+        return self._context.states[request.task_id]
+
+    async def abort(self, caller: AggregatorId, request: AbortTask) -> State:
+        """Abort the task here; the answer "released" says it was too late."""
+        task = self._context.tasks.get(request.task_id)
+        if task is None:
+            raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
+        if caller != task.leader_id:
+            raise PeerRefusalError(PeerProblem.NOT_LEADER)
+        return await abort_here(self._context, request.task_id, request.reason)
+
+    async def status(self, task_id: TaskId, caller: AggregatorId | None = None) -> TaskStatus:
+        """Return where a task stands here; never a number of reports.
+
+        To an aggregator that is not one of the task's, it is unknown: whoever saw the sealed reports pass could tell
+        from the set's digest which of them count. Without a caller it is this aggregator's own operator that asks.
+        """
+        row = await self._context.store.task(task_id)
+        if row is None or not self._listed(task_id, caller):
+            raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
+        counts = await self._context.store.rejections(task_id)
+        return TaskStatus(
+            state=row.state,
+            abort_reason=row.abort_reason,
+            set_digest=await sealed_digest(self._context, task_id),
+            rejections=tuple(sorted(counts.items(), key=lambda item: item[0].value)),
+            ledger_rows=len(await self._context.store.ledger()),
+        )
+
+    def _listed(self, task_id: TaskId, caller: AggregatorId | None) -> bool:
+        if caller is None:
+            return True
+        task = self._context.tasks.get(task_id)
+        return task is not None and caller in {one.aggregator_id for one in task.task.aggregators}

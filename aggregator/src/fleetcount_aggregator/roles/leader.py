@@ -1,0 +1,309 @@
+"""How the leader of a task drives it from the end of intake to a release or a public abort.
+
+Every step is stored before the next one and safe to repeat, so that a crash at any point resumes to the same set.
+Holds no rule of agreement (agreement) or of the release (release).
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    Commitment,
+    CommitQuery,
+    FinishedRecord,
+    InstallTask,
+    NoisedShare,
+    OpenQuery,
+    RecordProposal,
+    SealSet,
+)
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.agreement.leader_batches import BatchRounds
+from fleetcount_aggregator.agreement.report_set import SET_STEP, abort_here, accepted_set, close_intake, seal_here
+from fleetcount_aggregator.agreement.verification import Verification
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.release.steps import Releasing
+from fleetcount_aggregator.storage.store import Step, TaskChange
+from fleetcount_aggregator.tasks.rollback_guard import note_status
+
+__all__ = ["Leader"]
+
+Result = TypeVar("Result")
+DELIVERED_STEP: Final = "delivered"
+"""Taken at the leader once every helper has the record."""
+
+_FATAL: Final = {
+    PeerProblem.TOO_FEW: AbortReason.TOO_FEW_REPORTS,
+    PeerProblem.ABORTED: AbortReason.PEER_ABORTED,
+    PeerProblem.CONFLICT: AbortReason.SET_DISAGREEMENT,
+    PeerProblem.DISAGREES: AbortReason.RECORD_DISAGREEMENT,
+    PeerProblem.BEHIND: AbortReason.RESTORED_BACKUP,
+    PeerProblem.RELEASED: AbortReason.RESTORED_BACKUP,
+}
+"""What a peer's final refusal means for the task; every other one is "peer_refused"."""
+
+
+class _Ending(Exception):  # noqa: N818 - an event inside this module, not a fault: the task ends without a release.
+    def __init__(self, reason: AbortReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class Leader:
+    """Drives the tasks this aggregator leads."""
+
+    def __init__(self, context: Context, verification: Verification, releasing: Releasing) -> None:
+        self._context = context
+        self._batches = BatchRounds(context, verification, self._everyone)
+        self._releasing = releasing
+
+    async def install(self, task: InstalledTask) -> bool:
+        """Hand the task to every helper; True when all have it, False after a refusal (then the task is aborted)."""
+        try:
+            await self._everyone(
+                task, lambda peer: peer.install_task(_installation(task)), deadline=task.task.round_one_closes
+            )
+        except _Ending as ending:
+            reason = AbortReason.INSTALL_FAILED
+            log.warning("task_install_failed", task=str(task.task_id), because=ending.reason.value)
+            await self._abort_everywhere(task, reason)
+            return False
+        return True
+
+    async def drive(self, task: InstalledTask) -> State:
+        """Bring a task whose windows have closed to its end; return released or aborted.
+
+        Raises:
+            StoreError, MachineError: this machine failed; call again, nothing is lost.
+        """
+        try:
+            if self._context.states[task.task_id] is not State.RELEASED:
+                await self._agree(task)
+                await self._release(task)
+        except _Ending as ending:
+            return await self._end(task, ending.reason)
+        except PeerRefusalError as refusal:
+            # A step of our own contradicts what is stored here, so repeating it cannot help: a helper has another past.
+            return await self._end(task, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
+        except StateConflictError as conflict:
+            if conflict.state is not State.RELEASED:
+                return conflict.state
+        await self._deliver(task)
+        return State.RELEASED
+
+    async def _end(self, task: InstalledTask, reason: AbortReason) -> State:
+        known = await self._outcome_elsewhere(task) or reason
+        log.warning("task_aborted", task=str(task.task_id), reason=known.value)
+        return await self._abort_everywhere(task, known)
+
+    # Agreement.
+
+    async def _agree(self, task: InstalledTask) -> None:
+        """Find the one set and seal it everywhere."""
+        await close_intake(self._context, task.task_id)
+        self._context.failpoints.hit("leader.after_close")
+        if await self._context.store.step(task.task_id, SET_STEP) is None:
+            await self._batches.run(task)
+        await self._seal(task)
+
+    async def _seal(self, task: InstalledTask) -> Digest:
+        """Seal the set here, then at every helper."""
+        accepted, digest = await accepted_set(self._context, task)
+        try:
+            await seal_here(self._context, task, accepted, digest)
+        except PeerRefusalError as refusal:
+            raise _Ending(_FATAL.get(refusal.problem, AbortReason.SET_DISAGREEMENT)) from refusal
+        self._context.failpoints.hit("leader.after_seal")
+        request = SealSet(task_id=task.task_id, accepted=accepted, set_digest=digest)
+        agreed = await self._everyone(task, lambda peer: peer.seal_set(request))
+        if any(one.set_digest != digest for one in agreed):
+            raise _Ending(AbortReason.SET_DISAGREEMENT)
+        self._context.failpoints.hit("leader.after_helpers_sealed")
+        return digest
+
+    # Release.
+
+    async def _release(self, task: InstalledTask) -> None:
+        """Commit, open, build the record, collect every signature, store the release."""
+        digest = Digest(await self._sealed(task.task_id))
+        await self._check_marks(task)
+        own = await self._releasing.commit(task, digest)
+        commitments: list[Commitment] = [
+            own,
+            *await self._everyone(task, lambda peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=digest))),
+        ]
+        self._context.failpoints.hit("leader.after_commitments")
+        # With this release's debit: a helper that comes back from an older copy would draw its noise again.
+        await self._check_marks(task)
+        query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=tuple(commitments))
+        shares: list[NoisedShare] = [
+            await self._releasing.open(task, query),
+            *await self._everyone(task, lambda peer: peer.open_share(query)),
+        ]
+        self._context.failpoints.hit("leader.after_open")
+        record = await self._record(task, shares)
+        proposal = RecordProposal(task_id=task.task_id, shares=tuple(shares), record=record)
+        # Signed here first: after a crash this very record is proposed again, not one that bears a later time.
+        own_signature = await self._releasing.sign(task, proposal)
+        signed = await self._everyone(task, lambda peer: peer.sign_record(proposal))
+        signatures = (own_signature.signature, *(one.signature for one in signed))
+        self._context.failpoints.hit("leader.before_release")
+        await self._releasing.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
+        self._context.failpoints.hit("leader.after_release")
+        log.info("task_released", task=str(task.task_id), name=task.task.name)
+
+    async def _sealed(self, task_id: TaskId) -> bytes:
+        step = await self._context.store.step(task_id, SET_STEP)
+        if step is None:
+            raise _Ending(AbortReason.SET_DISAGREEMENT)
+        return step.answer
+
+    async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
+        try:
+            return await self._releasing.build(task, tuple(shares))
+        except (PeerRefusalError, UsageError, ValueError, ArithmeticError) as error:
+            # Arithmetic on numbers that will not change: what cannot be computed now never can be.
+            raise _Ending(AbortReason.OUT_OF_RANGE) from error
+
+    async def _check_marks(self, task: InstalledTask) -> None:
+        """Refuse to release with a helper whose ledger is shorter than it was."""
+        for helper in task.task.aggregators[1:]:
+            status = await self._persist(task, helper.aggregator_id, lambda peer: peer.status(task.task_id))
+            try:
+                await note_status(self._context, helper.aggregator_id, status)
+            except PeerRefusalError as refusal:
+                raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
+
+    async def _deliver(self, task: InstalledTask) -> None:
+        """Hand the record to every helper, until the task expires and once more at each start; forget the shares."""
+        stored = await self._releasing.released(task.task_id)
+        if stored is None or await self._context.store.step(task.task_id, DELIVERED_STEP) is not None:
+            return
+        deadline = max(task.task.expiry, self._context.clock.now() + self._context.limits.give_up_s)
+        try:
+            await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=deadline)
+            await self._context.apply(
+                TaskChange(
+                    task_id=task.task_id,
+                    required=frozenset({State.RELEASED}),
+                    step=Step(name=DELIVERED_STEP, request=b"", answer=b""),
+                )
+            )
+            await self._note_marks(task)
+        except _Ending as ending:
+            log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)
+        await self._context.store.purge(task.task_id)
+
+    async def _note_marks(self, task: InstalledTask) -> None:
+        for helper in task.task.aggregators[1:]:
+            status = await self._persist(
+                task, helper.aggregator_id, lambda peer: peer.status(task.task_id), deadline=task.task.expiry
+            )
+            await note_status(self._context, helper.aggregator_id, status)
+
+    # Abort.
+
+    async def _outcome_elsewhere(self, task: InstalledTask) -> AbortReason | None:
+        """Ask the helpers for the outcome before giving up: a released one means that this store is an old copy."""
+        for helper in task.task.aggregators[1:]:
+            try:
+                status = await self._call(helper.aggregator_id, lambda peer: peer.status(task.task_id))
+            except (PeerUnreachableError, PeerRefusalError):
+                continue
+            if status.state is State.RELEASED:
+                return AbortReason.RESTORED_BACKUP
+        return None
+
+    async def _abort_everywhere(self, task: InstalledTask, reason: AbortReason) -> State:
+        """Abort here and, as far as they can be reached, at every helper; they also give up by themselves."""
+        state = await abort_here(self._context, task.task_id, reason)
+        if state is not State.ABORTED:
+            return state
+        request = AbortTask(task_id=task.task_id, reason=reason.value)
+        for helper in task.task.aggregators[1:]:
+            try:
+                await self._call(helper.aggregator_id, lambda peer: peer.abort(request))
+            except (PeerUnreachableError, PeerRefusalError) as error:
+                log.info("abort_not_delivered", peer=helper.aggregator_id, reason=str(error))
+        return state
+
+    # Asking helpers.
+
+    async def _everyone(
+        self, task: InstalledTask, ask: Callable[[Peer], Awaitable[Result]], deadline: float | None = None
+    ) -> list[Result]:
+        """Ask every helper at once, again and again, until all have answered; answers in the task's order."""
+        helpers = [one.aggregator_id for one in task.task.aggregators[1:]]
+        asked = [asyncio.ensure_future(self._persist(task, helper, ask, deadline)) for helper in helpers]
+        try:
+            return list(await asyncio.gather(*asked))
+        finally:
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _persist(
+        self,
+        task: InstalledTask,
+        helper: AggregatorId,
+        ask: Callable[[Peer], Awaitable[Result]],
+        deadline: float | None = None,
+    ) -> Result:
+        """Ask one helper until it answers or the time is over; the pause doubles up to a cap, with jitter."""
+        limits = self._context.limits
+        end = task.closes + limits.give_up_s if deadline is None else deadline
+        wait = limits.first_retry_s
+        while True:
+            try:
+                return await self._call(helper, ask)
+            except PeerUnreachableError:
+                problem = None
+            except PeerRefusalError as refusal:
+                problem = refusal.problem
+            if problem is not None and not problem.passing:
+                raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
+            if problem is PeerProblem.UNKNOWN_TASK:
+                await self._hand_over(task, helper)
+            if self._context.clock.now() >= end:
+                raise _Ending(AbortReason.PEER_UNREACHABLE)
+            await self._context.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
+            wait = min(2 * wait, limits.longest_retry_s)
+
+    async def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
+        """Install the task at a helper that does not know it (it came back empty); whether it takes it shows later."""
+        try:
+            await self._call(helper, lambda peer: peer.install_task(_installation(task)))
+        except (PeerUnreachableError, PeerRefusalError) as error:
+            log.info("task_not_handed_over", peer=helper, reason=str(error))
+
+    async def _call(self, helper: AggregatorId, ask: Callable[[Peer], Awaitable[Result]]) -> Result:
+        peer = self._context.peers.get(helper)
+        if peer is None:
+            raise PeerUnreachableError(f"no peer {helper} is configured")
+        try:
+            async with asyncio.timeout(self._context.limits.call_timeout_s):
+                answer = await ask(peer)
+        except TimeoutError:
+            self._context.metrics.peer_called(helper, "timeout")
+            raise PeerUnreachableError(f"{helper} did not answer in time") from None
+        except PeerUnreachableError:
+            self._context.metrics.peer_called(helper, "unreachable")
+            raise
+        except PeerRefusalError as refusal:
+            self._context.metrics.peer_called(helper, refusal.problem.value)
+            raise
+        self._context.metrics.peer_called(helper, "ok")
+        return answer
+
+
+def _installation(task: InstalledTask) -> InstallTask:
+    return InstallTask(signed_task=task.signed, verify_key=task.verify_key)

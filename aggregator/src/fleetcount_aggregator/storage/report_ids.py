@@ -1,0 +1,146 @@
+"""Sets of report ids as sorted arrays: where each id is, whether ids ascend, and the digest of a set.
+
+A report id is two 64-bit words; everything here works on columns of them and never on single ids. Knows no store.
+"""
+
+import hashlib
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
+from fleetcount_protocol.release.set_digest import SET_LABEL
+from numpy.typing import NDArray
+
+__all__ = ["ID_BYTES", "ReportIds", "ascending", "sorted_set_digest"]
+
+ID_BYTES: Final = ReportId.SIZE
+_FIRST_BITS_DIFFER: Final = np.uint64(1 << 32)
+_BLOCK: Final = 4096
+"""Records of a set hashed at once: they stay in the processor's cache."""
+
+Words = NDArray[np.uint64]
+Places = NDArray[np.int64]
+
+
+def _check(ids: bytes) -> None:
+    if len(ids) % ID_BYTES:
+        raise UsageError(f"report ids have {len(ids)} bytes, not a multiple of {ID_BYTES}")
+
+
+def _words(ids: bytes) -> tuple[Words, Words]:
+    """Return the high and the low words of joined ids, so that they compare as the bytes do."""
+    _check(ids)
+    both = np.frombuffer(ids, dtype=">u8").reshape(-1, 2)
+    return both[:, 0].astype(np.uint64), both[:, 1].astype(np.uint64)
+
+
+def _arranged(ids: bytes) -> tuple[Places, Words, Words]:
+    """Return the order that sorts joined ids, and the high and the low words in that order.
+
+    Two stable sorts by 16 bits put the ids in the order of their first 32 bits; NumPy sorts 16 bits by counting. Random
+    ids that share those bits are few, and are put in order among themselves.
+    """
+    digits = np.frombuffer(ids, dtype=">u2").reshape(-1, ID_BYTES // 2)
+    order = np.argsort(digits[:, 1].astype(np.uint16), kind="stable")
+    order = order[np.argsort(digits[:, 0].astype(np.uint16)[order], kind="stable")]
+    both = np.frombuffer(ids, dtype=">u8").reshape(-1, 2).take(order, axis=0)
+    high, low = both[:, 0].astype(np.uint64), both[:, 1].astype(np.uint64)
+    # Ids with the first 32 bits of the id before them; in a million random ids there are about a hundred.
+    same = np.flatnonzero((high[1:] ^ high[:-1]) < _FIRST_BITS_DIFFER)
+    if len(same):
+        places = np.union1d(same, same + 1)
+        among = places[np.lexsort((low[places], high[places]))]
+        order[places], high[places], low[places] = order[among], high[among], low[among]
+    return order, high, low
+
+
+def ascending(ids: bytes) -> bool:
+    """Return whether joined ids ascend strictly: sorted, and each once."""
+    high, low = _words(ids)
+    above = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
+    return bool(above.all())
+
+
+class ReportIds:
+    """Distinct report ids by position, with the means to find positions by ids. `joined` is n x 16 bytes."""
+
+    def __init__(self, joined: bytes) -> None:
+        _check(joined)
+        self.joined = joined
+
+    def __len__(self) -> int:
+        return len(self.joined) // ID_BYTES
+
+    @cached_property
+    def _arranged(self) -> tuple[Places, Words, Words]:
+        arranged = _arranged(self.joined)
+        for column in arranged:
+            column.flags.writeable = False  # They are handed out, and stay.
+        return arranged
+
+    @property
+    def order(self) -> Places:
+        """The positions by ascending id."""
+        return self._arranged[0]
+
+    def at(self, positions: NDArray[np.integer]) -> bytes:
+        """Return the ids at positions, joined."""
+        return np.take(np.frombuffer(self.joined, dtype=np.uint64).reshape(-1, 2), positions, axis=0).tobytes()
+
+    def find(self, ids: bytes) -> Places:
+        """Return the position of each of the joined ids, -1 for one that is not here."""
+        high, low = _words(ids)
+        if not len(self):
+            return np.full(len(high), -1, dtype=np.int64)
+        order, sorted_high, sorted_low = self._arranged
+        places = np.searchsorted(sorted_high, high)
+        last = len(self) - 1
+        here = np.minimum(places, last)
+        # Ids with one high word lie side by side, by their low words; who chooses ids can make them many.
+        behind = (sorted_high[here] == high) & (sorted_low[here] < low)
+        for number in np.flatnonzero(behind).tolist():
+            end = np.searchsorted(sorted_high, high[number], side="right")
+            places[number] += np.searchsorted(sorted_low[places[number] : end], low[number])
+        here = np.minimum(places, last)
+        found = (places <= last) & (sorted_high[here] == high) & (sorted_low[here] == low)
+        return np.where(found, order[here], -1)
+
+    def match(self, named: bytes, allowed: NDArray[np.bool_]) -> Places | None:
+        """Return the positions of ids that ascend; None if they do not, or one is not here or not allowed.
+
+        Parties that agree name exactly the allowed ids, and then one comparison of columns is enough.
+        """
+        mine = self._arranged
+        if not allowed.all():
+            chosen = allowed[self.order]
+            mine = mine[0][chosen], mine[1][chosen], mine[2][chosen]
+        if all(map(np.array_equal, mine[1:], _words(named))):
+            return mine[0]
+        positions = self.find(named)
+        if not ascending(named) or (positions < 0).any() or not allowed[positions].all():
+            return None
+        return positions
+
+
+def sorted_set_digest(ids: bytes, digests: NDArray[np.uint8], positions: Places) -> Digest:
+    """Return `set_digest` (fleetcount_protocol) of joined ids that ascend and the digests of their shares.
+
+    `digests` are those of all reports by position (n x 32), `positions` where the ids are.
+
+    Raises:
+        UsageError: ids that do not ascend, another number of positions, or more than `MAX_REPORTS_PER_TASK` reports.
+    """
+    count = len(ids) // ID_BYTES
+    if len(positions) != count or not ascending(ids):
+        raise UsageError("the ids of a set do not ascend, or there is not one position for each")
+    if count > MAX_REPORTS_PER_TASK:
+        raise UsageError(f"{count} reports, allowed: at most {MAX_REPORTS_PER_TASK}")
+    digest = hashlib.sha256(SET_LABEL + count.to_bytes(8))
+    columns = np.frombuffer(ids, dtype=np.uint64).reshape(count, ID_BYTES // 8), digests.view(np.uint64)
+    for start in range(0, count, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        digest.update(np.concatenate((columns[0][block], columns[1].take(positions[block], axis=0)), axis=1).data)
+    return Digest(digest.digest())

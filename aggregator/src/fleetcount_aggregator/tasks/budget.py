@@ -1,0 +1,83 @@
+"""What this aggregator's releases have cost, by signal and window, and whether one more task fits.
+
+Pure over rows; the debit itself is written by the store in the transaction that stores the noised share (release).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.task.rules import task_epsilon
+from fleetcount_protocol.task.task import Task
+
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.storage.store import LedgerRow
+
+__all__ = ["NO_FINITE_EPSILON", "Charge", "charge_of", "check_budget", "debit_row"]
+
+NO_FINITE_EPSILON = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """The loss of one task's release on one signal in [opens, closes); `epsilon` None without a finite one."""
+
+    signal: str
+    opens: int
+    closes: int
+    epsilon: Decimal | None
+
+
+def charge_of(task: Task) -> Charge:
+    """Return what a task costs: the public view of its release (docs/privacy.md)."""
+    return Charge(
+        signal=task.signal,
+        opens=task.round_one_opens,
+        closes=max(task.round_one_closes, task.round_two_closes),
+        epsilon=task_epsilon(task),
+    )
+
+
+def debit_row(task: Task, now: int) -> LedgerRow:
+    """Return the ledger row of a task's release."""
+    charge = charge_of(task)
+    return LedgerRow(
+        task_id=task.task_id,
+        signal=charge.signal,
+        opens=charge.opens,
+        closes=charge.closes,
+        epsilon=NO_FINITE_EPSILON if charge.epsilon is None else str(charge.epsilon),
+        debited_at=now,
+    )
+
+
+def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
+    """Refuse a task whose loss, added to that of every task on the same signal and an overlapping window, is too large.
+
+    The sum must hold for the new task and, with it, for every task it overlaps: two short tasks that do not touch each
+    other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared without
+    case.
+
+    Raises:
+        TaskError: with the sum and the limit.
+    """
+    if new.epsilon is None:
+        if not limits.allow_exact_release:
+            raise TaskError("the release has no finite epsilon; allowed only with [limits] allow_exact_release = true")
+        return
+    everyone = [new, *others]
+    for one in everyone:
+        if one is not new and not _overlaps(new, one):
+            continue
+        total = sum((two.epsilon for two in everyone if two.epsilon is not None and _overlaps(one, two)), Decimal(0))
+        if total > limits.largest_epsilon:
+            raise TaskError(
+                f"epsilon {new.epsilon} and the tasks that overlap on {new.signal!r} sum to {total},"
+                f" allowed: at most {limits.largest_epsilon}"
+            )
+
+
+def _overlaps(one: Charge, other: Charge) -> bool:
+    same_signal = one.signal.casefold() == other.signal.casefold()
+    return same_signal and one.opens < other.closes and other.opens < one.closes

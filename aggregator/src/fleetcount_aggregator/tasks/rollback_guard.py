@@ -1,0 +1,44 @@
+"""High-water marks: whoever shows a shorter ledger than before was restored from a backup, and gets no help.
+
+Remembers what peers have shown; this aggregator's own ledger is the store's.
+"""
+
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import TaskStatus
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
+
+__all__ = ["check_mark", "note_status"]
+
+
+async def note_status(context: Context, peer_id: AggregatorId, status: TaskStatus) -> None:
+    """Compare a peer's ledger with what it has shown before, and remember the longer.
+
+    Raises:
+        PeerRefusalError: BEHIND, the ledger has become shorter.
+    """
+    known = (await context.store.marks()).get(peer_id, 0)
+    if status.ledger_rows < known:
+        raise PeerRefusalError(PeerProblem.BEHIND)
+    if status.ledger_rows > known:
+        await context.store.remember_mark(peer_id, status.ledger_rows)
+
+
+async def check_mark(context: Context, peer_id: AggregatorId, task_id: TaskId) -> None:
+    """Ask a peer for its ledger before helping it to a release.
+
+    Raises:
+        PeerRefusalError: BEHIND; or BUSY if it has a mark to be held against and cannot be asked now.
+    """
+    peer: Peer | None = context.peers.get(peer_id)
+    known = (await context.store.marks()).get(peer_id, 0)
+    try:
+        if peer is None:
+            raise PeerUnreachableError(f"no peer {peer_id}")
+        status = await peer.status(task_id)
+    except (PeerUnreachableError, PeerRefusalError) as error:
+        if known:
+            raise PeerRefusalError(PeerProblem.BUSY) from error
+        return
+    await note_status(context, peer_id, status)

@@ -1,0 +1,1 @@
+"""The aggregator on the network: gRPC listeners, calls to peers, MQTT."""

@@ -1,0 +1,106 @@
+"""Peers in the same process: every call goes straight to the other aggregator's `Helper`.
+
+For tests and simulations; `before` and `after` let a test drop requests or replies, as a network does.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchDecision,
+    BatchProposal,
+    BatchReply,
+    Commitment,
+    CommitQuery,
+    FinishBatch,
+    FinishedRecord,
+    InstallTask,
+    NoisedShare,
+    OpenQuery,
+    RecordProposal,
+    RecordSignature,
+    SealSet,
+    SetAgreed,
+    TaskStatus,
+)
+
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.roles.helper import Helper
+
+__all__ = ["MemoryPeer"]
+
+Result = TypeVar("Result")
+Hook = Callable[[str], None]
+
+
+def _nothing(_: str) -> None:
+    return
+
+
+class MemoryPeer:
+    """Implements `Peer`. `find` returns the other side, or raises PeerUnreachableError while it is down.
+
+    `before` sees a call's name when the request leaves, `after` when the reply comes back; each may raise
+    PeerUnreachableError, so that a test can lose either.
+    """
+
+    def __init__(
+        self,
+        caller: AggregatorId,
+        find: Callable[[], Helper],
+        *,
+        before: Hook = _nothing,
+        after: Hook = _nothing,
+    ) -> None:
+        self._caller = caller
+        self._find = find
+        self._before = before
+        self._after = after
+
+    async def _send(self, name: str, ask: Callable[[Helper], Awaitable[Result]]) -> Result:
+        self._before(name)
+        result = await ask(self._find())
+        self._after(name)
+        return result
+
+    async def install_task(self, request: InstallTask) -> State:
+        """See `Peer.install_task`."""
+        return await self._send("install_task", lambda helper: helper.install_task(self._caller, request))
+
+    async def propose_batch(self, request: BatchProposal) -> BatchReply:
+        """See `Peer.propose_batch`."""
+        return await self._send("propose_batch", lambda helper: helper.propose_batch(self._caller, request))
+
+    async def finish_batch(self, request: FinishBatch) -> BatchDecision:
+        """See `Peer.finish_batch`."""
+        return await self._send("finish_batch", lambda helper: helper.finish_batch(self._caller, request))
+
+    async def seal_set(self, request: SealSet) -> SetAgreed:
+        """See `Peer.seal_set`."""
+        return await self._send("seal_set", lambda helper: helper.seal_set(self._caller, request))
+
+    async def commit(self, request: CommitQuery) -> Commitment:
+        """See `Peer.commit`."""
+        return await self._send("commit", lambda helper: helper.commit(self._caller, request))
+
+    async def open_share(self, request: OpenQuery) -> NoisedShare:
+        """See `Peer.open_share`."""
+        return await self._send("open_share", lambda helper: helper.open_share(self._caller, request))
+
+    async def sign_record(self, request: RecordProposal) -> RecordSignature:
+        """See `Peer.sign_record`."""
+        return await self._send("sign_record", lambda helper: helper.sign_record(self._caller, request))
+
+    async def deliver_record(self, request: FinishedRecord) -> State:
+        """See `Peer.deliver_record`."""
+        return await self._send("deliver_record", lambda helper: helper.deliver_record(self._caller, request))
+
+    async def abort(self, request: AbortTask) -> State:
+        """See `Peer.abort`."""
+        return await self._send("abort", lambda helper: helper.abort(self._caller, request))
+
+    async def status(self, task_id: TaskId) -> TaskStatus:
+        """See `Peer.status`."""
+        return await self._send("status", lambda helper: helper.status(task_id, self._caller))

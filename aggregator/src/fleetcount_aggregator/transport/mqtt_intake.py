@@ -1,0 +1,379 @@
+"""Intake over MQTT 3.1.1: what devices publish is acknowledged to the broker only after it is durable here.
+
+Also keeps the tasks and releases this aggregator leads as retained messages. A shell: decode, call, encode, publish;
+the rules are device_service's. The one module that knows the MQTT client library.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+import ssl
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self, TypeVar
+
+import aiomqtt
+from fleetcount_protocol.errors import DecodeError, FleetcountError, MachineError, UsageError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.messages import Instalment, SessionRequest
+from fleetcount_protocol.wire.device import (
+    INSTALMENT,
+    INSTALMENT_REPLY,
+    RELEASE_ANSWER,
+    SESSION_REPLY,
+    SESSION_REQUEST,
+    SIGNED_TASK,
+)
+from fleetcount_protocol.wire.topics import (
+    parse_report_topic,
+    parse_session_topic,
+    receipt_topic,
+    release_topic,
+    report_topic,
+    session_reply_topic,
+    session_topic,
+    task_topic,
+)
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.config import ConfigError, MqttTable, split_endpoint
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.intake.device_service import DeviceService
+
+__all__ = ["MqttIntake"]
+
+_ANNOUNCE_S: Final = 0.25
+_FIRST_RETRY_S: Final = 0.2
+_LONGEST_RETRY_S: Final = 5.0
+_KEEPALIVE_S: Final = 30
+_ACKNOWLEDGED_S: Final = 10.0
+"""How long a broker that is there may take to acknowledge anything; a lost connection is noticed at once."""
+_MAX_QUEUED: Final = 65_536
+_NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+"""Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
+_ResultT = TypeVar("_ResultT")
+_QUIET: Final = logging.getLogger("fleetcount_aggregator.mqtt")
+_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
+_OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
+
+
+class _Client(aiomqtt.Client):
+    """aiomqtt with acknowledgements by the caller, and with an end (docs/decisions/0011).
+
+    The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost it lets
+    everybody wait for an acknowledgement that cannot come; a connection that is given up half-way leaves its socket and
+    a task behind; and it watches sockets by a number that may be another's when the event loop gets to it.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._client.manual_ack_set(True)
+        self._connect_ended = self._left = False
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            MqttError: there is no broker, or it refuses, hangs up or is silent; nothing of the attempt is left.
+        """
+        try:
+            return await super().__aenter__()
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def __aexit__(self, *reason: object) -> None:
+        """Say good-bye if the socket takes it now, and close; never waits for the broker and never raises."""
+        self._client.disconnect()
+        self._client.loop_write()
+        await self._leave()
+
+    async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Publish topics and payloads with QoS 1, and wait until the broker has acknowledged the last.
+
+        Everything is on its way, in order, before the first wait.
+
+        Raises:
+            MqttError: the connection was lost, or the broker is silent.
+        """
+        for topic, payload in messages[:-1]:
+            self._client.publish(topic, payload, qos=1)
+        for topic, payload in messages[-1:]:
+            await self.publish(topic, payload, qos=1)
+
+    def acknowledge(self, message: aiomqtt.Message) -> None:
+        """Let the broker forget a message."""
+        if message.qos:
+            self._client.ack(message.mid, message.qos)
+
+    def take_arrived(self, most: int) -> list[aiomqtt.Message]:
+        """Return at most `most` of the messages that are here already."""
+        return [self._queue.get_nowait() for _ in range(min(most, self._queue.qsize()))]
+
+    async def _wait_for(self, fut: Awaitable[_ResultT], timeout: float | None) -> _ResultT:  # noqa: ASYNC109 - its name.
+        # Also, asyncio.wait_for of Python 3.11 loses a cancellation that comes together with the answer.
+        limit_s = self.timeout if timeout is None else timeout
+        waiting = asyncio.ensure_future(fut)
+        ends: set[asyncio.Future[Any]] = {waiting, self._disconnected}
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise aiomqtt.MqttError(f"the broker did not answer within {limit_s:g} s") from None
+        finally:
+            waiting.cancel()
+        if self._disconnected.done():
+            raise aiomqtt.MqttError("the connection was lost")
+        return waiting.result()
+
+    def _on_disconnect(self, client: Any, userdata: Any, flags: Any, reason_code: Any, properties: Any = None) -> None:
+        if self._connected.done():
+            super()._on_disconnect(client, userdata, flags, reason_code, properties)
+        else:
+            self._connected.set_exception(aiomqtt.MqttError("the broker hung up"))
+
+    def _client_connect(self) -> None:
+        # Runs in a thread, which does not end when nobody waits for it any more.
+        try:
+            super()._client_connect()
+        finally:
+            self._loop.call_soon_threadsafe(self._note_end_of_connect)
+
+    def _note_end_of_connect(self) -> None:
+        self._connect_ended = True
+        if self._left:
+            self._close()
+
+    async def _leave(self) -> None:
+        """Close, or let the thread that still connects close; look at what nobody else will look at."""
+        self._left = True
+        if self._connect_ended:
+            self._close()
+            if self._misc_task is not None:
+                await asyncio.wait({self._misc_task})
+        for future in (self._connected, self._disconnected):
+            if future.done() and not future.cancelled():
+                future.exception()
+
+    def _close(self) -> None:
+        """Close the socket; the event loop watches it no more, and the task that sends pings ends."""
+        self._client._sock_close()  # pyright: ignore[reportPrivateUsage]  # The library has no other immediate end.
+        if self._misc_task is not None:
+            self._misc_task.cancel()
+
+    def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
+        def write() -> None:
+            try:
+                client.loop_write()
+            except OSError as error:
+                if not self._disconnected.done():
+                    self._disconnected.set_exception(error)
+
+        def scheduler() -> None:
+            if sock.fileno() >= 0:
+                self._loop.add_writer(sock.fileno(), write)
+
+        self._loop.call_soon_threadsafe(scheduler)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """One message understood: a session request or an instalment, else None: poison."""
+
+    session: SessionRequest | None = None
+    instalment: Instalment | None = None
+
+
+class MqttIntake:
+    """One aggregator's connection to the broker of its deployment; `run` connects again whenever it is lost."""
+
+    def __init__(self, context: Context, service: DeviceService, table: MqttTable) -> None:
+        self._context = context
+        self._service = service
+        self._host, self._port = split_endpoint(table.broker)
+        self._inflight = table.inflight
+        self._tls = _tls_context(table)
+        self._deployment = context.identity.deployment
+
+    async def run(self) -> None:
+        """Take messages until cancelled."""
+        clock, wait = asyncio.get_running_loop().time, _FIRST_RETRY_S
+        while True:
+            started = clock()
+            try:
+                await self._session()
+            except* (aiomqtt.MqttError, FleetcountError) as group:
+                log.warning("mqtt_disconnected", reasons=sorted({type(one).__name__ for one in group.exceptions}))
+            except* Exception as group:
+                # The top of a task: what nobody expected must not end the aggregator, whose gRPC goes on.
+                self._context.metrics.mqtt_failed()
+                log.error("mqtt_failed", errors=sorted({type(one).__name__ for one in group.exceptions}))
+            if clock() - started > wait:  # It was a connection, not another attempt.
+                wait = _FIRST_RETRY_S
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
+            wait = min(2 * wait, _LONGEST_RETRY_S)
+
+    def _new_client(self) -> _Client:
+        return _Client(
+            self._host,
+            self._port,
+            # A lasting name and session, so that the broker keeps what comes while this aggregator is away.
+            identifier=f"fc-{self._deployment}-{self._context.aggregator_id}"[:64],
+            clean_session=False,
+            keepalive=_KEEPALIVE_S,
+            timeout=_ACKNOWLEDGED_S,
+            tls_context=self._tls,
+            max_queued_incoming_messages=_MAX_QUEUED,
+            max_inflight_messages=self._inflight,
+            socket_options=[_NO_DELAY],
+            logger=_QUIET,
+        )
+
+    async def _session(self) -> None:
+        """Run one connection: announce and take, until one of both fails."""
+        async with self._new_client() as client, asyncio.TaskGroup() as group:
+            self._context.metrics.mqtt_connected()
+            log.info("mqtt_connected", broker=f"{self._host}:{self._port}")
+            await client.subscribe(session_topic(self._deployment, self._context.aggregator_id), qos=1)
+            group.create_task(self._announce(client), name="mqtt-announce")
+            group.create_task(self._take(client, group), name="mqtt-take")
+
+    # Taking.
+
+    async def _take(self, client: _Client, group: asyncio.TaskGroup) -> None:
+        """Take what has arrived as one group: one commit, the answers, the acknowledgements, and the next.
+
+        The broker keeps the answers of one group while the next is committed, no more: it has to keep up. An answer
+        that a broker loses after it was acknowledged comes again when the device does.
+        """
+        messages, kept = client.messages, None
+        while True:
+            arrived = [await anext(messages), *client.take_arrived(self._inflight - 1)]
+            answers = await self._serve(arrived)
+            if kept is not None:
+                await kept
+            kept = group.create_task(client.publish_all(answers), name="mqtt-answers")
+            await asyncio.sleep(0)  # The answers are in the line before the acknowledgements.
+            for message in arrived:
+                client.acknowledge(message)
+
+    async def _serve(self, arrived: Sequence[aiomqtt.Message]) -> list[tuple[str, bytes]]:
+        """Return topics and payloads of the answers to one group; everything in it is durable then.
+
+        A message that makes this code fail is found by taking its group one by one, counted, and acknowledged without
+        an answer: delivered again it would fail again, and its device sends it again until it has its receipt.
+
+        Raises:
+            MachineError: nothing is acknowledged, and the broker delivers the group again.
+        """
+        try:
+            return await self._serve_together(arrived)
+        except MachineError:
+            raise
+        except Exception as error:
+            # The top of a message, which strangers write.
+            if len(arrived) == 1:
+                self._context.metrics.mqtt_failed()
+                log.error("mqtt_message_failed", error=type(error).__name__)
+                return []
+        return [answer for message in arrived for answer in await self._serve([message])]
+
+    async def _serve_together(self, arrived: Sequence[aiomqtt.Message]) -> list[tuple[str, bytes]]:
+        decoded = [self._decode(message) for message in arrived]
+        sessions = [one.session for one in decoded if one.session is not None]
+        instalments = [one.instalment for one in decoded if one.instalment is not None]
+        answers: list[tuple[str, bytes]] = []
+        for session_reply in await self._service.open_sessions(sessions):
+            topic = session_reply_topic(self._deployment, session_reply.session_id)
+            answers.append((topic, SESSION_REPLY.encode(session_reply)))
+        for reply in await self._service.upload(instalments):
+            answers.append((receipt_topic(self._deployment, reply.session_id), INSTALMENT_REPLY.encode(reply)))
+        return answers
+
+    def _decode(self, message: aiomqtt.Message) -> _Decoded:
+        """Return what a message says; what no decoder understands is counted, and the stream goes on."""
+        topic, payload = str(message.topic), message.payload
+        try:
+            if message.retain:
+                raise DecodeError("devices never publish retained messages")
+            if topic == session_topic(self._deployment, self._context.aggregator_id):
+                parse_session_topic(topic)
+                return _Decoded(session=SESSION_REQUEST.decode(payload))
+            return _Decoded(instalment=self._decode_report(topic, payload))
+        except (DecodeError, UsageError):
+            self._context.metrics.poison_message()
+            return _Decoded()
+
+    def _decode_report(self, topic: str, payload: bytes) -> Instalment:
+        _, task_id, position = parse_report_topic(topic)
+        instalment = INSTALMENT.decode(payload)
+        task = self._context.tasks.get(task_id)
+        if instalment.task_id != task_id or (task is not None and task.position != position):
+            raise DecodeError("an instalment on the topic of another task or aggregator")
+        return instalment
+
+    # Announcing.
+
+    async def _announce(self, client: _Client) -> None:
+        """Keep subscriptions and retained messages in step with the tasks."""
+        reading: set[TaskId] = set()
+        announced: set[TaskId] = set()
+        released: set[TaskId] = set()
+        while True:
+            await self._follow(client, reading)
+            await self._publish_tasks(client, announced)
+            await self._publish_releases(client, released)
+            await asyncio.sleep(_ANNOUNCE_S)
+
+    async def _follow(self, client: _Client, reading: set[TaskId]) -> None:
+        """Subscribe to the report topics of open tasks, and leave those of closed ones."""
+        for task in list(self._context.tasks.values()):
+            topic = report_topic(self._deployment, task.task_id, task.position)
+            is_open = self._context.states[task.task_id] in _OPEN
+            if is_open and task.task_id not in reading:
+                await client.subscribe(topic, qos=1)
+                reading.add(task.task_id)
+            elif not is_open and task.task_id in reading:
+                await client.unsubscribe(topic)
+                reading.discard(task.task_id)
+
+    async def _publish_tasks(self, client: _Client, announced: set[TaskId]) -> None:
+        """Keep every open task this aggregator leads as a retained message, and take closed ones away."""
+        listed = {one.task.task_id: one for one in await self._service.tasks(self._deployment)}
+        for task_id, signed in listed.items():
+            if task_id not in announced and self._context.tasks[task_id].is_leader:
+                await client.publish(
+                    task_topic(self._deployment, task_id), SIGNED_TASK.encode(signed), qos=1, retain=True
+                )
+                announced.add(task_id)
+        for task_id in announced - listed.keys():
+            await client.publish(task_topic(self._deployment, task_id), b"", qos=1, retain=True)
+            announced.discard(task_id)
+
+    async def _publish_releases(self, client: _Client, released: set[TaskId]) -> None:
+        """Keep the outcome of every task this aggregator leads as a retained message until the task expires."""
+        now = self._context.clock.now()
+        for task in list(self._context.tasks.values()):
+            ended = self._context.states[task.task_id] in FINAL_STATES and now < task.task.expiry
+            if task.is_leader and ended and task.task_id not in released:
+                answer = await self._service.release(task.task_id)
+                payload = RELEASE_ANSWER.encode(answer)
+                await client.publish(release_topic(self._deployment, task.task_id), payload, qos=1, retain=True)
+                # A task announced before a restart of this process is still retained.
+                await client.publish(task_topic(self._deployment, task.task_id), b"", qos=1, retain=True)
+                released.add(task.task_id)
+
+
+def _tls_context(table: MqttTable) -> ssl.SSLContext | None:
+    if table.ca_file is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=str(table.ca_file))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if table.certificate_file is not None:
+            context.load_cert_chain(table.certificate_file, table.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"mqtt.ca_file or mqtt.certificate_file cannot be used: {error}") from None
+    return context

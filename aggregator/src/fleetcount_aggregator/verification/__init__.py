@@ -1,0 +1,1 @@
+"""The worker processes that verify reports, and which verifier they may trust."""

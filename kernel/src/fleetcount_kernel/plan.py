@@ -1,0 +1,258 @@
+"""What the compiled code is told of a task: numbers, and the memory it works in.
+
+The memory is one array of rows, a vector of eight words each: first the sponge, then constants of the task (the same
+word in every lane), then the working rows of one group of eight reports, then the sums. A `Plan` holds lengths and, in
+fields that end in `_at`, where things begin. Lengths count words of 64 bits unless a name says bytes. Plain Python and
+NumPy; sees no report.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import numpy as np
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
+from fleetcount_protocol.vdaf.field import FIELD64
+from fleetcount_protocol.vdaf.polynomials import evaluation_domain
+from fleetcount_protocol.vdaf.prio3 import Prio3
+from fleetcount_protocol.vdaf.xof import SEED_SIZE, domain_separation_tag
+
+from fleetcount_kernel.lanes import WIDTH, Words
+from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
+from fleetcount_kernel.sponge import STATE_ROWS
+
+__all__ = ["Layout", "Plan", "covers", "new_plan"]
+
+_WORD_BYTES: Final = 8
+_USAGES: Final = {
+    "measurement": 1,
+    "proof": 2,
+    "joint_randomness": 3,
+    "prove": 4,
+    "query": 5,
+    "joint_seed": 6,
+    "joint_part": 7,
+}
+"""What a hash is for (draft-irtf-cfrg-vdaf, section 7.2.6)."""
+
+
+class Plan(NamedTuple):
+    """One algorithm at one aggregator; the names of lengths are those of `Prio3`, `Flp` and the circuit.
+
+    `vectors` of `length` entries make a measurement; `chunk_length` is 0 but for the bit check. `measurement`, `proof`,
+    `joint`, `query`, `verifier` and `outputs` are lengths a report, a proof or, for outputs, an output share.
+    `block` is the number of small steps (`power_sums`). A head is the constant beginning of a hashed message. Rows at
+    `last_value_at` are the weights that give the gadget polynomial's last value from the others; the row at
+    `rejected_from_at` is p: squeezed words from there on send a report to the scalar twin. The rows from `twists_at` on
+    double a wire's values (`sharding`), those from `stream_at` to `powers_at` exist for sharding only.
+    """
+
+    aggregator: int
+    shares: int
+    proofs: int
+    vectors: int
+    length: int
+    chunk_length: int
+    calls: int
+    measurement: int
+    proof: int
+    joint: int
+    query: int
+    verifier: int
+    outputs: int
+    wires: int
+    block: int
+    wire_nodes: int
+    measurement_head_at: int
+    measurement_head_bytes: int
+    proof_head_at: int
+    proof_head_bytes: int
+    joint_randomness_head_at: int
+    joint_randomness_head_bytes: int
+    prove_head_at: int
+    prove_head_bytes: int
+    query_head_at: int
+    query_head_bytes: int
+    joint_seed_head_at: int
+    joint_seed_head_bytes: int
+    joint_part_head_at: int
+    joint_part_head_bytes: int
+    lane_numbers_at: int
+    rejected_from_at: int
+    shares_inverse_at: int
+    wire_nodes_at: int
+    wire_inverse_at: int
+    gadget_nodes_at: int
+    gadget_inverse_at: int
+    last_value_at: int
+    twists_at: int
+    measurement_at: int
+    proofs_at: int
+    joint_at: int
+    query_at: int
+    seeds_at: int
+    verifiers_at: int
+    table_at: int
+    wire_weights_at: int
+    gadget_weights_at: int
+    stream_at: int
+    parts_at: int
+    prove_at: int
+    wires_at: int
+    powers_at: int
+    sums_at: int
+
+
+def covers(prio3: Prio3) -> bool:
+    """Return whether compiled code exists for the algorithm: the circuits of tasks, over Field64."""
+    circuit = prio3.circuit
+    if prio3.field != FIELD64:
+        return False
+    return isinstance(circuit, TwoRoundOneHot | OneHot) or (isinstance(circuit, SumVec) and circuit.bits == 1)
+
+
+class Layout:
+    """Where everything lies in the memory; hands out rows, one region behind the other, constants before the rest."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self._constants: list[int] = []
+        self._end = STATE_ROWS
+        self._spare: list[Words] = []
+
+    def constant(self, name: str, words: Sequence[int]) -> None:
+        """Add a region that holds these words, each in all lanes of a row; its plan field is `name`_at."""
+        self._constants += words
+        self.working(name, len(words))
+
+    def working(self, name: str, count: int) -> None:
+        """Add a region of `count` rows; its plan field is `name`_at."""
+        self.places[f"{name}_at"] = self._end
+        self._end += count
+
+    @contextmanager
+    def memory(self) -> Generator[Words]:
+        """Lend memory for one call, of any thread: constants written, sums zero, the rest as the last call left it."""
+        try:
+            rows = self._spare.pop()
+        except IndexError:
+            rows = self._new_memory()
+        rows[self.places["sums_at"] :] = 0
+        yield rows
+        self._spare.append(rows)
+
+    def _new_memory(self) -> Words:
+        """Return memory with its constants, the first row at the beginning of a cache line."""
+        memory = np.zeros((self._end + 1) * WIDTH, dtype=np.uint64)
+        offset = (-memory.ctypes.data // memory.itemsize) % WIDTH
+        rows = memory[offset : offset + self._end * WIDTH].reshape(self._end, WIDTH)
+        constants = np.array(self._constants, dtype=np.uint64)
+        rows[STATE_ROWS : STATE_ROWS + constants.size] = constants[:, np.newaxis]
+        rows[self.places["lane_numbers_at"]] = np.arange(WIDTH)
+        return rows
+
+
+def new_plan(
+    prio3: Prio3,
+    aggregator: int,
+    ctx: bytes,
+    verify_key: bytes,
+    *,
+    rejected_from: int = FIELD64.modulus,
+    sharding: bool = False,
+) -> tuple[Plan, Layout]:
+    """Return the plan of an algorithm that `covers` and the layout of its memory, which holds the verify key.
+
+    A device's plan is one for `sharding`, its aggregator and verify key of no use. Raises UsageError for an algorithm
+    that is not covered.
+    """
+    circuit, flp = prio3.circuit, prio3.flp
+    if not covers(prio3):
+        raise UsageError(f"circuit {circuit.name} over {prio3.field.name} has no compiled verification")
+    vectors = 2 if isinstance(circuit, TwoRoundOneHot) else 1
+    length = circuit.measurement_length // vectors
+    layout = Layout()
+    heads = {name: _head(prio3, ctx, usage, _common_seed(name, verify_key)) for name, usage in _USAGES.items()}
+    for name, message in heads.items():
+        padded = message + bytes(-len(message) % _WORD_BYTES)
+        layout.constant(f"{name}_head", FIELD64.unpack_words(padded))
+    _place_constants(layout, prio3, rejected_from)
+    _place_working_rows(layout, prio3, sharding=sharding)
+    plan = Plan(
+        aggregator=aggregator,
+        shares=prio3.shares,
+        proofs=prio3.proofs,
+        vectors=vectors,
+        length=length,
+        chunk_length=circuit.chunk_length if isinstance(circuit, SumVec) else 0,
+        calls=circuit.gadget_calls,
+        measurement=circuit.measurement_length,
+        proof=flp.proof_length,
+        joint=circuit.joint_rand_length,
+        query=flp.query_rand_length,
+        verifier=flp.verifier_length,
+        outputs=circuit.output_length,
+        wires=circuit.gadget.arity,
+        block=block_length(length, vectors),
+        wire_nodes=flp.wire_length,
+        **{f"{name}_head_bytes": len(message) for name, message in heads.items()},
+        **layout.places,
+    )
+    return plan, layout
+
+
+def _common_seed(name: str, verify_key: bytes) -> bytes:
+    """Return the seed that is the same for all reports, or nothing."""
+    return {"query": verify_key, "joint_seed": bytes(SEED_SIZE)}.get(name, b"")
+
+
+def _head(prio3: Prio3, ctx: bytes, usage: int, seed: bytes) -> bytes:
+    """Return the beginning of a message (`XofTurboShake128`): the tag and its length, the seed's length, the seed."""
+    tag = domain_separation_tag(prio3.algorithm_id, usage, ctx)
+    return b"".join((len(tag).to_bytes(2, "little"), tag, bytes((SEED_SIZE,)), seed))
+
+
+def _place_constants(layout: Layout, prio3: Prio3, rejected_from: int) -> None:
+    wires = evaluation_domain(FIELD64, prio3.flp.wire_length)
+    gadget = evaluation_domain(FIELD64, 2 * prio3.flp.wire_length)
+    layout.constant("lane_numbers", [0])
+    layout.constant("rejected_from", [rejected_from])
+    layout.constant("shares_inverse", [FIELD64.inverse(prio3.shares)])
+    layout.constant("wire_nodes", wires.nodes)
+    layout.constant("wire_inverse", [wires.size_inverse])
+    layout.constant("gadget_nodes", gadget.nodes)
+    layout.constant("gadget_inverse", [gadget.size_inverse])
+    # The gadget polynomial has degree below size - 1: its top coefficient, (1/size) sum of value times node, is zero.
+    last_inverse = FIELD64.inverse(gadget.nodes[-1])
+    layout.constant("last_value", [-node * last_inverse % FIELD64.modulus for node in gadget.nodes[:-1]])
+    layout.constant("twists", _twists(gadget.nodes[: wires.size], wires.size_inverse))
+
+
+def _twists(powers: Sequence[int], size_inverse: int) -> list[int]:
+    """Return s**i / size, s the root of twice the order, at the place of i with its bits reversed (`sharding`)."""
+    bits = (len(powers) - 1).bit_length()
+    reversed_bits = [int(f"{index:0{bits}b}"[::-1], 2) if bits else 0 for index in range(len(powers))]
+    return [powers[index] * size_inverse % FIELD64.modulus for index in reversed_bits]
+
+
+def _place_working_rows(layout: Layout, prio3: Prio3, *, sharding: bool) -> None:
+    circuit, flp, proofs = prio3.circuit, prio3.flp, prio3.proofs
+    layout.working("measurement", circuit.measurement_length)
+    layout.working("proofs", flp.proof_length * proofs)
+    layout.working("joint", circuit.joint_rand_length * proofs)
+    layout.working("query", flp.query_rand_length * proofs)
+    layout.working("seeds", 2 * SEED_SIZE // _WORD_BYTES)
+    layout.working("verifiers", flp.verifier_length)
+    layout.working("table", TABLE_ROWS)
+    layout.working("wire_weights", flp.wire_length)
+    layout.working("gadget_weights", 2 * flp.wire_length)
+    for name, count in (
+        ("stream", max(circuit.measurement_length, flp.proof_length * proofs)),
+        ("parts", SEED_SIZE // _WORD_BYTES * prio3.shares),
+        ("prove", flp.prove_rand_length * proofs),
+        ("wires", 2 * flp.wire_length),
+        ("powers", circuit.gadget_calls),
+    ):
+        layout.working(name, count if sharding else 0)
+    layout.working("sums", circuit.output_length)

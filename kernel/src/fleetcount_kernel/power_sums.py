@@ -1,0 +1,66 @@
+"""The two linear forms of the one-hot circuits: x = sum of rho**v r[v] and y = sum of rho**(2 v) r[v], v from 1.
+
+Nearly all the work of verification that is not hashing. Per report and proof the powers of rho are written down once
+(small steps) and met with every block of B entries (`block_sums`); the blocks are put together by Horner's rule with
+rho**B (giant steps). Compiled code only.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from fleetcount_kernel.block_sums import LARGEST_BLOCK, POWER_ROWS, block_sums, read_power, write_power
+from fleetcount_kernel.compiling import compiled
+from fleetcount_kernel.field64 import add, multiply
+from fleetcount_kernel.lanes import Lanes, Words, splat
+
+__all__ = ["TABLE_ROWS", "block_length", "power_sums", "write_powers"]
+
+TABLE_ROWS: Final = 2 * LARGEST_BLOCK * POWER_ROWS
+"""Rows of the table of powers: x takes those of rho one after the other, y every second one."""
+
+_ZERO: Final = np.uint64(0)
+
+
+def block_length(length: int, vectors: int) -> int:
+    """Return B, the entries a block: where the table, made once a proof, costs as much as all giant steps.
+
+    A giant step costs about twice a small one. The table stays small enough for the smallest first-level caches.
+    """
+    return min(LARGEST_BLOCK, max(1, math.isqrt(2 * vectors * length)))
+
+
+@compiled
+def write_powers(rows: Words, rho: Lanes, block: int, table: int) -> tuple[Lanes, Lanes]:
+    """Write the powers of rho that blocks of B = `block` entries need, and return rho**B and rho**(2 B).
+
+    They go to rows `table` and on: all up to rho**B, the even ones up to rho**(2 B), the others' rows stay as they are.
+    """
+    write_power(rows, table, rho)
+    for half in range(1, block + 1):
+        # Each power from one of half the exponent: several are under way at once, where a chain would wait for itself.
+        power = read_power(rows, table + POWER_ROWS * (half - 1))
+        even = multiply(power, power)
+        write_power(rows, table + POWER_ROWS * (2 * half - 1), even)
+        if 2 * half < block:
+            write_power(rows, table + POWER_ROWS * 2 * half, multiply(even, rho))
+    return read_power(rows, table + POWER_ROWS * (block - 1)), read_power(rows, table + POWER_ROWS * (2 * block - 1))
+
+
+@compiled
+def power_sums(
+    rows: Words, first: int, count: int, block: int, table: int, giant: Lanes, giant_of_square: Lanes
+) -> tuple[Lanes, Lanes]:
+    """Return (x, y) of the `count` rows from `first` on, the first of which has the weights rho and rho**2.
+
+    The table, of `block` small steps, and both giants are those of `write_powers`.
+    """
+    x, y = splat(_ZERO), splat(_ZERO)
+    blocks = (count + block - 1) // block
+    for index in range(blocks - 1, -1, -1):
+        start = index * block
+        block_x, block_y = block_sums(rows, first + start, min(block, count - start), table)
+        x = add(multiply(x, giant), block_x)
+        y = add(multiply(y, giant_of_square), block_y)
+    return x, y

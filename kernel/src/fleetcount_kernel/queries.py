@@ -1,0 +1,129 @@
+"""The query of a proof for eight reports: this aggregator's share of the verifier (draft-irtf-cfrg-vdaf, 7.3.4).
+
+`fleetcount_protocol.vdaf.flp` says what a query is, `fleetcount_protocol.vdaf.circuits` what each circuit checks; names
+and order are theirs. Works on the rows that `shares.prepare` filled and writes the verifier rows. Compiled code only.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from fleetcount_kernel.compiling import compiled
+from fleetcount_kernel.field64 import add, inner_product, lagrange_coefficients, multiply, subtract
+from fleetcount_kernel.lanes import Lanes, Words, load, splat, store
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.power_sums import power_sums, write_powers
+
+__all__ = ["query_bits", "query_one_hot", "query_two_round"]
+
+_ZERO: Final = np.uint64(0)
+
+
+@compiled
+def query_two_round(plan: Plan, proof: int, excess: tuple[Lanes, Lanes], rows: Words) -> None:
+    """Write the verifier of TwoRoundOneHot; `excess` are both vectors' sums less 1/k."""
+    values = plan.proofs_at + plan.proof * proof + 2
+    first_query = plan.query * proof
+    x1, y1, x2, y2 = _forms(plan, proof, rows)
+    square_one, square_two = load(rows, values + 2), load(rows, values + 4)
+    product = load(rows, values + 6)
+    reduced = multiply(load(rows, plan.query_at + first_query), subtract(square_one, y1))
+    reduced = add(reduced, multiply(load(rows, plan.query_at + first_query + 1), subtract(square_two, y2)))
+    reduced = add(reduced, multiply(load(rows, plan.query_at + first_query + 2), subtract(square_one, product)))
+    reduced = add(reduced, multiply(load(rows, plan.query_at + first_query + 3), excess[0]))
+    reduced = add(reduced, multiply(load(rows, plan.query_at + first_query + 4), excess[1]))
+    store(rows, plan.verifiers_at + 0, reduced)
+    _weigh_point(plan, proof, rows)
+    # The gadget's calls in their order: (x1, x1), (x2, x2), (x1, x2).
+    weights = plan.wire_weights_at
+    one, two, three = load(rows, weights + 1), load(rows, weights + 2), load(rows, weights + 3)
+    left = add(multiply(add(one, three), x1), multiply(two, x2))
+    right = add(multiply(one, x1), multiply(add(two, three), x2))
+    store(rows, plan.verifiers_at + 1, add(_seed_at_point(plan, proof, 0, rows), left))
+    store(rows, plan.verifiers_at + 2, add(_seed_at_point(plan, proof, 1, rows), right))
+    store(rows, plan.verifiers_at + 3, _gadget_at_point(plan, values, rows))
+
+
+@compiled
+def query_one_hot(plan: Plan, proof: int, excess: Lanes, rows: Words) -> None:
+    """Write the verifier of OneHot; `excess` is the vector's sum less 1/k."""
+    values = plan.proofs_at + plan.proof * proof + 2
+    first_query = plan.query * proof
+    x, y, _, _ = _forms(plan, proof, rows)
+    reduced = multiply(load(rows, plan.query_at + first_query), subtract(load(rows, values + 2), y))
+    store(rows, plan.verifiers_at + 0, add(reduced, multiply(load(rows, plan.query_at + first_query + 1), excess)))
+    _weigh_point(plan, proof, rows)
+    wire = multiply(load(rows, plan.wire_weights_at + 1), x)
+    store(rows, plan.verifiers_at + 1, add(_seed_at_point(plan, proof, 0, rows), wire))
+    store(rows, plan.verifiers_at + 2, add(_seed_at_point(plan, proof, 1, rows), wire))
+    store(rows, plan.verifiers_at + 3, _gadget_at_point(plan, values, rows))
+
+
+@compiled
+def query_bits(plan: Plan, proof: int, rows: Words) -> None:
+    """Write the verifier of SumVec with one bit an entry: the bit check of `chunk_length` entries a gadget call."""
+    chunk, values = plan.chunk_length, plan.proofs_at + plan.proof * proof + 2 * plan.chunk_length
+    reduced = splat(_ZERO)
+    for call in range(1, plan.calls + 1):
+        reduced = add(reduced, load(rows, values + 2 * call))
+    store(rows, plan.verifiers_at + 0, reduced)
+    _weigh_point(plan, proof, rows)
+    for wire in range(2 * chunk):
+        store(rows, plan.verifiers_at + 1 + wire, _seed_at_point(plan, proof, wire, rows))
+    for call in range(plan.calls):
+        _add_chunk(plan, proof, call, rows)
+    store(rows, plan.verifiers_at + 2 * chunk + 1, _gadget_at_point(plan, values, rows))
+
+
+@compiled
+def _add_chunk(plan: Plan, proof: int, call: int, rows: Words) -> None:
+    """Add one call's inputs, weighed for the point, to the wires: rho**(j + 1) m_j and m_j - 1/k for its entries m_j.
+
+    Entries behind the last are zero.
+    """
+    rho, weight = load(rows, plan.joint_at + plan.calls * proof + call), load(rows, plan.wire_weights_at + call + 1)
+    constant, power, first = load(rows, plan.shares_inverse_at), weight, plan.chunk_length * call
+    for place in range(plan.chunk_length):
+        power = multiply(power, rho)
+        entry = load(rows, plan.measurement_at + first + place) if first + place < plan.measurement else splat(_ZERO)
+        row = 1 + 2 * place
+        store(rows, plan.verifiers_at + row, add(load(rows, plan.verifiers_at + row), multiply(power, entry)))
+        shifted = multiply(weight, subtract(entry, constant))
+        store(rows, plan.verifiers_at + row + 1, add(load(rows, plan.verifiers_at + row + 1), shifted))
+
+
+@compiled
+def _forms(plan: Plan, proof: int, rows: Words) -> tuple[Lanes, Lanes, Lanes, Lanes]:
+    """Return x and y of the first vector and of the second, zeros when there is none."""
+    block, table, count = plan.block, plan.table_at, plan.length - 1
+    giant, giant_of_square = write_powers(rows, load(rows, plan.joint_at + proof), block, table)
+    first = plan.measurement_at + 1
+    x1, y1 = power_sums(rows, first, count, block, table, giant, giant_of_square)
+    if plan.vectors == 1:
+        return x1, y1, splat(_ZERO), splat(_ZERO)
+    x2, y2 = power_sums(rows, first + plan.length, count, block, table, giant, giant_of_square)
+    return x1, y1, x2, y2
+
+
+@compiled
+def _weigh_point(plan: Plan, proof: int, rows: Words) -> None:
+    """Write the weights that give the wire and gadget polynomials at the query point from their values."""
+    point = load(rows, plan.query_at + plan.query * (proof + 1) - 1)
+    inverse, twice_inverse = load(rows, plan.wire_inverse_at), load(rows, plan.gadget_inverse_at)
+    lagrange_coefficients(rows, point, plan.wire_nodes_at, plan.wire_nodes, inverse, plan.wire_weights_at)
+    lagrange_coefficients(rows, point, plan.gadget_nodes_at, 2 * plan.wire_nodes, twice_inverse, plan.gadget_weights_at)
+
+
+@compiled
+def _seed_at_point(plan: Plan, proof: int, wire: int, rows: Words) -> Lanes:
+    """Return the part of a wire polynomial at the point that its seed, its first value, gives."""
+    return multiply(load(rows, plan.wire_weights_at), load(rows, plan.proofs_at + plan.proof * proof + wire))
+
+
+@compiled
+def _gadget_at_point(plan: Plan, values: int, rows: Words) -> Lanes:
+    """Return the gadget polynomial at the point from its values, rows `values` and on, and the one the proof omits."""
+    count = 2 * plan.wire_nodes - 1
+    last = inner_product(rows, plan.last_value_at, values, count)
+    known = inner_product(rows, plan.gadget_weights_at, values, count)
+    return add(known, multiply(load(rows, plan.gadget_weights_at + count), last))

@@ -1,0 +1,134 @@
+"""From the bytes of eight reports to field elements and randomness; and which reports are out.
+
+draft-irtf-cfrg-vdaf, section 7.2.2. A report in whose streams a word is p or more (once in 2**32 words) is marked, and
+the scalar twin does it again. Compiled code only.
+"""
+
+from typing import Final
+
+import numpy as np
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.vdaf.field import FIELD64
+
+from fleetcount_kernel.compiling import compiled
+from fleetcount_kernel.derivations import (
+    SEED_ROWS,
+    absorb_columns,
+    expand_measurement,
+    expand_proofs,
+    hash_part,
+    joint_randomness,
+    keep_digest,
+    query_randomness,
+)
+from fleetcount_kernel.field64 import equals_one, power_of_two_power
+from fleetcount_kernel.lanes import (
+    WIDTH,
+    Lanes,
+    Words,
+    gather,
+    larger,
+    load,
+    load_transposed,
+    select_less,
+    splat,
+    store,
+)
+from fleetcount_kernel.plan import Plan
+from fleetcount_kernel.sponge import absorb_bytes, absorb_rows, finish, start
+
+__all__ = ["DO_AGAIN", "judge", "measurement_share", "prepare", "valid_lanes"]
+
+DO_AGAIN: Final = np.uint64(255)
+"""The reason of a report that the scalar twin must do again; no RejectReason has this number."""
+
+_MODULUS: Final = np.uint64(FIELD64.modulus)
+_MALFORMED: Final = np.uint64(RejectReason.MALFORMED.value)
+_INVALID_PROOF: Final = np.uint64(RejectReason.INVALID_PROOF.value)
+_ZERO: Final = np.uint64(0)
+_ONE: Final = np.uint64(1)
+_ALL_BITS: Final = np.uint64((1 << 64) - 1)
+
+
+@compiled
+def prepare(plan: Plan, nonces: Words, publics: Words, inputs: Words, first: int, rows: Words) -> Lanes:
+    """Fill the measurement, proofs, joint, query and seeds rows for eight reports; return their reasons.
+
+    A reason is 0, `DO_AGAIN`, MALFORMED for a leader's word that is not below p, or INVALID_PROOF for a query point
+    that is a root of unity of the wires' domain. Rows 4..7 of the seeds are the joint-randomness seed, 0..3 the part.
+    """
+    explicit, largest = measurement_share(plan, inputs, first, rows)
+    aggregator, blind = plan.aggregator, plan.measurement + plan.proof * plan.proofs
+    if aggregator > 0:
+        blind = SEED_ROWS
+        largest = larger(largest, expand_proofs(plan, aggregator, inputs, first, 0, plan.proofs_at, rows))
+    hash_part(plan, aggregator, inputs, first, blind, nonces, plan.measurement_at, rows)
+    keep_digest(rows, plan.seeds_at)
+    _own_joint_seed(plan, publics, first, rows)
+    keep_digest(rows, plan.seeds_at + SEED_ROWS)
+    largest = larger(largest, joint_randomness(plan, plan.seeds_at + SEED_ROWS, rows))
+    largest = larger(largest, query_randomness(plan, nonces, first, rows))
+    return judge(plan, explicit, largest, rows)
+
+
+@compiled
+def judge(plan: Plan, explicit: Lanes, largest: Lanes, rows: Words) -> Lanes:
+    """Return the reasons from the largest explicit and squeezed words and the query points."""
+    reasons = splat(_ZERO)
+    for proof in range(plan.proofs):
+        point = load(rows, plan.query_at + plan.query * (proof + 1) - 1)
+        on_domain = equals_one(power_of_two_power(point, plan.wire_nodes))
+        reasons = select_less(splat(_ZERO), on_domain, splat(_INVALID_PROOF), reasons)
+    reasons = select_less(explicit, splat(_MODULUS), reasons, splat(_MALFORMED))
+    return select_less(largest, load(rows, plan.rejected_from_at), reasons, splat(DO_AGAIN))
+
+
+@compiled
+def measurement_share(plan: Plan, inputs: Words, first: int, rows: Words) -> tuple[Lanes, Lanes]:
+    """Fill the measurement rows, at the leader the proofs too; return the largest explicit and largest squeezed words.
+
+    A leader's share is explicit, a helper's a stream of its seed.
+    """
+    if plan.aggregator == 0:
+        largest = _load_columns(inputs, first, 0, plan.measurement, rows, plan.measurement_at)
+        proofs = _load_columns(inputs, first, plan.measurement, plan.proof * plan.proofs, rows, plan.proofs_at)
+        return larger(largest, proofs), splat(_ZERO)
+    count, row = plan.measurement, plan.measurement_at
+    largest = expand_measurement(plan, plan.aggregator, inputs, first, 0, count, row, rows)
+    return splat(_ZERO), largest
+
+
+@compiled
+def _load_columns(records: Words, first: int, column: int, count: int, rows: Words, row: int) -> Lanes:
+    """Copy `count` words of eight records to rows `row` and on; return the largest of each record."""
+    largest = splat(_ZERO)
+    eights = count - count % WIDTH
+    for offset in range(0, eights, WIDTH):
+        load_transposed(records, first, column + offset, rows, row + offset)
+        for index in range(row + offset, row + offset + WIDTH):
+            largest = larger(largest, load(rows, index))
+    for offset in range(eights, count):
+        word = gather(records, first, column + offset)
+        largest = larger(largest, word)
+        store(rows, row + offset, word)
+    return largest
+
+
+@compiled
+def valid_lanes(plan: Plan, reasons: Lanes, count: int, rows: Words) -> Lanes:
+    """Return all bits set in the first `count` lanes whose reason is 0, and no bit elsewhere."""
+    present = select_less(load(rows, plan.lane_numbers_at), splat(np.uint64(count)), splat(_ALL_BITS), splat(_ZERO))
+    return select_less(reasons, splat(_ONE), present, splat(_ZERO))
+
+
+@compiled
+def _own_joint_seed(plan: Plan, publics: Words, first: int, rows: Words) -> None:
+    """Leave the joint-randomness seed as the digest: the device's parts, but this aggregator's own as computed."""
+    start(rows)
+    position = absorb_bytes(rows, 0, plan.joint_seed_head_at, plan.joint_seed_head_bytes)
+    for share in range(plan.shares):
+        if share == plan.aggregator:
+            position = absorb_rows(rows, position, plan.seeds_at, SEED_ROWS)
+        else:
+            position = absorb_columns(rows, position, publics, first, SEED_ROWS * share, SEED_ROWS)
+    finish(rows, position)

@@ -1,0 +1,1 @@
+"""Between a device and one aggregator: certificates, keys, HPKE, sessions and receipts."""

@@ -1,0 +1,46 @@
+"""Everything about a release in one place to import from: the record, its JSON form, and the opening.
+
+Holds no code: see `record`, `record_json` and `opening`.
+"""
+
+from fleetcount_protocol.release.commitment import (
+    centred_lift,
+    check_commitment,
+    check_range,
+    commit_to,
+    commitment,
+    noise_bound,
+    open_noised_shares,
+)
+from fleetcount_protocol.release.record import (
+    Cell,
+    NoiseLaw,
+    ReleaseRecord,
+    decode_record,
+    encode_record,
+    noise_laws,
+    sign_record,
+    verify_record_signatures,
+)
+from fleetcount_protocol.release.record_json import decimal_text, record_from_json, record_to_json
+
+__all__ = [
+    "Cell",
+    "NoiseLaw",
+    "ReleaseRecord",
+    "centred_lift",
+    "check_commitment",
+    "check_range",
+    "commit_to",
+    "commitment",
+    "decimal_text",
+    "decode_record",
+    "encode_record",
+    "noise_bound",
+    "noise_laws",
+    "open_noised_shares",
+    "record_from_json",
+    "record_to_json",
+    "sign_record",
+    "verify_record_signatures",
+]

@@ -1,0 +1,119 @@
+"""Opening a release: commitments to noised shares, their sum, and which may be published (docs/wire.md, "Opening").
+
+Sees noised shares only; noise is added before anything gets here.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_protocol.errors import UsageError, VerificationFailed
+from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.layout import sized
+from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
+from fleetcount_protocol.messages import Commitment, NoisedShare
+from fleetcount_protocol.vdaf.field import FIELD64
+
+__all__ = [
+    "centred_lift",
+    "check_commitment",
+    "check_range",
+    "commit_to",
+    "commitment",
+    "noise_bound",
+    "open_noised_shares",
+]
+
+COMMITMENT_LABEL: Final = b"fleetcount v1 commitment"
+_TAIL_EXPONENT: Final = 64
+"""Noise beyond 64/epsilon has probability below 2 e**-64 < 4e-28, so an honest release is never refused for it."""
+
+
+def commitment(
+    vector: bytes, blind: bytes, *, task_id: TaskId, aggregator_id: AggregatorId, set_digest: Digest
+) -> Digest:
+    """Return SHA-256 over label, task, aggregator, set digest, blind (32 random bytes) and the noised share's bytes.
+
+    Raises:
+        UsageError: a blind of another size.
+    """
+    if len(blind) != COMMITMENT_BLIND_BYTES:
+        raise UsageError(f"blind has {len(blind)} bytes, allowed: {COMMITMENT_BLIND_BYTES}")
+    digest = hashlib.sha256(COMMITMENT_LABEL + task_id + sized(aggregator_id.encode(), 1) + set_digest + blind)
+    digest.update(sized(vector, 4))
+    return Digest(digest.digest())
+
+
+def commit_to(share: NoisedShare) -> Commitment:
+    """Return an aggregator's commitment to its own noised share."""
+    digest = commitment(
+        share.vector,
+        share.blind,
+        task_id=share.task_id,
+        aggregator_id=share.aggregator_id,
+        set_digest=share.set_digest,
+    )
+    return Commitment(
+        task_id=share.task_id,
+        aggregator_id=share.aggregator_id,
+        set_digest=share.set_digest,
+        commitment=digest,
+    )
+
+
+def check_commitment(made: Commitment, share: NoisedShare) -> None:
+    """Accept an opened share only if it is what its aggregator committed to.
+
+    Raises:
+        VerificationFailed: it is not.
+    """
+    expected = commit_to(share)
+    same = (made.task_id, made.aggregator_id, made.set_digest) == (
+        expected.task_id,
+        expected.aggregator_id,
+        expected.set_digest,
+    )
+    if not same or not hmac.compare_digest(made.commitment, expected.commitment):
+        raise VerificationFailed(f"the noised share of {share.aggregator_id} is not the one committed to")
+
+
+def centred_lift(value: int) -> int:
+    """Return the integer of least magnitude congruent to a Field64 element: from -(p-1)/2 to (p-1)/2.
+
+    Raises:
+        UsageError: no element of the field.
+    """
+    if not 0 <= value < FIELD64.modulus:
+        raise UsageError(f"{value} is no element of Field64")
+    return value - FIELD64.modulus if value > FIELD64.modulus // 2 else value
+
+
+def open_noised_shares(shares: Sequence[NoisedShare], length: int) -> tuple[int, ...]:
+    """Return the public numbers: the centred lift of the sum of all aggregators' noised shares.
+
+    Raises:
+        DecodeError: a share that does not hold `length` canonical elements.
+    """
+    vectors = [FIELD64.decode_vector(share.vector, length) for share in shares]
+    return tuple(centred_lift(element) for element in FIELD64.add_vectors(vectors, length))
+
+
+def noise_bound(noise_epsilon: Fraction | None, aggregators: int) -> int:
+    """Return B, which all noise on a cell together exceeds with probability below 1e-26; 0 without noise."""
+    if noise_epsilon is None:
+        return 0
+    return aggregators * -(-_TAIL_EXPONENT * noise_epsilon.denominator // noise_epsilon.numerator)
+
+
+def check_range(values: Iterable[int], *, bound: int, reports: int) -> None:
+    """Refuse to publish numbers that no honest aggregators could have opened: outside [-B, reports + B].
+
+    The number of reports stays with the caller; it is in no message.
+
+    Raises:
+        VerificationFailed: a number is outside, so an aggregator added something else than shares and noise.
+    """
+    if any(not -bound <= value <= reports + bound for value in values):
+        raise VerificationFailed("an opened number is outside what the reports and the noise allow")

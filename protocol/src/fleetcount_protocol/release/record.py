@@ -1,0 +1,309 @@
+"""The release record: what all aggregators of a task sign and the public reads (docs/wire.md, "Release record").
+
+Never holds a round's sum, a share, the set digest or the exact number of participants. How the numbers come about is
+the aggregator's affair (release) and analysis's (estimates, intervals).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.losses import AdversaryView
+
+from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
+from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_TASK_BYTES, MAX_UNIX_TIME
+from fleetcount_protocol.task.codec import decode_task
+from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
+from fleetcount_protocol.task.task import Mode, ReleaseKind, Task
+
+__all__ = [
+    "Cell",
+    "NoiseLaw",
+    "ReleaseRecord",
+    "decode_record",
+    "encode_record",
+    "noise_laws",
+    "plain_decimal",
+    "sign_record",
+    "verify_record_signatures",
+]
+
+RECORD_LABEL: Final = b"FCRECD01"
+_MAX_VIEWS: Final = 16
+_MAX_SENTENCE_BYTES: Final = 1_000
+_MAX_INT64: Final = 2**63 - 1
+_PLAIN_DECIMAL: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One published number: value 1..V and its label, the opened noised number, estimate and interval ends.
+
+    `raw` is the opened number of this cell, `estimate` the unbiased estimate, which may be negative, `low` <= `high`
+    the whole-number ends of the interval at the task's level.
+    """
+
+    value: int
+    label: str
+    raw: int
+    estimate: Fraction
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseLaw:
+    """What an aggregator added to every opened number: "none", "two-sided geometric" or "one-sided geometric"."""
+
+    aggregator_id: AggregatorId
+    law: str
+    epsilon: Fraction | None
+
+
+def noise_laws(task: Task) -> tuple[NoiseLaw, ...]:
+    """Return what each aggregator of the task adds, in the task's order, each at full strength."""
+    law = {
+        ReleaseKind.GEOMETRIC: "two-sided geometric",
+        ReleaseKind.EXACT: "none",
+        ReleaseKind.ONE_SIDED: "one-sided geometric",
+    }[task.release.kind]
+    epsilon = task.release.noise_epsilon
+    return tuple(NoiseLaw(aggregator_id=one.aggregator_id, law=law, epsilon=epsilon) for one in task.aggregators)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseRecord:
+    """A task's release: its cells with intervals, and what each adversary could learn.
+
+    `baseline_raw` is the opened number of output 0 in response mode (for vector Mangat, of the participation bit),
+    from which the estimates follow; None in the other modes. `released_at` is a Unix time on the task's grid, not
+    before the last round closed. Level, noise and the least number of participants follow from the task.
+
+    Raises:
+        UsageError: cells that are not values 1..V with the task's labels, ends out of order, numbers beyond 64 bits,
+            a time off the grid, or a statement that is empty or too long.
+    """
+
+    task: Task
+    cells: tuple[Cell, ...]
+    statement: tuple[AdversaryView, ...]
+    released_at: int
+    baseline_raw: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_cells(self.task, self.cells)
+        response = self.task.mode is Mode.RESPONSE
+        if (self.baseline_raw is not None) != response:
+            raise UsageError("baseline_raw is for response mode, and needed there")
+        _check_int64("baseline_raw", self.baseline_raw or 0)
+        late_enough = self.task.round_two_closes <= self.released_at <= MAX_UNIX_TIME
+        if not late_enough or self.released_at % self.task.time_precision_s:
+            raise UsageError(
+                f"released_at is {self.released_at}, allowed: a multiple of {self.task.time_precision_s} s "
+                f"from {self.task.round_two_closes} on"
+            )
+        _check_statement(self.statement)
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task the record answers."""
+        return self.task.task_id
+
+    @property
+    def level(self) -> Fraction:
+        """The level of every interval."""
+        return self.task.release.level
+
+    @property
+    def participants_at_least(self) -> int:
+        """All that is said about the number of participants: min_batch_size, which every aggregator checked."""
+        return self.task.min_batch_size
+
+    @property
+    def noise(self) -> tuple[NoiseLaw, ...]:
+        """Who added which noise."""
+        return noise_laws(self.task)
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The bytes that are signed."""
+        return encode_record(self)
+
+    def safe(self, cell: Cell) -> bool | None:
+        """Return whether a one-sided release shows that the count is at most its threshold; None in other releases.
+
+        True is never wrong: the noise only adds. False says "not known".
+        """
+        thresholds = self.task.release.thresholds
+        return cell.raw <= thresholds[cell.value - 1] if thresholds else None
+
+
+def encode_record(record: ReleaseRecord) -> bytes:
+    """Return the canonical bytes of a record.
+
+    Raises:
+        UsageError: they are more than `MAX_RECORD_BYTES`.
+    """
+    baseline = b"" if record.baseline_raw is None else _int64(record.baseline_raw)
+    parts = [
+        RECORD_LABEL,
+        sized(record.task.canonical, 4),
+        uint(record.released_at, 8),
+        uint(bool(baseline), 1),
+        baseline,
+        uint(len(record.cells), 2),
+        *(_encode_cell(cell) for cell in record.cells),
+        uint(len(record.statement), 1),
+        *(_encode_view(view) for view in record.statement),
+    ]
+    encoded = b"".join(parts)
+    if len(encoded) > MAX_RECORD_BYTES:
+        raise UsageError(f"record has {len(encoded)} bytes, allowed: at most {MAX_RECORD_BYTES}")
+    return encoded
+
+
+def decode_record(data: bytes) -> ReleaseRecord:
+    """Return the record whose canonical bytes these are.
+
+    Raises:
+        DecodeError: they are the canonical bytes of no record.
+    """
+    reader = Reader(data, "record", MAX_RECORD_BYTES)
+    reader.expect(RECORD_LABEL)
+    task = decode_task(reader.sized(4, 1, MAX_TASK_BYTES))
+    released_at = reader.uint(8)
+    baseline = reader.int64() if reader.flag() else None
+    count = reader.count(2, task.values, task.values)
+    cells = tuple(_read_cell(reader, value, task.domain.label(value)) for value in range(1, count + 1))
+    views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _MAX_VIEWS)))
+    reader.finish()
+    try:
+        record = ReleaseRecord(task=task, cells=cells, statement=views, released_at=released_at, baseline_raw=baseline)
+    except UsageError as error:
+        raise DecodeError(f"record that cannot be: {error}") from error
+    if record.canonical != data:
+        raise DecodeError("record is not in its canonical form")
+    return record
+
+
+def sign_record(record: ReleaseRecord, key: Ed25519PrivateKey) -> bytes:
+    """Return an aggregator's Ed25519 signature over the canonical bytes, 64 bytes, made after full recomputation."""
+    return key.sign(record.canonical)
+
+
+def verify_record_signatures(
+    record: ReleaseRecord,
+    signatures: Sequence[bytes],
+    trusted: Mapping[AggregatorId, TrustedAggregator] | None = None,
+) -> None:
+    """Accept a record only with valid signatures of all aggregators of its task.
+
+    With `trusted`, each must be trusted under the very key that the task names. Without, the keys are taken from the
+    task inside the record: that proves agreement among them, and who they are only to a reader who knows the task id.
+
+    Raises:
+        SignatureError: a signature that is missing or does not verify, or an aggregator that is not trusted.
+    """
+    if len(signatures) != len(record.task.aggregators):
+        raise SignatureError(f"{len(signatures)} signatures for {len(record.task.aggregators)} aggregators")
+    for aggregator, signature in zip(record.task.aggregators, signatures, strict=True):
+        known = None if trusted is None else trusted.get(aggregator.aggregator_id)
+        if trusted is not None and (known is None or known.signing_public_key != aggregator.signing_public_key):
+            raise SignatureError(f"aggregator {aggregator.aggregator_id} is not trusted under this key")
+        what = f"signature of {aggregator.aggregator_id} under the record of {record.task.name!r}"
+        verify_ed25519(aggregator.signing_public_key, signature, record.canonical, what)
+
+
+# Parts.
+
+
+def _check_int64(what: str, value: int) -> None:
+    if type(value) is not int or abs(value) > _MAX_INT64:
+        raise UsageError(f"{what} is {str(value)[:40]}, allowed: whole numbers of 63 bits and a sign")
+
+
+def _int64(value: int) -> bytes:
+    return value.to_bytes(8, signed=True)
+
+
+def _check_cells(task: Task, cells: Sequence[Cell]) -> None:
+    if [cell.value for cell in cells] != list(range(1, task.values + 1)):
+        raise UsageError(f"cells must be the values 1 to {task.values}, each once, in order")
+    for cell in cells:
+        for what in ("raw", "low", "high"):
+            _check_int64(f"{what} of cell {cell.value}", getattr(cell, what))
+        if cell.low > cell.high:
+            raise UsageError(f"interval of cell {cell.value} is {cell.low} to {cell.high}")
+        if cell.label != task.domain.label(cell.value):
+            raise UsageError(f"label of cell {cell.value} is not the task's")
+
+
+def _check_statement(statement: Sequence[AdversaryView]) -> None:
+    if not 1 <= len(statement) <= _MAX_VIEWS:
+        raise UsageError(f"statement has {len(statement)} views, allowed: 1 to {_MAX_VIEWS}")
+    for view in statement:
+        for number in (view.delta, view.epsilon or view.delta):
+            if not number.is_finite() or not _PLAIN_DECIMAL.fullmatch(plain_decimal(number)):
+                raise UsageError(f"statement holds {number}, allowed: 0 to 10 digits before and 25 behind the point")
+        for text in _texts(view):
+            try:
+                check_text(text, 1, _MAX_SENTENCE_BYTES)
+            except ValueError as error:
+                raise UsageError(f"statement: {error}") from None
+
+
+def _texts(view: AdversaryView) -> tuple[str, str, str, str, str]:
+    return view.adversary, view.audience, plain_decimal(view.delta), view.neighbours, view.sentence
+
+
+def plain_decimal(value: Decimal) -> str:
+    """Return a decimal of at least 0 as plain digits: 0.00001 and never 1E-5, no trailing zeros behind the point."""
+    text = f"{abs(value):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _encode_cell(cell: Cell) -> bytes:
+    return _int64(cell.raw) + wide_fraction_bytes(cell.estimate) + _int64(cell.low) + _int64(cell.high)
+
+
+def _read_cell(reader: Reader, value: int, label: str) -> Cell:
+    raw, estimate = reader.int64(), reader.wide_fraction()
+    return Cell(value=value, label=label, raw=raw, estimate=estimate, low=reader.int64(), high=reader.int64())
+
+
+def _encode_view(view: AdversaryView) -> bytes:
+    epsilon = b"" if view.epsilon is None else text_bytes(plain_decimal(view.epsilon))
+    return uint(bool(epsilon), 1) + epsilon + b"".join(text_bytes(text) for text in _texts(view))
+
+
+def _read_view(reader: Reader) -> AdversaryView:
+    epsilon = _read_decimal(reader) if reader.flag() else None
+    adversary, audience = (reader.text(1, _MAX_SENTENCE_BYTES) for _ in range(2))
+    delta = _read_decimal(reader)
+    neighbours, sentence = (reader.text(1, _MAX_SENTENCE_BYTES) for _ in range(2))
+    try:
+        return AdversaryView(
+            adversary=adversary,
+            audience=audience,
+            epsilon=epsilon,
+            delta=delta,
+            neighbours=neighbours,
+            sentence=sentence,
+        )
+    except MechanismError as error:
+        raise DecodeError(f"record holds a statement that cannot be: {error}") from error
+
+
+def _read_decimal(reader: Reader) -> Decimal:
+    text = reader.text(1, 40)
+    if not _PLAIN_DECIMAL.fullmatch(text):
+        raise DecodeError("record holds a number that is not plain digits")
+    return Decimal(text)

@@ -1,0 +1,158 @@
+"""The release record as a JSON file for people, which carries the canonical bytes so that programs need not trust it.
+
+Adds nothing to a record and is signed nowhere: the readable part must follow from the canonical one, or it is refused.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, Final
+
+from fleetcount_mechanisms.losses import AdversaryView
+
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.limits import MAX_JSON_BYTES
+from fleetcount_protocol.release.record import Cell, ReleaseRecord, decode_record, plain_decimal
+from fleetcount_protocol.task.codec import task_to_json
+
+__all__ = ["decimal_text", "record_from_json", "record_to_json"]
+
+FORMAT: Final = "fleetcount release record 1"
+_PLACES: Final = 6
+
+
+def record_to_json(record: ReleaseRecord, signatures: Sequence[bytes]) -> str:
+    """Return the record with its signatures (in the task's order) as indented JSON, UTF-8, ending in a line feed.
+
+    Raises:
+        UsageError: not one signature an aggregator.
+    """
+    if len(signatures) != len(record.task.aggregators):
+        raise UsageError(f"{len(signatures)} signatures for {len(record.task.aggregators)} aggregators")
+    return json.dumps(_readable(record, signatures), ensure_ascii=False, indent=1) + "\n"
+
+
+def record_from_json(text: str) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
+    """Return the record and its signatures, none of which is verified here (`verify_record_signatures`).
+
+    Raises:
+        DecodeError: no JSON of this format, or a readable part that the canonical bytes do not say.
+    """
+    parsed = _parse(text)
+    record = decode_record(_base64(parsed.get("record"), "record"))
+    listed = parsed.get("signatures")
+    if not isinstance(listed, list) or len(listed) != len(record.task.aggregators):
+        raise DecodeError("release file needs one signature an aggregator")
+    signatures = tuple(_base64(_field(one, "signature"), "signature") for one in listed)
+    # Compared as text: to Python 1, 1.0 and true are equal, to a reader they are not.
+    if _plain(_readable(record, signatures)) != _plain(parsed):
+        raise DecodeError("the readable part of the release file is not what the signed record says")
+    return record, signatures
+
+
+def decimal_text(value: Fraction, places: int = _PLACES) -> str:
+    """Return a fraction as decimal digits, rounded half to even at `places`, without trailing zeros."""
+    scaled = round(value * 10**places)
+    digits = f"{abs(scaled):0{places + 1}d}"
+    text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").rstrip(".")
+    return f"-{text}" if scaled < 0 else text
+
+
+def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, Any]:
+    names = [str(aggregator.aggregator_id) for aggregator in record.task.aggregators]
+    return {
+        "format": FORMAT,
+        "task_id": record.task_id.hex(),
+        "released_at": record.released_at,
+        "released_at_utc": _utc(record.released_at),
+        "level": str(record.level),
+        "participants_at_least": record.participants_at_least,
+        "cells": [_readable_cell(record, cell) for cell in record.cells],
+        "baseline_raw": record.baseline_raw,
+        "noise": [
+            {
+                "aggregator_id": str(noise.aggregator_id),
+                "law": noise.law,
+                "epsilon": None if noise.epsilon is None else str(noise.epsilon),
+            }
+            for noise in record.noise
+        ],
+        "privacy_statement": [_readable_view(view) for view in record.statement],
+        "task": task_to_json(record.task),
+        "signatures": [
+            {"aggregator_id": name, "signature": base64.b64encode(signature).decode()}
+            for name, signature in zip(names, signatures, strict=True)
+        ],
+        "record": base64.b64encode(record.canonical).decode(),
+    }
+
+
+def _readable_cell(record: ReleaseRecord, cell: Cell) -> dict[str, Any]:
+    readable: dict[str, Any] = {
+        "value": cell.value,
+        "label": cell.label,
+        "raw": cell.raw,
+        "estimate": decimal_text(cell.estimate),
+        "low": cell.low,
+        "high": cell.high,
+    }
+    safe = record.safe(cell)
+    return readable if safe is None else readable | {"safe": safe}
+
+
+def _readable_view(view: AdversaryView) -> dict[str, str | None]:
+    return {
+        "adversary": view.adversary,
+        "audience": view.audience,
+        "epsilon": None if view.epsilon is None else plain_decimal(view.epsilon),
+        "delta": plain_decimal(view.delta),
+        "neighbours": view.neighbours,
+        "sentence": view.sentence,
+    }
+
+
+def _utc(time: int) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _parse(text: str) -> dict[str, Any]:
+    if len(text) > MAX_JSON_BYTES:
+        raise DecodeError(f"release file has {len(text)} characters, more than {MAX_JSON_BYTES}")
+    try:
+        parsed = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"release file is no JSON of this format ({type(error).__name__})") from error
+    if not isinstance(parsed, dict) or parsed.get("format") != FORMAT:
+        raise DecodeError(f"release file does not say format {FORMAT!r}")
+    return parsed
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key appears twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _base64(value: object, what: str) -> bytes:
+    if not isinstance(value, str):
+        raise DecodeError(f"release file has no {what}")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise DecodeError(f"{what} of the release file is no base64") from None
+
+
+def _plain(value: dict[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True)

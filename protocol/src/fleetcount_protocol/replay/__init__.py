@@ -1,0 +1,1 @@
+"""Replays test vectors, operation by operation and byte for byte."""

@@ -1,0 +1,78 @@
+"""Signatures of a task: every listed aggregator signs the canonical bytes, and everyone demands all of them.
+
+Decides whom a task comes from; what a device's owner allows is the client's policy.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fleetcount_protocol.errors import SignatureError, TaskError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MIN_OPERATORS
+from fleetcount_protocol.task.rules import operator_key
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+
+__all__ = ["TrustedAggregator", "sign_task", "verify_ed25519", "verify_signed_task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedAggregator:
+    """An aggregator that this party was configured to trust: its id, who runs it, its Ed25519 public key (32 bytes)."""
+
+    aggregator_id: AggregatorId
+    operator: str
+    signing_public_key: bytes
+
+
+def sign_task(task: Task, key: Ed25519PrivateKey) -> bytes:
+    """Return an aggregator's Ed25519 signature (RFC 8032, pure) over the canonical bytes, 64 bytes.
+
+    The label at their front keeps them apart from everything else such a key signs.
+    """
+    return key.sign(task.canonical)
+
+
+def verify_signed_task(signed: SignedTask, trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
+    """Accept a task only with valid signatures of all its aggregators, each trusted under this very key and operator.
+
+    Raises:
+        TaskError: an aggregator that is not trusted or is described otherwise, or fewer than two distinct operators.
+        SignatureError: a signature that is missing or does not verify.
+    """
+    if len(signed.signatures) != len(signed.task.aggregators):
+        raise SignatureError(f"{len(signed.signatures)} signatures for {len(signed.task.aggregators)} aggregators")
+    for aggregator in signed.task.aggregators:
+        _check_trusted(aggregator, trusted)
+    operators = {operator_key(trusted[one.aggregator_id].operator) for one in signed.task.aggregators}
+    if len(operators) < MIN_OPERATORS:
+        raise TaskError(f"the trusted aggregators have {len(operators)} operator, allowed: at least {MIN_OPERATORS}")
+    for aggregator, signature in zip(signed.task.aggregators, signed.signatures, strict=True):
+        what = f"signature of {aggregator.aggregator_id} under task {signed.task.name!r}"
+        verify_ed25519(aggregator.signing_public_key, signature, signed.task.canonical, what)
+
+
+def verify_ed25519(public_key: bytes, signature: bytes, message: bytes, what: str) -> None:
+    """Verify an Ed25519 signature.
+
+    Raises:
+        SignatureError: it is missing or does not verify; `what` names it.
+    """
+    if not signature:
+        raise SignatureError(f"{what} is missing")
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        raise SignatureError(f"{what} does not verify") from None
+
+
+def _check_trusted(aggregator: Aggregator, trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
+    known = trusted.get(aggregator.aggregator_id)
+    if known is None:
+        raise TaskError(f"aggregator {aggregator.aggregator_id} is not among the trusted ones")
+    if known.signing_public_key != aggregator.signing_public_key:
+        raise TaskError(f"aggregator {aggregator.aggregator_id} is trusted under another signing key")
+    if operator_key(known.operator) != operator_key(aggregator.operator):
+        raise TaskError(f"aggregator {aggregator.aggregator_id} is trusted under another operator")

@@ -1,0 +1,483 @@
+"""Validity circuits: the draft's five, and fleetcount's own TwoRoundOneHot and OneHot.
+
+Each says how a measurement becomes field elements and which of them are valid; none shares, proves or touches
+randomness.
+
+TwoRoundOneHot(L) and OneHot(L), private code points 0xFFFF1001 and 0xFFFF1002, are fleetcount's own, not reviewed by
+the CFRG. With one element rho of joint randomness, weights w_0 = 0 and w_v = rho**v, and for each vector r
+
+    x = sum of w_v r[v],    y = sum of w_v**2 r[v],    s = sum of r[v] - 1/k,
+
+a OneHot report is valid when x**2 - y and s are zero, a TwoRoundOneHot report when x1**2 - y1, x2**2 - y2, x1**2 - x1
+x2, s1 and s2 are. As polynomials in rho, r(X)**2 = r(X**2) forces r(X) = 0 or X**d, the sum fixes r[0], and x1 (x1 -
+x2) = 0 holds only for r1 = e_0 or r1 = r2 (that is why w_0 = 0). So exactly the 2L-1 honest pairs (0, v) and (v, v)
+pass for every rho; an invalid pair passes one proof for at most 2(L-1) + 7 of the p values that rho and the query
+randomness can take.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import mul
+from typing import Final
+
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.vdaf.field import FIELD64, FIELD128, PrimeField
+from fleetcount_protocol.vdaf.flp import GadgetCall, Mul, ParallelMul, PolyEval
+
+__all__ = ["MAX_LENGTH", "Count", "Histogram", "MultihotCountVec", "OneHot", "Sum", "SumVec", "TwoRoundOneHot"]
+
+MAX_LENGTH: Final = 1 << 24
+"""Largest vector any circuit admits: a bound against absurd parameters, far above the 4,096 of a task."""
+
+
+def _check_range(what: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"{what} is {value}, not {low}..{high}")
+
+
+def _check_size(what: str, vector: Sequence[object], length: int) -> None:
+    if len(vector) != length:
+        raise UsageError(f"{what} has {len(vector)} entries, not {length}")
+
+
+def _unit_vector(length: int, position: int) -> list[int]:
+    """Return e_position; the position is a secret and stays out of the message."""
+    if not 0 <= position < length:
+        raise UsageError(f"the measurement is not 0..{length - 1}")
+    vector = [0] * length
+    vector[position] = 1
+    return vector
+
+
+def _range_weights(maximum: int) -> list[int]:
+    """Return weights such that sums of some of them give exactly 0..maximum: 1, 2, 4, ... and a last one that fills up.
+
+    draft-irtf-cfrg-vdaf, section 7.4.2.
+    """
+    bits = maximum.bit_length()
+    powers = [1 << place for place in range(bits - 1)]
+    return [*powers, maximum - sum(powers)]
+
+
+def _encode_in_range(value: int, maximum: int) -> list[int]:
+    """Return the zeros and ones whose weighted sum is `value`; the last weight only where the others do not reach."""
+    if not 0 <= value <= maximum:
+        raise UsageError(f"the measurement is not 0..{maximum}")
+    weights = _range_weights(maximum)
+    last = int(value > sum(weights[:-1]))
+    rest = value - last * weights[-1]
+    return [*((rest >> place) & 1 for place in range(len(weights) - 1)), last]
+
+
+def _bit_checks(
+    field: PrimeField,
+    measurement: Sequence[int],
+    joint_rand: Sequence[int],
+    shares_inverse: int,
+    chunk_length: int,
+    call: GadgetCall,
+) -> int:
+    """Return sum over chunks of sum_j r**(j+1) m_j (m_j - 1), zero if all entries are 0 or 1 (draft, section 7.4.3).
+
+    The last chunk is filled up with zeros. One element r of joint randomness a chunk.
+    """
+    modulus = field.modulus
+    padding = [0] * (len(joint_rand) * chunk_length - len(measurement))
+    padded = [*measurement, *padding]
+    total = 0
+    for index, base in enumerate(joint_rand):
+        chunk = padded[index * chunk_length : (index + 1) * chunk_length]
+        inputs = [0] * (2 * chunk_length)
+        inputs[0::2] = [
+            power * word % modulus for power, word in zip(field.powers(base, chunk_length), chunk, strict=True)
+        ]
+        inputs[1::2] = [(word - shares_inverse) % modulus for word in chunk]
+        total += call(inputs)
+    return total % modulus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BitVector:
+    """What the circuits of the bit check share: `length` entries, `chunk_length` products a gadget call."""
+
+    field: PrimeField = FIELD128
+    length: int
+    chunk_length: int
+
+    def __post_init__(self) -> None:
+        _check_range("length", self.length, 1, MAX_LENGTH)
+        _check_range("chunk_length", self.chunk_length, 1, MAX_LENGTH)
+
+    @property
+    def measurement_length(self) -> int:
+        """One element an entry."""
+        return self.length
+
+    @property
+    def output_length(self) -> int:
+        """One element an entry."""
+        return self.length
+
+    @property
+    def gadget(self) -> ParallelMul:
+        """`chunk_length` products a call."""
+        return ParallelMul(count=self.chunk_length)
+
+    @property
+    def gadget_calls(self) -> int:
+        """One call a chunk."""
+        return -(-self.measurement_length // self.chunk_length)
+
+    @property
+    def joint_rand_length(self) -> int:
+        """One element a chunk."""
+        return self.gadget_calls
+
+    def decode(self, output: Sequence[int], measurements: int) -> list[int]:
+        """Return the sums, place by place."""
+        return list(output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """One bit; the result is how many were 1 (draft, section 7.4.1)."""
+
+    field: PrimeField = FIELD64
+    name: str = dataclasses.field(default="Count", init=False)
+    gadget: Mul = dataclasses.field(default=Mul(), init=False)
+    gadget_calls: int = dataclasses.field(default=1, init=False)
+    measurement_length: int = dataclasses.field(default=1, init=False)
+    joint_rand_length: int = dataclasses.field(default=0, init=False)
+    output_length: int = dataclasses.field(default=1, init=False)
+    eval_output_length: int = dataclasses.field(default=1, init=False)
+
+    def encode(self, measurement: int) -> list[int]:
+        """Return the bit; raises UsageError for anything but 0, 1, False, True."""
+        if measurement not in (0, 1):
+            raise UsageError("the measurement is not 0 or 1")
+        return [int(measurement)]
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bit's share."""
+        return list(measurement)
+
+    def decode(self, output: Sequence[int], measurements: int) -> int:
+        """Return the count."""
+        return output[0]
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return x*x - x."""
+        bit = measurement[0]
+        return [(call((bit, bit)) - bit) % self.field.modulus]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """A number 0..max_measurement; the result is the sum (draft, section 7.4.2)."""
+
+    field: PrimeField = FIELD64
+    max_measurement: int
+    name: str = dataclasses.field(default="Sum", init=False)
+    joint_rand_length: int = dataclasses.field(default=0, init=False)
+    output_length: int = dataclasses.field(default=1, init=False)
+    gadget: PolyEval = dataclasses.field(default=PolyEval(coefficients=(0, -1, 1)), init=False)
+
+    def __post_init__(self) -> None:
+        _check_range("max_measurement", self.max_measurement, 1, self.field.modulus // 2)
+        _check_bits_fit(self.field, self.max_measurement)
+
+    @property
+    def measurement_length(self) -> int:
+        """One element a bit."""
+        return self.max_measurement.bit_length()
+
+    @property
+    def gadget_calls(self) -> int:
+        """One call a bit."""
+        return self.measurement_length
+
+    @property
+    def eval_output_length(self) -> int:
+        """One check a bit."""
+        return self.measurement_length
+
+    def encode(self, measurement: int) -> list[int]:
+        """Return the measurement's bits over the range weights."""
+        return _encode_in_range(measurement, self.max_measurement)
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the weighted sum of the bits."""
+        return [self.field.inner_product(_range_weights(self.max_measurement), measurement)]
+
+    def decode(self, output: Sequence[int], measurements: int) -> int:
+        """Return the sum."""
+        return output[0]
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return b*b - b for every bit b."""
+        return [call((bit,)) for bit in measurement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumVec(_BitVector):
+    """A vector of numbers 0..max_measurement; the result is their sum, place by place (draft, section 7.4.3).
+
+    `chunk_length` products share one gadget call; about the square root of length * bits makes the proof shortest.
+    """
+
+    max_measurement: int
+    name: str = dataclasses.field(default="SumVec", init=False)
+    eval_output_length: int = dataclasses.field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        _BitVector.__post_init__(self)
+        _check_range("max_measurement", self.max_measurement, 1, self.field.modulus // 2)
+        _check_bits_fit(self.field, self.max_measurement)
+
+    @property
+    def bits(self) -> int:
+        """Elements an entry."""
+        return self.max_measurement.bit_length()
+
+    @property
+    def measurement_length(self) -> int:
+        """`bits` elements an entry."""
+        return self.length * self.bits
+
+    def encode(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bits of all entries, one entry after the other."""
+        _check_size("the measurement", measurement, self.length)
+        return [bit for entry in measurement for bit in _encode_in_range(int(entry), self.max_measurement)]
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return every entry's weighted sum of bits."""
+        if self.bits == 1:
+            return list(measurement)
+        weights, bits = _range_weights(self.max_measurement), self.bits
+        starts = range(0, self.measurement_length, bits)
+        return [self.field.inner_product(weights, measurement[start : start + bits]) for start in starts]
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return the bit check of all entries."""
+        return [_bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram(_BitVector):
+    """One of `length` buckets; the result is the count of each (draft, section 7.4.4)."""
+
+    name: str = dataclasses.field(default="Histogram", init=False)
+    eval_output_length: int = dataclasses.field(default=2, init=False)
+
+    def encode(self, measurement: int) -> list[int]:
+        """Return a one in the measurement's bucket."""
+        return _unit_vector(self.length, measurement)
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the vector itself."""
+        return list(measurement)
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return the bit check of all buckets, and their sum less one."""
+        bits = _bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)
+        return [bits, (sum(measurement) - shares_inverse) % self.field.modulus]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultihotCountVec(_BitVector):
+    """A vector of bits with at most `max_weight` ones; the result is the count of each (draft, section 7.4.5)."""
+
+    max_weight: int
+    name: str = dataclasses.field(default="MultihotCountVec", init=False)
+    eval_output_length: int = dataclasses.field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        _BitVector.__post_init__(self)
+        _check_range("max_weight", self.max_weight, 1, min(self.length, self.field.modulus - 1))
+
+    @property
+    def measurement_length(self) -> int:
+        """One element an entry, and the bits of the reported weight."""
+        return self.length + self.max_weight.bit_length()
+
+    def encode(self, measurement: Sequence[bool]) -> list[int]:
+        """Return the bits, then their number in range-checked form; raises UsageError above `max_weight` ones."""
+        _check_size("the measurement", measurement, self.length)
+        if any(bit not in (0, 1) for bit in measurement):
+            raise UsageError("an entry of the measurement is not 0 or 1")
+        bits = [int(bit) for bit in measurement]
+        if sum(bits) > self.max_weight:
+            raise UsageError(f"the measurement has more than {self.max_weight} ones")
+        return [*bits, *_encode_in_range(sum(bits), self.max_weight)]
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bits without the reported weight."""
+        return list(measurement[: self.length])
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return the bit check of everything, and the number of ones less the reported weight."""
+        bits = _bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)
+        reported = self.field.inner_product(_range_weights(self.max_weight), measurement[self.length :])
+        return [bits, (sum(measurement[: self.length]) - reported) % self.field.modulus]
+
+
+def _check_bits_fit(field: PrimeField, maximum: int) -> None:
+    if 1 << maximum.bit_length() >= field.modulus:
+        raise UsageError(f"max_measurement is {maximum}: its {maximum.bit_length()} bits do not fit {field.name}")
+
+
+class _PowerSum:
+    """The linear form r -> sum of base**v r[v], v = 1 and up: the circuit's x for base rho, its y for base rho**2.
+
+    By blocks of B = about the square root of the length, 2 B powers instead of one an entry. Sums start at a large
+    multiple of p, so that every addition is one of long integers: the time of a device does not tell where its one is.
+    """
+
+    __slots__ = ("_block_powers", "_modulus", "_start", "_table")
+
+    def __init__(self, field: PrimeField, base: int, length: int) -> None:
+        block = math.isqrt(length) + 1
+        *self._table, block_power = 1, *field.powers(base, block)
+        self._block_powers = [1, *field.powers(block_power, (length - 1) // block)]
+        self._modulus = field.modulus
+        self._start = field.modulus << field.modulus.bit_length()
+
+    def of(self, vector: Sequence[int]) -> int:
+        """Return the form's value; the place 0 has weight 0."""
+        table, block, start, modulus = self._table, len(self._table), self._start, self._modulus
+        blocks = [sum(map(mul, table, vector[at : at + block]), start) % modulus for at in range(0, len(vector), block)]
+        total: int = sum(map(mul, self._block_powers, blocks), start)
+        return (total - vector[0]) % modulus
+
+
+def _power_forms(field: PrimeField, rho: int, length: int) -> tuple[_PowerSum, _PowerSum]:
+    """Return the forms of x and of y."""
+    return _PowerSum(field, rho, length), _PowerSum(field, rho * rho % field.modulus, length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoRoundOneHot:
+    """Two one-hot vectors of `length` = V + 1, equal or the first on 0; the result is the sum of r2 - r1 on 1..V.
+
+    The sums of each round (S1, S2) are never outputs.
+    """
+
+    field: PrimeField = FIELD64
+    length: int
+    name: str = dataclasses.field(default="TwoRoundOneHot", init=False)
+    gadget: Mul = dataclasses.field(default=Mul(), init=False)
+    gadget_calls: int = dataclasses.field(default=3, init=False)
+    joint_rand_length: int = dataclasses.field(default=1, init=False)
+    eval_output_length: int = dataclasses.field(default=5, init=False)
+
+    def __post_init__(self) -> None:
+        _check_range("length", self.length, 2, MAX_LENGTH)
+
+    @property
+    def measurement_length(self) -> int:
+        """Both vectors."""
+        return 2 * self.length
+
+    @property
+    def output_length(self) -> int:
+        """V differences."""
+        return self.length - 1
+
+    def encode(self, measurement: tuple[int, int]) -> list[int]:
+        """Return r1 || r2 for positions (round one, round two), each 0..V; round one is 0 or equals round two.
+
+        Raises UsageError for any other pair.
+        """
+        _check_size("the measurement", measurement, 2)
+        round_one, round_two = measurement
+        encoded = _unit_vector(self.length, round_one) + _unit_vector(self.length, round_two)
+        if round_one not in (0, round_two):
+            raise UsageError("round one is neither 0 nor equal to round two")
+        return encoded
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return D_v = r2[v] - r1[v], v = 1..V."""
+        return self.field.subtract_vectors(measurement[self.length + 1 :], measurement[1 : self.length])
+
+    def decode(self, output: Sequence[int], measurements: int) -> list[int]:
+        """Return the differences as field elements, 0..p-1."""
+        return list(output)
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return x1**2 - y1, x2**2 - y2, x1**2 - x1*x2, s1, s2."""
+        modulus = self.field.modulus
+        x_form, y_form = _power_forms(self.field, joint_rand[0], self.length)
+        one, two = measurement[: self.length], measurement[self.length :]
+        x1, y1, x2, y2 = x_form.of(one), y_form.of(one), x_form.of(two), y_form.of(two)
+        square_one = call((x1, x1))
+        square_two = call((x2, x2))
+        product = call((x1, x2))
+        outputs = (
+            square_one - y1,
+            square_two - y2,
+            square_one - product,
+            sum(one) - shares_inverse,
+            sum(two) - shares_inverse,
+        )
+        return [output % modulus for output in outputs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneHot:
+    """One one-hot vector of `length` = V + 1; the result is the count of each place, 0 included."""
+
+    field: PrimeField = FIELD64
+    length: int
+    name: str = dataclasses.field(default="OneHot", init=False)
+    gadget: Mul = dataclasses.field(default=Mul(), init=False)
+    gadget_calls: int = dataclasses.field(default=1, init=False)
+    joint_rand_length: int = dataclasses.field(default=1, init=False)
+    eval_output_length: int = dataclasses.field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        _check_range("length", self.length, 2, MAX_LENGTH)
+
+    @property
+    def measurement_length(self) -> int:
+        """The vector."""
+        return self.length
+
+    @property
+    def output_length(self) -> int:
+        """The vector."""
+        return self.length
+
+    def encode(self, measurement: int) -> list[int]:
+        """Return a one in the measurement's place, 0..V."""
+        return _unit_vector(self.length, measurement)
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the vector itself."""
+        return list(measurement)
+
+    def decode(self, output: Sequence[int], measurements: int) -> list[int]:
+        """Return the counts as field elements, 0..p-1."""
+        return list(output)
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return x**2 - y, s."""
+        modulus = self.field.modulus
+        x_form, y_form = _power_forms(self.field, joint_rand[0], self.length)
+        x, y = x_form.of(measurement), y_form.of(measurement)
+        return [(call((x, x)) - y) % modulus, (sum(measurement) - shares_inverse) % modulus]

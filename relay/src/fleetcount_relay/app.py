@@ -1,0 +1,137 @@
+"""One relay process: reads the configuration, listens for devices, forwards, until SIGTERM; then lets go in order.
+
+Keeps nothing on disk: what a stopped relay had taken and not answered, devices send again.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+
+import grpc
+from fleetcount_aggregator.config import ConfigError
+from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics, server_options
+from fleetcount_protocol.channel.certificates import aggregator_names, load_certificate
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES
+from fleetcount_transport.logs import log
+from fleetcount_transport.quotas import CallLimits
+
+from fleetcount_relay.config import RelayConfig
+from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_relay.metrics import RelayMetrics
+from fleetcount_relay.service import RelayShell
+
+__all__ = ["DRAIN_S", "run", "serve"]
+
+DRAIN_S = 5.0
+"""How long calls under way may take to end after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tls:
+    """The credentials of the listener and of the connections to aggregators."""
+
+    devices: grpc.ServerCredentials
+    upstream: grpc.ChannelCredentials
+
+
+def _load_tls(config: RelayConfig) -> _Tls:
+    """Return the TLS credentials.
+
+    Raises:
+        ConfigError, UsageError: a file is missing or wrong, or the certificate could speak as an aggregator.
+    """
+    tls = config.tls
+    pair = read_key_pair(tls.certificate_file, tls.key_file)
+    names = set(aggregator_names(load_certificate(tls.certificate_file)))
+    taken = sorted(names & {one.id for one in config.aggregators})
+    if taken:
+        raise ConfigError(
+            f"{tls.certificate_file} carries {taken[0]!r}, the name of an aggregator; a relay has a name of its own"
+        )
+    aggregators = read_public_file(tls.aggregator_ca_file)
+    return _Tls(
+        devices=grpc.ssl_server_credentials(
+            [pair], root_certificates=read_public_file(tls.device_ca_file), require_client_auth=True
+        ),
+        upstream=grpc.ssl_channel_credentials(
+            root_certificates=aggregators, private_key=pair[0], certificate_chain=pair[1]
+        ),
+    )
+
+
+async def serve(config: RelayConfig) -> None:
+    """Run one relay until SIGTERM or SIGINT.
+
+    Prints one JSON line on standard output once it listens, with the port it is bound to.
+
+    Raises:
+        UsageError: the configuration cannot be used; nothing was started.
+        MachineError: a listener cannot be opened.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    tls, metrics = _load_tls(config), RelayMetrics()
+    async with _forwarders(config, tls, metrics) as forwarders:
+        limits = CallLimits(
+            idle_s=config.relay.idle_s, calls_each=config.relay.calls_each, bytes_each=config.relay.bytes_each
+        )
+        shell = RelayShell(forwarders, metrics, config.relay.bytes_in_memory, limits)
+        devices = grpc.aio.server(
+            options=server_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=config.relay.concurrent_calls
+        )
+        devices.add_generic_rpc_handlers((shell.handlers(),))
+        ports = {"device_port": bind(devices, config.relay.listen, tls.devices)}
+        await devices.start()
+        page = None
+        if config.metrics is not None:
+            page, ports["metrics_port"] = await serve_metrics(config.metrics.listen, metrics.render)
+        try:
+            print(json.dumps({"event": "ready", **ports}), flush=True)
+            log.info("ready", **ports)
+            await stop.wait()
+            log.info("draining")
+            await devices.stop(DRAIN_S)
+        finally:
+            if page is not None:
+                page.close()
+            await devices.stop(0)
+    log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _forwarders(
+    config: RelayConfig, tls: _Tls, metrics: RelayMetrics
+) -> AsyncGenerator[Mapping[str, Forwarder], None]:
+    """Open the ways to the aggregators, and close them at the end."""
+    limits = ForwardingLimits(linger_s=config.relay.linger_s, call_timeout_s=config.relay.call_timeout_s)
+    channels = {
+        one.id: grpc.aio.secure_channel(one.endpoint, tls.upstream, options=upstream_options(AggregatorId(one.id)))
+        for one in config.aggregators
+    }
+    forwarders = {
+        name: Forwarder(Upstream(aggregator_id=AggregatorId(name), channel=channel), metrics, limits)
+        for name, channel in channels.items()
+    }
+    running = [asyncio.create_task(one.run(), name=f"forward-{name}") for name, one in forwarders.items()]
+    try:
+        yield forwarders
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for channel in channels.values():
+            await channel.close()
+
+
+def run(config: RelayConfig) -> None:
+    """Run `serve` on a new event loop; the entry point of the command."""
+    try:
+        asyncio.run(serve(config))
+    finally:
+        sys.stdout.flush()

@@ -1,0 +1,262 @@
+"""A relay's way to one aggregator: instalments of many devices in large batches over one long stream.
+
+Carries bytes it cannot read and keeps nothing: when the stream is lost, everybody who waits is told, and sends again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
+from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_TASK_LIST_BYTES
+from fleetcount_protocol.wire.device_columns import split_entries
+from fleetcount_transport.logs import log
+
+from fleetcount_relay.metrics import RelayMetrics
+
+__all__ = ["Forwarder", "ForwardingLimits", "Upstream", "UpstreamError", "upstream_options"]
+
+_SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
+_HEADROOM_BYTES: Final = 65_536
+_SHAPE_BYTES: Final = 38
+"""An entry's tag, length and task id: entries that begin alike are cheapest for the aggregator side by side."""
+
+
+class UpstreamError(MachineError):
+    """The aggregator did not answer, or not as the protocol allows; the same bytes may be sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardingLimits:
+    """`linger_s`: how long an instalment waits for company; `unanswered`: batches on their way at once.
+
+    `idle_s`: how long a stream with nothing to carry is kept; shorter than aggregators keep one (`[grpc] idle_s`).
+    """
+
+    linger_s: float = 0.02
+    call_timeout_s: float = 30.0
+    unanswered: int = 4
+    idle_s: float = 20.0
+    first_retry_s: float = 0.1
+    longest_retry_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """One aggregator: its id, which its certificate must carry, and the channel to it."""
+
+    aggregator_id: AggregatorId
+    channel: grpc.aio.Channel
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """One instalment and who waits for its answer."""
+
+    entry: bytes
+    answer: "asyncio.Future[bytes]"
+
+
+def upstream_options(aggregator_id: AggregatorId) -> list[tuple[str, int | str]]:
+    """Return the options of a channel to an aggregator."""
+    return [
+        ("grpc.ssl_target_name_override", str(aggregator_id)),
+        ("grpc.max_receive_message_length", MAX_TASK_LIST_BYTES + _HEADROOM_BYTES),
+        ("grpc.max_send_message_length", MAX_BATCH_BYTES + _HEADROOM_BYTES),
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 5_000),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+    ]
+
+
+class Forwarder:
+    """Forwards to one aggregator. `run` must be running; `send` and `ask` are called by any number of tasks."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        metrics: RelayMetrics,
+        limits: ForwardingLimits,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        source: RandomSource | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._metrics = metrics
+        self._limits = limits
+        self._pause = pause
+        self._source = source or SystemRandom()
+        self._waiting: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+        self._lost_in_a_row = 0
+        self._resting = False
+
+    async def send(self, entries: Sequence[bytes]) -> list[bytes]:
+        """Return the aggregator's answers to entries of an upload, in order, as it made them.
+
+        Raises:
+            UpstreamError: it is out of reach, or was before it had answered.
+        """
+        if self._resting:
+            raise UpstreamError(f"{self._upstream.aggregator_id} is out of reach")
+        loop = asyncio.get_running_loop()
+        waiting = [_Waiting(entry, loop.create_future()) for entry in entries]
+        self._waiting += waiting
+        self._arrived.set()
+        return await asyncio.gather(*(one.answer for one in waiting))
+
+    async def ask(self, method: str, query: bytes) -> bytes:
+        """Return the answer to a single call.
+
+        Raises:
+            grpc.aio.AioRpcError: the aggregator refused it, or is out of reach.
+        """
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._upstream.channel.unary_unary(_SERVICE + method)
+        return await call(query, timeout=self._limits.call_timeout_s)
+
+    async def run(self) -> None:
+        """Keep a stream while there is something to send; after a lost one rest, longer each time it is lost again."""
+        while True:
+            await self._arrived.wait()
+            unanswered: deque[list[_Waiting]] = deque()
+            try:
+                await self._stream(unanswered)
+                continue
+            except Exception as error:
+                # The top of a task: whatever ended the stream, the next one begins anew.
+                reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
+                log.info("upstream_lost", aggregator=self._upstream.aggregator_id, reason=reason.lower())
+            finally:
+                self._give_up(unanswered)
+            self._metrics.stream_lost(self._upstream.aggregator_id)
+            await self._rest()
+
+    def _give_up(self, unanswered: deque[list[_Waiting]]) -> None:
+        """Tell everybody who waits."""
+        left = [one for group in unanswered for one in group] + list(self._waiting)
+        self._waiting.clear()
+        self._arrived.clear()
+        for one in left:
+            if not one.answer.done():
+                one.answer.set_exception(UpstreamError(f"{self._upstream.aggregator_id} is out of reach"))
+
+    async def _rest(self) -> None:
+        """Wait between half and all of a delay that doubles; whoever comes meanwhile is told at once."""
+        self._lost_in_a_row += 1
+        delay = min(self._limits.longest_retry_s, self._limits.first_retry_s * 2.0 ** min(self._lost_in_a_row - 1, 16))
+        self._resting = True
+        try:
+            await self._pause(delay * (0.5 + self._source.random_bytes(1)[0] / 512))
+        finally:
+            self._resting = False
+
+    # One stream.
+
+    async def _stream(self, unanswered: deque[list[_Waiting]]) -> None:
+        """Send and receive until there was nothing to carry for a while; any other end is an error here."""
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._upstream.channel.stream_stream(
+            _SERVICE + "Upload"
+        )
+        call = method()
+        free = asyncio.Semaphore(self._limits.unanswered)
+        sent = asyncio.Semaphore(0)
+        parts = [
+            asyncio.create_task(self._write(call, unanswered, free, sent)),
+            asyncio.create_task(self._read(call, unanswered, free, sent)),
+            asyncio.create_task(_end_of(call)),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            # Two parts end with an error only; the first to say what was wrong is the one that is told.
+            first = next(iter(done))
+            if first.cancelled():
+                raise UpstreamError(f"{self._upstream.aggregator_id} cancelled the stream")
+            first.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            call.cancel()
+
+    async def _write(
+        self,
+        call: "grpc.aio.StreamStreamCall[bytes, bytes]",
+        unanswered: deque[list[_Waiting]],
+        free: asyncio.Semaphore,
+        sent: asyncio.Semaphore,
+    ) -> None:
+        while await self._has_something(unanswered):
+            await free.acquire()
+            group = await self._gather()
+            unanswered.append(group)
+            await call.write(b"".join(one.entry for one in group))
+            sent.release()
+
+    async def _read(
+        self,
+        call: "grpc.aio.StreamStreamCall[bytes, bytes]",
+        unanswered: deque[list[_Waiting]],
+        free: asyncio.Semaphore,
+        sent: asyncio.Semaphore,
+    ) -> None:
+        while True:
+            await sent.acquire()
+            async with asyncio.timeout(self._limits.call_timeout_s):
+                data = await call.read()
+            if not isinstance(data, bytes):
+                raise UpstreamError(f"{self._upstream.aggregator_id} ended the stream")
+            group, answers = unanswered[0], split_entries(data)
+            if len(answers) != len(group):
+                raise UpstreamError(f"{len(answers)} answers to {len(group)} instalments")
+            unanswered.popleft()
+            for one, answer in zip(group, answers, strict=True):
+                if not one.answer.done():
+                    one.answer.set_result(answer)
+            self._lost_in_a_row = 0
+            self._metrics.answered(self._upstream.aggregator_id)
+            free.release()
+
+    async def _has_something(self, unanswered: deque[list[_Waiting]]) -> bool:
+        """Wait for something to carry; False if for `idle_s` there was nothing, neither to send nor to be answered."""
+        while True:
+            try:
+                async with asyncio.timeout(self._limits.idle_s):
+                    await self._arrived.wait()
+            except TimeoutError:
+                if not unanswered:
+                    return False
+            else:
+                return True
+
+    async def _gather(self) -> list[_Waiting]:
+        """Return the next batch: whatever waits after a short rest, up to what a message holds."""
+        while True:
+            await self._arrived.wait()
+            if len(self._waiting) < MAX_INSTALMENTS_PER_BATCH:
+                await self._pause(self._limits.linger_s)
+            group: list[_Waiting] = []
+            size = 0
+            while self._waiting and len(group) < MAX_INSTALMENTS_PER_BATCH:
+                if size + len(self._waiting[0].entry) > MAX_BATCH_BYTES:
+                    break
+                one = self._waiting.popleft()
+                if not one.answer.done():
+                    group.append(one)
+                    size += len(one.entry)
+            if not self._waiting:
+                self._arrived.clear()
+            if group:
+                return sorted(group, key=lambda one: (len(one.entry), one.entry[:_SHAPE_BYTES]))
+
+
+async def _end_of(call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+    """Return never, and raise when the stream ends: also while nothing is under way."""
+    code = await call.code()
+    raise UpstreamError(f"the stream ended with {code.name}")

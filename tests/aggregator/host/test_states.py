@@ -1,0 +1,34 @@
+"""The one table of a task's states."""
+
+from itertools import product
+
+import pytest
+from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, State, StateConflictError, check_move
+
+ALLOWED = {
+    ("announced", "collecting"),
+    ("announced", "agreeing"),
+    ("announced", "aborted"),
+    ("collecting", "agreeing"),
+    ("collecting", "aborted"),
+    ("agreeing", "verifying"),
+    ("agreeing", "aborted"),
+    ("verifying", "released"),
+    ("verifying", "aborted"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), list(product(State, State)))
+def test_a_move_is_possible_iff_the_table_lists_it(old: State, new: State) -> None:
+    if (old.value, new.value) in ALLOWED:
+        check_move(old, new)
+    else:
+        with pytest.raises(StateConflictError):
+            check_move(old, new)
+
+
+def test_no_path_leads_back() -> None:
+    order = list(State)
+
+    assert all(order.index(new) > order.index(old) for old, following in TRANSITIONS.items() for new in following)
+    assert {State.RELEASED, State.ABORTED} == FINAL_STATES

@@ -1,0 +1,266 @@
+"""What an aggregator takes, when, and what it answers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.receipts import check_receipt
+from fleetcount_protocol.channel.session import new_session
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import SessionId, TaskId
+from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused
+from fleetcount_protocol.task.task import Task, UploadStyle
+
+from tests.support.aggregators import START, Network, SimulatedCrashError, TestDevice, device_identity
+
+
+async def ready(network: Network, task: Task, number: int = 0) -> TestDevice:
+    device = TestDevice(network, task, number)
+    await device.open_sessions()
+    return device
+
+
+async def start(**changes: object) -> tuple[Network, Task]:
+    network = Network(2)
+    await network.start_all()
+    return network, await network.ask(**changes)
+
+
+def reason(answer: Receipt | Refusal) -> RejectReason | None:
+    return answer.reason if isinstance(answer, Refusal) else None
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        (9, RejectReason.TOO_EARLY),
+        (10, None),
+        (19, None),
+        (20, RejectReason.TOO_LATE),
+        (86_000, RejectReason.TOO_LATE),
+    ],
+)
+async def test_round_one_is_taken_from_its_opening_to_the_second_before_it_closes(
+    moment: int, expected: RejectReason | None
+) -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(START + moment)
+
+    [answer, _] = await device.send(device.first(0))
+
+    assert reason(answer) is expected
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"), [(19, RejectReason.TOO_EARLY), (20, None), (29, None), (30, RejectReason.TOO_LATE)]
+)
+async def test_round_two_opens_when_round_one_closes(moment: int, expected: RejectReason | None) -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(START + moment)
+
+    [answer, _] = await device.send(device.second(0, 1))
+
+    assert reason(answer) is expected
+
+
+async def test_a_receipt_is_for_exactly_these_bytes_and_the_same_each_time() -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    instalments = device.first(3)
+
+    [first, _] = await device.send(instalments)
+    [again, _] = await device.send(instalments)
+
+    assert isinstance(first, Receipt)
+    assert first == again
+    check_receipt(device.secrets[0], instalments[0], first)
+
+
+async def test_stored_bytes_get_their_receipt_after_the_window_and_other_bytes_do_not() -> None:
+    network, task = await start()
+    device, late = await ready(network, task), await ready(network, task, 1)
+    await network.advance_to(task.round_one_opens)
+    [first, _] = await device.send(device.first(3))
+    await network.run_to_the_end(task)
+
+    assert (await device.send(device.first(3)))[0] == first
+    assert reason((await late.send(late.first(3)))[0]) is RejectReason.TOO_LATE
+
+
+async def test_no_receipt_without_a_commit() -> None:
+    network, task = await start()
+    await network.stop(0)
+    await network.start(0, "intake.before_commit")
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    instalment = device.first(0)[0]
+
+    with pytest.raises(SimulatedCrashError):
+        await network.core(0).service.upload([instalment])
+
+    digest = await network.seats[0].memory.instalment_digest(task.task_id, device.report_id, 1)
+    assert digest is None
+
+
+async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    await device.send(device.first(0))
+
+    await network.stop(0)
+    await network.start(0)
+
+    assert isinstance((await device.send(device.first(0)))[0], Receipt)
+    await network.stop_all()
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert all(secret.secret not in stored for secret in device.secrets)
+
+
+async def test_shares_lie_sealed_in_the_store(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    await device.send(device.first(0))
+    await network.stop_all()
+
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+    helper_seed = device.rand[:32]
+    assert helper_seed not in stored
+    assert bytes(range(32)) not in stored, "the verify key"
+
+
+async def test_unknown_tasks_and_sessions_are_refused_by_name() -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    instalment = device.first(0)[0]
+
+    answers = await network.core(0).service.upload(
+        [
+            replace(instalment, task_id=TaskId(bytes(32))),
+            replace(instalment, session_id=SessionId(bytes(16))),
+        ]
+    )
+
+    assert [reason(answer) for answer in answers] == [RejectReason.UNKNOWN_TASK, RejectReason.UNKNOWN_SESSION]
+    counts = await network.core(0).context.store.rejections(task.task_id)
+    assert counts == {RejectReason.UNKNOWN_SESSION: 1}
+
+
+async def test_an_instalment_of_a_round_the_task_does_not_have_is_refused() -> None:
+    network, task = await start(upload_style=UploadStyle.ONE_ENVELOPE)
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+
+    assert reason((await device.send(device.first(0)))[0]) is RejectReason.WRONG_ROUND
+
+
+async def test_a_batch_is_answered_line_by_line() -> None:
+    network, task = await start()
+    devices = [await ready(network, task, number) for number in range(3)]
+    await network.advance_to(task.round_one_opens)
+    batch = [device.first(0)[0] for device in devices]
+    batch.insert(1, replace(batch[0], report_id=devices[2].report_id))
+
+    answers = await network.core(0).service.upload([*batch, batch[0]])
+
+    assert [reason(answer) for answer in answers] == [None, RejectReason.BAD_SEAL, None, None, None]
+    assert [answer.report_id for answer in answers] == [one.report_id for one in [*batch, batch[0]]]
+
+
+async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    store = network.core(0).context.store
+
+    async def busy(_: object) -> None:
+        raise StoreBusyError("full")
+
+    async def broken(_: object) -> None:
+        raise StoreError("disk")
+
+    monkeypatch.setattr(store, "add_instalments", busy)
+    [answer, _] = await device.send(device.first(0))
+    monkeypatch.setattr(store, "add_instalments", broken)
+
+    assert reason(answer) is RejectReason.BUSY
+    assert await store.rejections(task.task_id) == {}, "the same bytes come again"
+    with pytest.raises(StoreError):
+        await device.send(device.first(0))
+
+
+async def test_a_report_more_than_a_task_can_have_is_refused_as_of_a_closed_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A set of more than 2^24 cannot be sealed: the receipt of one report too many would be worth nothing."""
+    monkeypatch.setattr("fleetcount_aggregator.storage.memory_store.MAX_REPORTS_PER_TASK", 2)
+    network, task = await start()
+    devices = [await ready(network, task, number) for number in range(3)]
+    await network.advance_to(task.round_one_opens)
+
+    answers = await network.core(0).service.upload([device.first(0)[0] for device in devices])
+
+    assert [reason(answer) for answer in answers] == [None, None, RejectReason.TASK_CLOSED]
+    assert await network.core(0).context.store.rejections(task.task_id) == {RejectReason.TASK_CLOSED: 1}
+
+
+async def test_a_device_cannot_open_sessions_without_end() -> None:
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, sessions_per_device=3))
+    await network.start_all()
+    service, aggregator = network.core(0).service, network.seats[0].aggregator
+    requests = [
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
+        for n in range(5)
+    ]
+
+    answers = await service.open_sessions(requests)
+    again = await service.open_sessions(requests[:1])
+
+    assert [isinstance(answer, SessionAccepted) for answer in answers] == [True, True, True, False, False]
+    assert {answer.reason for answer in answers if isinstance(answer, SessionRefused)} == {RejectReason.OVER_QUOTA}
+    assert list(again) == list(answers[:1])
+
+
+async def test_an_expired_session_is_unknown() -> None:
+    network, task = await start()
+    device = TestDevice(network, task, 0)
+    aggregator = network.seats[0].aggregator
+    request, secret = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 12, SystemRandom())
+    await network.core(0).service.open_sessions([request])
+    device.secrets = [secret, secret]
+
+    await network.advance_to(START + 12)
+
+    [answer] = await network.core(0).service.upload([device.first(0)[0]])
+    assert reason(answer) is RejectReason.UNKNOWN_SESSION
+
+
+async def test_half_pairs_are_out_everywhere_and_counted() -> None:
+    network, task = await start()
+    devices = [await ready(network, task, number) for number in range(4)]
+    await network.advance_to(task.round_one_opens)
+    for device in devices:
+        await device.send(device.first(0))
+    await network.advance_to(task.round_one_closes)
+    for device in devices[:2]:
+        await device.send(device.second(0, 1))
+    await devices[2].send(devices[2].second(0, 1), to=[0])
+
+    await network.run_to_the_end(task)
+
+    leader, helper = [await network.core(position).context.store.rejections(task.task_id) for position in range(2)]
+    assert leader == {RejectReason.HALF_PAIR: 1, RejectReason.MISSING_AT_PEER: 1}
+    assert helper == {RejectReason.HALF_PAIR: 2}

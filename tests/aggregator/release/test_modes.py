@@ -1,0 +1,239 @@
+"""Every mode and release kind from reports to record, the noise drawn once, and what never leaves an aggregator."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.record import build_record, release_time, same_record
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.messages import Receipt, ReleaseAnswer
+from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
+
+from tests.support.aggregators import Network, NoNoise, TestDevice, answer_all
+
+LEVEL = Fraction(19, 20)
+NOISED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=LEVEL)
+
+
+async def answer_whole(network: Network, task: Task, measurements: Sequence[Sequence[int]]) -> None:
+    """Let a device a measurement answer in one piece."""
+    await network.advance_to(task.round_one_opens)
+    for number, measurement in enumerate(measurements):
+        device = TestDevice(network, task, number)
+        await device.open_sessions()
+        answers = await device.send(device.seal(0, *device.raw(measurement)))
+        assert all(isinstance(answer, Receipt) for answer in answers), answers
+
+
+async def release(network: Network, task: Task) -> ReleaseRecord:
+    await network.run_to_the_end(task)
+    answers = [await network.core(p).service.release(task.task_id) for p in range(len(network.seats))]
+    assert {answer.state for answer in answers} == {State.RELEASED}, answers
+    assert len({answer.record for answer in answers}) == 1
+    return decode_record(answers[0].record)
+
+
+async def start(count: int = 2, **changes: object) -> tuple[Network, Task]:
+    network = Network(count, limits=Limits(smallest_min_batch_size=2, allow_exact_release=True))
+    await network.start_all()
+    if changes.get("mode") in (Mode.RESPONSE, Mode.DIRECT):
+        changes.setdefault("round_two_closes", network.task()[0].task.round_one_closes)
+    return network, await network.ask(**changes)
+
+
+async def test_one_envelope_carries_both_rounds() -> None:
+    network, task = await start(values=3, upload_style=UploadStyle.ONE_ENVELOPE)
+    await answer_whole(network, task, [[1, 0, 0, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 1]])
+
+    record = await release(network, task)
+
+    assert [cell.raw for cell in record.cells] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_responses_are_counted_with_their_baseline(count: int) -> None:
+    network, task = await start(count, values=1, mode=Mode.RESPONSE, mechanism=Mangat(Fraction(1, 2)), release=NOISED)
+    await answer_whole(network, task, [[0, 1], [0, 1], [1, 0], [0, 1]])
+
+    record = await release(network, task)
+
+    assert (record.baseline_raw, record.cells[0].raw) == (1, 3)
+    assert record.cells[0].estimate == 2, "(3 - 4/2) / (1 - 1/2)"
+
+
+async def test_k_ary_responses_are_one_hot() -> None:
+    network, task = await start(values=2, mode=Mode.RESPONSE, mechanism=KaryResponse(Fraction(3, 4), 2), release=NOISED)
+    await answer_whole(network, task, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
+    cheat = TestDevice(network, task, 100)
+    await cheat.open_sessions()
+    await cheat.send(cheat.seal(0, *cheat.raw([0, 1, 1])))
+
+    record = await release(network, task)
+
+    assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (0, [1, 2])
+    assert await network.core(0).context.store.rejections(task.task_id) == {RejectReason.INVALID_PROOF: 1}
+
+
+async def test_vector_mangat_counts_bits_over_participants() -> None:
+    mechanism = MangatVector(Fraction(1, 4), 3)
+    network, task = await start(values=3, mode=Mode.RESPONSE, mechanism=mechanism, release=NOISED)
+    prio3_bits = [[1, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0]]
+    await answer_whole(network, task, prio3_bits)
+
+    record = await release(network, task)
+
+    assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (4, [2, 1, 3])
+    assert [cell.estimate for cell in record.cells] == [Fraction(4, 3), 0, Fraction(8, 3)]
+    assert all(cell.low <= cell.estimate <= cell.high for cell in record.cells)
+
+
+async def test_direct_answers_leave_output_zero_behind() -> None:
+    network, task = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=NOISED)
+    await answer_whole(network, task, [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
+
+    record = await release(network, task)
+
+    assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (None, [2, 0])
+
+
+async def test_a_one_sided_release_says_which_cells_are_safe() -> None:
+    one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=LEVEL, thresholds=(2, 2))
+    network, task = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=one_sided)
+    await answer_whole(network, task, [[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
+
+    record = await release(network, task)
+
+    assert [cell.raw for cell in record.cells] == [1, 3]
+    assert [record.safe(cell) for cell in record.cells] == [True, False]
+    assert all(cell.high == cell.raw for cell in record.cells), "noise only adds"
+
+
+async def test_an_exact_release_adds_no_noise_and_says_so() -> None:
+    exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=LEVEL)
+    network, task = await start(values=3, release=exact)
+    network.noise = SystemNoise(SystemRandom())
+    await answer_all(network, task, [(0, 1), (2, 2), (0, 3)])
+
+    record = await release(network, task)
+
+    assert [cell.raw for cell in record.cells] == [1, 0, 1]
+    assert record.statement[0].epsilon is None
+
+
+async def test_real_noise_is_there_and_every_aggregator_adds_its_own() -> None:
+    network = Network(3)
+    network.noise = SystemNoise(SystemRandom())
+    await network.start_all()
+    task = await network.ask(values=50, mechanism=SamplingDie.uniform(Fraction(1, 10), 50))
+    await answer_all(network, task, [(0, 1), (2, 2)])
+
+    record = await release(network, task)
+
+    # 3 aggregators x 50 cells of noise with P[0] = 0.46 each: all zero with probability below 1e-50.
+    assert any(cell.raw != int(cell.value == 1) for cell in record.cells)
+
+
+class CountingNoise(NoNoise):
+    """Noise that is another one at every draw."""
+
+    def __init__(self) -> None:
+        self.draws = 0
+
+    def draw(self, release: Release, count: int) -> list[int]:
+        self.draws += 1
+        return [self.draws, *super().draw(release, count - 1)]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("failpoint", ["release.after_draw", "release.after_draw_store"])
+async def test_noise_is_drawn_once_whatever_crashes(tmp_path: Path, failpoint: str, side: int) -> None:
+    """A redraw after the store would be a second noisy answer; one that was never stored was never shown."""
+    noise = CountingNoise()
+    network = Network(2, directory=tmp_path, noise=noise)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(side)
+    await network.start(side, failpoint)
+    await answer_all(network, task, [(0, 1), (2, 2)])
+
+    record = await release(network, task)
+
+    assert noise.draws == (3 if failpoint == "release.after_draw" else 2)
+    stored = sum(one for one in range(1, noise.draws + 1))
+    lost = {"release.after_draw": 1 + side, "release.after_draw_store": 0}[failpoint]
+    assert record.cells[0].raw == 1 + stored - lost
+    again = [await network.core(p).service.release(task.task_id) for p in range(2)]
+    assert {decode_record(one.record).canonical for one in again} == {record.canonical}
+    assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [1, 1]
+    await network.stop_all()
+
+
+async def test_nothing_but_noised_numbers_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    """Participants and true counts are rare numbers here; none may stand in an answer, log, status or metric."""
+    network, task = await start(values=2)
+    network_noise = [CountingNoise()]
+    for position in range(2):
+        network.core(position).context.noise = network_noise[0]
+    coins = [(0, 1)] * 67 + [(2, 2)] * 6  # numbers that no clock shows as a minute or second
+    await answer_all(network, task, coins)
+
+    record = await release(network, task)
+
+    said = [repr(await network.core(p).helper.status(task.task_id)) for p in range(2)]
+    said += [network.core(p).context.metrics.render().decode() for p in range(2)]
+    said.append(repr(record.participants_at_least))
+    said.append(capsys.readouterr().out.replace(str(task.task_id), ""))
+    answer: ReleaseAnswer = await network.core(0).service.release(task.task_id)
+    assert record.cells[0].raw == 67 + 3
+    for text in said:
+        words = set("".join(character if character.isalnum() else " " for character in text).split())
+        assert not words & {"73", "67", "73.0", "146"}, text
+    assert (73).to_bytes(8) not in answer.record
+
+
+async def test_shares_are_forgotten_after_the_release(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=2)
+    await answer_all(network, task, [(0, 1), (2, 2)])
+    await release(network, task)
+
+    for position in range(2):
+        store = network.core(position).context.store
+        assert not await store.batches(task.task_id)
+        assert len((await store.complete_reports(task.task_id)).ids) == 0
+    assert not list(tmp_path.glob("*.log")), "the share parts"
+    assert len(list(tmp_path.glob("*.digests"))) == 2
+    await network.stop_all()
+
+
+def test_the_release_time_is_on_the_grid_and_not_before_the_close() -> None:
+    task = Network(2).task()[0].task
+
+    assert release_time(task, task.round_two_closes - 100) == task.round_two_closes
+    assert release_time(task, task.round_two_closes + 1) == task.round_two_closes + 10
+
+
+def test_records_agree_iff_only_interval_ends_differ_by_one() -> None:
+    from dataclasses import replace
+
+    task = Network(2).task(values=2)[0].task
+    record = build_record(task, [5, 0], task.round_two_closes)
+    cell = record.cells[0]
+
+    def with_cell(**changes: int | Fraction) -> ReleaseRecord:
+        return replace(record, cells=(replace(cell, **changes), *record.cells[1:]))  # type: ignore[arg-type]  # the test names fields of Cell.
+
+    assert same_record(record, with_cell(low=cell.low + 1, high=cell.high + 1))
+    assert not same_record(record, with_cell(high=cell.high + 2))
+    assert not same_record(record, with_cell(raw=6))
+    assert not same_record(record, with_cell(estimate=cell.estimate + Fraction(1, 10**9)))
+    assert not same_record(record, replace(record, released_at=task.round_two_closes + 10))

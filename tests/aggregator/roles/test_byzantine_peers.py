@@ -1,0 +1,592 @@
+"""An aggregator that does not keep to the protocol: refused by name, and never a second set, draw or record."""
+
+import asyncio
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fleetcount_aggregator.agreement.helper_batches import _MOST_RUNNING
+from fleetcount_aggregator.agreement.verification import kept_seeds
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.record import record_bytes
+from fleetcount_aggregator.release.set_sum import set_sum
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.store import BatchRow, Verdict
+from fleetcount_aggregator.verification.workers import sum_reports
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+from fleetcount_protocol.messages import (
+    AbortTask,
+    BatchProposal,
+    BatchReply,
+    CommitQuery,
+    FinishBatch,
+    FinishedRecord,
+    InstallTask,
+    NoisedShare,
+    OpenQuery,
+    RecordProposal,
+    SealSet,
+)
+from fleetcount_protocol.release import commit_to, decode_record
+from fleetcount_protocol.release.set_digest import set_digest
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.vdaf.field import FIELD64
+
+from tests.support.aggregators import Network, SimulatedCrashError, answer_all
+
+ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
+COINS = [(0, 1), (2, 2), (0, 3), (0, 4)]
+
+
+async def stopped_at(failpoint: str, count: int = 2) -> tuple[Network, Task]:
+    """Run a task until the leader reaches a point, and leave the helpers there, for the test to play the leader."""
+    network = Network(count)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    await network.stop(0)
+    await network.start(0, failpoint)
+    network.supervised = False
+    await network.advance_to(task.round_two_closes)
+    with pytest.raises(SimulatedCrashError):
+        await network.core(0).scheduler.look_after(network.core(0).context.tasks[task.task_id])
+    return network, task
+
+
+async def refusal(call: object) -> PeerProblem:
+    with pytest.raises(PeerRefusalError) as caught:
+        await call  # type: ignore[misc]  # every caller passes a coroutine.
+    return caught.value.problem
+
+
+async def accepted(network: Network, task: Task) -> list[tuple[bytes, Digest]]:
+    """The reports accepted at the helper, ascending, with the digests of their public shares."""
+    store = network.core(1).context.store
+    ids = (await store.complete_reports(task.task_id)).ids
+    rows = await store.batches(task.task_id)
+    found = [
+        (ids.at(row.positions[place : place + 1]), Digest(row.share_digests[32 * place : 32 * place + 32]))
+        for row in rows
+        for place in range(len(row.positions))
+        if row.verdicts[place] in (Verdict.VERIFIED, Verdict.ACCEPTED)
+    ]
+    return sorted(found)
+
+
+def digest_of(items: Sequence[tuple[bytes, Digest]]) -> Digest:
+    return set_digest((ReportId(one), digest) for one, digest in items)
+
+
+def joined(items: Sequence[tuple[bytes, Digest]]) -> bytes:
+    return b"".join(one for one, _ in items)
+
+
+def proposed(task: Task, number: int, *items: tuple[bytes, Digest]) -> BatchProposal:
+    digests = b"".join(digest for _, digest in items)
+    return BatchProposal(
+        task_id=task.task_id,
+        batch=number,
+        report_ids=joined(items),
+        share_digests=digests,
+        verifier_shares=b"x" * len(items),
+    )
+
+
+async def sealed(network: Network, task: Task) -> Digest:
+    digest = (await network.core(1).helper.status(task.task_id)).set_digest
+    assert digest is not None
+    return digest
+
+
+async def test_a_smaller_set_the_second_time_is_refused() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    items = await accepted(network, task)
+    smaller = SealSet(task_id=task.task_id, accepted=joined(items[1:]), set_digest=digest_of(items[1:]))
+
+    assert await refusal(network.core(1).helper.seal_set(ALPHA, smaller)) is PeerProblem.CONFLICT
+
+
+async def test_the_same_set_again_is_answered_again() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    items = await accepted(network, task)
+    same = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
+
+    assert (await network.core(1).helper.seal_set(ALPHA, same)).set_digest == digest_of(items)
+
+
+async def test_a_set_below_the_minimum_is_aborted_by_the_helper_itself() -> None:
+    network, task = await stopped_at("leader.after_seal")
+    items = (await accepted(network, task))[:1]
+    tiny = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
+
+    assert await refusal(network.core(1).helper.seal_set(ALPHA, tiny)) is PeerProblem.TOO_FEW
+    status = await network.core(1).helper.status(task.task_id)
+    assert (status.state, status.abort_reason) == (State.ABORTED, "too_few_reports")
+
+
+async def test_a_set_with_an_unknown_report_or_another_digest_is_refused() -> None:
+    network, task = await stopped_at("leader.after_seal")
+    items = await accepted(network, task)
+    ids = joined(items)
+    sets = [
+        SealSet(task_id=task.task_id, accepted=ids + b"\xff" * 16, set_digest=digest_of(items)),
+        SealSet(task_id=task.task_id, accepted=ids + ids[-16:], set_digest=digest_of(items)),
+        SealSet(task_id=task.task_id, accepted=ids, set_digest=Digest(bytes(32))),
+    ]
+
+    problems = [await refusal(network.core(1).helper.seal_set(ALPHA, one)) for one in sets]
+
+    assert problems == [PeerProblem.DISAGREES] * 3
+    assert (await network.core(1).helper.status(task.task_id)).set_digest is None
+
+
+async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A leader finishes a batch while it seals a set without it: accepted behind the check, it would be in the sum."""
+    monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: 3)
+    network, task = await stopped_at("leader.after_batch")
+    leader, helper = network.core(0).context, network.core(1)
+    installed = leader.tasks[task.task_id]
+    await network.core(0).leader._batches.run(installed)
+    items = await accepted(network, task)
+    [_, second] = await helper.context.store.batches(task.task_id)
+    late = await reopened(network, task, second)
+    items = [item for item in items if item[0] not in late]
+    read, racing = helper.context.store.batches, []
+
+    async def batches(task_id: TaskId, *, above: int = -1) -> Any:
+        found = await read(task_id, above=above)
+        if not racing:
+            racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, late[next(iter(late))])))
+            for _ in range(50):
+                await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(helper.context.store, "batches", batches)
+    seal = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
+
+    await helper.helper.seal_set(ALPHA, seal)
+
+    await asyncio.gather(*racing)
+    assert racing
+    in_sum = await helper.context.store.chosen(task.task_id)
+    ids = (await helper.context.store.complete_reports(task.task_id)).ids
+    assert in_sum is not None
+    assert sorted(ids.joined[16 * at : 16 * at + 16] for at, one in enumerate(in_sum) if one) == [
+        one for one, _ in items
+    ]
+    total = await set_sum(helper.context, helper.context.tasks[task.task_id])
+    positions = ids.find(joined(items))
+    source = (await helper.context.store.complete_reports(task.task_id)).source(positions)
+    expected = sum_reports(helper.context.tasks[task.task_id].setting, source)
+    assert FIELD64.encode_vector(total) == expected
+
+
+async def reopened(network: Network, task: Task, row: BatchRow) -> dict[bytes, FinishBatch]:
+    """Make a finished batch of the helper one that is only proposed; return the messages that finish it, by report."""
+    helper = network.core(1).context
+    seeds = kept_seeds(helper, helper.tasks[task.task_id], row)
+    memory = network.seats[1].memory
+    memory._steps.pop((task.task_id, f"finish/{row.number}"))
+    memory._batches[task.task_id][row.number] = replace(row, verdicts=bytes(len(row.verdicts)))
+    ids = (await helper.store.complete_reports(task.task_id)).ids.at(row.positions)
+    finish = FinishBatch(task_id=task.task_id, batch=row.number, report_ids=ids, messages=seeds)
+    return {ids[16 * at : 16 * at + 16]: finish for at in range(len(row.positions))}
+
+
+async def test_only_the_aggregators_of_a_task_see_its_status() -> None:
+    """Its set's digest, tried against the reports that passed a broker, would tell which and how many were accepted."""
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    helper = network.core(1).helper
+
+    assert (await helper.status(task.task_id, ALPHA)).set_digest == await sealed(network, task)
+    assert await refusal(helper.status(task.task_id, GAMMA)) is PeerProblem.UNKNOWN_TASK
+
+
+async def test_a_proposal_before_the_windows_close_is_refused_and_closes_nothing() -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_two_closes - 1)
+    proposal = proposed(task, 0)
+
+    assert await refusal(network.core(1).helper.propose_batch(ALPHA, proposal)) is PeerProblem.NOT_YET
+    assert (await network.core(1).helper.status(task.task_id)).state in (State.ANNOUNCED, State.COLLECTING)
+
+
+async def test_another_proposal_under_the_same_number_is_refused() -> None:
+    network, task = await stopped_at("leader.after_proposals")
+    other = proposed(task, 0)
+
+    assert await refusal(network.core(1).helper.propose_batch(ALPHA, other)) is PeerProblem.CONFLICT
+
+
+async def test_a_report_in_a_second_batch_is_refused() -> None:
+    network, task = await stopped_at("leader.after_proposals")
+    [first, *_] = await accepted(network, task)
+    again = proposed(task, 7, first)
+
+    assert await refusal(network.core(1).helper.propose_batch(ALPHA, again)) is PeerProblem.CONFLICT
+
+
+async def test_a_leader_that_gives_up_and_asks_again_finds_the_work_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification may take longer than a call: were it begun anew each time, it would never end."""
+    network, task = await stopped_at("leader.after_close")
+    helper = network.core(1)
+    begun, gate = [], asyncio.Event()
+    run = helper.context.workers.run
+
+    async def slow(*arguments: Any) -> Any:
+        begun.append(arguments)
+        await gate.wait()
+        return await run(*arguments)
+
+    monkeypatch.setattr(helper.context.workers, "run", slow)
+    ids = (await helper.context.store.complete_reports(task.task_id)).ids.joined
+    request = BatchProposal(
+        task_id=task.task_id, batch=0, report_ids=ids, share_digests=bytes(2 * len(ids)), verifier_shares=ids
+    )
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await helper.helper.propose_batch(ALPHA, request)
+    other = replace(request, share_digests=b"x" * (2 * len(ids)))
+    waiting = [asyncio.create_task(helper.helper.propose_batch(ALPHA, one)) for one in (request, other)]
+    await asyncio.sleep(0)
+    gate.set()
+
+    reply, refused = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert len(begun) == 1
+    assert isinstance(reply, BatchReply)
+    assert reply.report_ids == ids
+    assert isinstance(refused, PeerRefusalError)
+    assert refused.problem is PeerProblem.CONFLICT
+
+
+async def test_too_many_batches_at_once_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.agreement.helper_batches._MOST_RUNNING", 1)
+    network, task = await stopped_at("leader.after_close")
+    requests = [proposed(task, number, (bytes((number,)) * 16, Digest(bytes(32)))) for number in (1, 2)]
+
+    answers = await asyncio.gather(
+        *(network.core(1).helper.propose_batch(ALPHA, one) for one in requests), return_exceptions=True
+    )
+
+    assert isinstance(answers[0], BatchReply)
+    assert isinstance(answers[1], PeerRefusalError)
+    assert answers[1].problem is PeerProblem.BUSY
+    assert isinstance(await network.core(1).helper.propose_batch(ALPHA, requests[1]), BatchReply)
+
+
+async def test_the_batches_of_one_leader_leave_room_for_those_of_another() -> None:
+    network, task = await stopped_at("leader.after_close")
+    helper = network.core(1)
+    other = SimpleNamespace(task_id=TaskId(b"o" * 32), leader_id=GAMMA)
+    helper.context.tasks[other.task_id] = cast("InstalledTask", other)
+    gate = asyncio.Event()
+    running = helper.helper._batches._running
+    many = [
+        asyncio.create_task(running.once((other.task_id, str(number)), gate.wait)) for number in range(_MOST_RUNNING)
+    ]
+    await asyncio.sleep(0)
+
+    answer = await helper.helper.propose_batch(ALPHA, proposed(task, 1, (b"1" * 16, Digest(bytes(32)))))
+
+    assert isinstance(answer, BatchReply)
+    assert len(running) == _MOST_RUNNING
+    gate.set()
+    await asyncio.gather(*many)
+
+
+async def test_a_commitment_asked_for_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun anew at every call, a sum that takes longer than a call would never be there."""
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    helper, query = network.core(1).helper, CommitQuery(task_id=task.task_id, set_digest=await sealed(network, task))
+    begun, gate = [], asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        begun.append(arguments)
+        await gate.wait()
+        return await set_sum(*arguments)
+
+    monkeypatch.setattr("fleetcount_aggregator.release.steps.set_sum", slow)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await helper.commit(ALPHA, query)
+    gate.set()
+    made = await asyncio.gather(helper.commit(ALPHA, query), helper.commit(ALPHA, query))
+
+    assert made[0] == made[1]
+    assert len(begun) == 1
+
+
+async def test_messages_for_reports_outside_the_batch_are_refused() -> None:
+    network, task = await stopped_at("leader.after_combine")
+    request = FinishBatch(task_id=task.task_id, batch=0, report_ids=bytes(16), messages=bytes(32))
+
+    assert await refusal(network.core(1).helper.finish_batch(ALPHA, request)) is PeerProblem.MALFORMED
+
+
+@pytest.mark.parametrize("size", [0, 31, 64])
+async def test_messages_of_another_size_are_refused(size: int) -> None:
+    """Not compared by their first bytes with what they should be."""
+    network, task = await stopped_at("leader.after_combine")
+    ids = joined(await accepted(network, task))
+    request = FinishBatch(task_id=task.task_id, batch=0, report_ids=ids, messages=bytes(size * len(ids) // 16))
+
+    assert await refusal(network.core(1).helper.finish_batch(ALPHA, request)) is PeerProblem.MALFORMED
+
+
+async def test_a_wrong_verifier_message_is_not_accepted() -> None:
+    network, task = await stopped_at("leader.after_combine")
+    ids = joined(await accepted(network, task))
+    wrong = FinishBatch(task_id=task.task_id, batch=0, report_ids=ids, messages=bytes(2 * len(ids)))
+
+    decision = await network.core(1).helper.finish_batch(ALPHA, wrong)
+
+    assert decision.accepted == b""
+
+
+@pytest.mark.parametrize("caller", [BETA, GAMMA])
+async def test_only_the_leader_drives(caller: AggregatorId) -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed", count=3)
+    helper, digest = network.core(1).helper, await sealed(network, task)
+    calls = [
+        helper.propose_batch(caller, proposed(task, 0)),
+        helper.finish_batch(caller, FinishBatch(task_id=task.task_id, batch=0, report_ids=b"", messages=b"")),
+        helper.seal_set(caller, SealSet(task_id=task.task_id, accepted=b"", set_digest=digest)),
+        helper.commit(caller, CommitQuery(task_id=task.task_id, set_digest=digest)),
+        helper.abort(caller, AbortTask(task_id=task.task_id, reason="because")),
+        helper.install_task(caller, InstallTask(signed_task=network.task()[0], verify_key=bytes(range(32)))),
+    ]
+
+    assert [await refusal(call) for call in calls] == [PeerProblem.NOT_LEADER] * len(calls)
+    assert (await helper.status(task.task_id)).state is State.VERIFYING
+
+
+async def test_no_commitment_for_another_set_and_no_opening_before_every_commitment() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    helper, digest = network.core(1).helper, await sealed(network, task)
+
+    other = await refusal(helper.commit(ALPHA, CommitQuery(task_id=task.task_id, set_digest=Digest(bytes(32)))))
+    early = await refusal(helper.open_share(ALPHA, OpenQuery(task_id=task.task_id, set_digest=digest, commitments=())))
+    own = await helper.commit(ALPHA, CommitQuery(task_id=task.task_id, set_digest=digest))
+    alone = await refusal(
+        helper.open_share(ALPHA, OpenQuery(task_id=task.task_id, set_digest=digest, commitments=(own,)))
+    )
+
+    assert (other, early, alone) == (PeerProblem.CONFLICT, PeerProblem.NOT_YET, PeerProblem.DISAGREES)
+
+
+async def opened(network: Network, task: Task) -> tuple[OpenQuery, NoisedShare, NoisedShare]:
+    """Let the helper open against a leader's share that the test makes up: all zeros."""
+    helper, digest = network.core(1).helper, await sealed(network, task)
+    made_up = NoisedShare(
+        task_id=task.task_id, aggregator_id=ALPHA, set_digest=digest, vector=bytes(32), blind=bytes(32)
+    )
+    own = await helper.commit(ALPHA, CommitQuery(task_id=task.task_id, set_digest=digest))
+    query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=(commit_to(made_up), own))
+    return query, made_up, await helper.open_share(ALPHA, query)
+
+
+async def test_a_second_list_of_commitments_is_refused() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    query, made_up, _ = await opened(network, task)
+    adapted = replace(made_up, vector=b"\x01" + bytes(31))
+    second = replace(query, commitments=(commit_to(adapted), query.commitments[1]))
+
+    assert await refusal(network.core(1).helper.open_share(ALPHA, second)) is PeerProblem.CONFLICT
+
+
+async def steered(network: Network, task: Task, target: list[int]) -> tuple[OpenQuery, NoisedShare, NoisedShare]:
+    """Let the helper open against a leader's share that makes the public numbers exactly `target`."""
+    helper, digest = network.core(1).helper, await sealed(network, task)
+    installed = network.core(1).context.tasks[task.task_id]
+    own = await helper._releasing._noised_share(installed, digest)
+    vector = FIELD64.subtract_vectors([one % FIELD64.modulus for one in target], FIELD64.decode_vector(own.vector, 4))
+    leader = NoisedShare(
+        task_id=task.task_id,
+        aggregator_id=ALPHA,
+        set_digest=digest,
+        vector=FIELD64.encode_vector(vector),
+        blind=bytes(32),
+    )
+    query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=(commit_to(leader), commit_to(own)))
+    return query, leader, await helper.open_share(ALPHA, query)
+
+
+def proposal(task: Task, shares: tuple[NoisedShare, ...], numbers: list[int]) -> RecordProposal:
+    """Return a record that really follows from the numbers."""
+    record = record_bytes(task.canonical, numbers, task.round_two_closes)
+    return RecordProposal(task_id=task.task_id, shares=shares, record=record)
+
+
+async def test_a_share_that_was_not_committed_to_is_not_signed() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    _, leader, own = await steered(network, task, [1, 0, 1, 1])
+    vector = FIELD64.decode_vector(leader.vector, 4)
+    adapted = replace(leader, vector=FIELD64.encode_vector(FIELD64.add_vectors([vector, [1, 0, 0, 0]], 4)))
+    helper = network.core(1).helper
+
+    problem = await refusal(helper.sign_record(ALPHA, proposal(task, (adapted, own), [2, 0, 1, 1])))
+    honest = await helper.sign_record(ALPHA, proposal(task, (leader, own), [1, 0, 1, 1]))
+
+    assert problem is PeerProblem.DISAGREES
+    assert honest.aggregator_id == BETA
+
+
+@pytest.mark.parametrize(("number", "signed"), [(132, True), (133, False), (-128, True), (-129, False)])
+async def test_numbers_beyond_reports_and_noise_are_not_signed(number: int, signed: bool) -> None:
+    """Four reports; two noises of epsilon 1 stay within 64 each, all but surely."""
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    _, leader, own = await steered(network, task, [number, 0, 0, 0])
+    call = network.core(1).helper.sign_record(ALPHA, proposal(task, (leader, own), [number, 0, 0, 0]))
+
+    if signed:
+        assert (await call).aggregator_id == BETA
+    else:
+        assert await refusal(call) is PeerProblem.DISAGREES
+
+
+async def test_requests_at_the_same_time_get_one_draw() -> None:
+    network, task = await stopped_at("leader.after_helpers_sealed")
+    network.core(1).context.noise = SystemNoise(SystemRandom())
+    query = CommitQuery(task_id=task.task_id, set_digest=await sealed(network, task))
+
+    commitments = await asyncio.gather(*(network.core(1).helper.commit(ALPHA, query) for _ in range(8)))
+
+    assert len(set(commitments)) == 1
+
+
+async def test_a_record_that_says_something_else_is_not_signed() -> None:
+    network, task = await stopped_at("leader.after_open")
+    leader, helper = network.core(0), network.core(1).helper
+    digest = await sealed(network, task)
+    shares = tuple(
+        [
+            await core._releasing._noised_share(core._context.tasks[task.task_id], digest)
+            for core in (leader.helper, helper)
+        ]
+    )
+    record = decode_record(await leader.helper._releasing.build(leader.context.tasks[task.task_id], shares))
+    lie = replace(record, cells=(replace(record.cells[0], raw=record.cells[0].raw + 1), *record.cells[1:]))
+    late = replace(record, released_at=record.released_at + 10_000)
+
+    for other in (lie, late):
+        proposal = RecordProposal(task_id=task.task_id, shares=shares, record=other.canonical)
+        assert await refusal(helper.sign_record(ALPHA, proposal)) is PeerProblem.DISAGREES
+    honest = RecordProposal(task_id=task.task_id, shares=shares, record=record.canonical)
+    assert (await helper.sign_record(ALPHA, honest)).aggregator_id == BETA
+
+
+async def test_a_record_without_everybody_s_signature_is_not_taken() -> None:
+    network, task = await stopped_at("leader.before_release")
+    step = await network.core(1).context.store.step(task.task_id, "sign")
+    assert step is not None
+    forged = FinishedRecord(task_id=task.task_id, record=step.request, signatures=(bytes(64), step.answer))
+
+    assert await refusal(network.core(1).helper.deliver_record(ALPHA, forged)) is PeerProblem.DISAGREES
+    assert (await network.core(1).helper.status(task.task_id)).state is State.VERIFYING
+
+
+async def test_a_released_task_cannot_be_aborted() -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+
+    state = await network.core(1).helper.abort(ALPHA, AbortTask(task_id=task.task_id, reason="regret"))
+
+    assert state is State.RELEASED
+
+
+async def test_a_restored_leader_gets_no_help() -> None:
+    """The helper remembers how long the leader's ledger was; a copy from before is behind it."""
+    network = Network(2)
+    await network.start_all()
+    first = await network.ask(values=4)
+    await answer_all(network, first, COINS)
+    await network.run_to_the_end(first)
+    assert (await network.core(1).context.store.marks())[ALPHA] == 1
+
+    await network.stop(0)
+    network.seats[0].memory = type(network.seats[0].memory)()
+    await network.start(0)
+    second = await ask_later(network)
+    await answer_all(network, second, COINS, offset=50)
+    await network.core(1).context.store.remember_mark(ALPHA, 5)
+    await network.run_to_the_end(second)
+
+    answer = await network.core(0).service.release(second.task_id)
+    assert (answer.state, answer.abort_reason) == (State.ABORTED, "restored_backup")
+    assert len(await network.core(1).context.store.ledger()) == 1
+
+
+async def test_a_restored_helper_gets_no_help() -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    await network.core(0).context.store.remember_mark(BETA, 3)
+
+    await network.run_to_the_end(task)
+
+    answer = await network.core(0).service.release(task.task_id)
+    assert (answer.state, answer.abort_reason) == (State.ABORTED, "restored_backup")
+    assert not await network.core(0).context.store.ledger()
+
+
+async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() -> None:
+    """Its store is a copy from before its noise was drawn: a second draw is never opened, and nobody waits for ever."""
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    copies: list[MemoryStore] = []
+
+    def copy_then_die(caller: str, other: str, name: str) -> None:
+        del caller, other
+        if name == "commit":
+            copies.append(deepcopy(network.seats[1].memory))
+        if name == "sign_record" and network.crashed == [] and len(copies) == 1:
+            network.core(0).context.failpoints.tripped = True
+            raise SimulatedCrashError(name)
+
+    network.before = copy_then_die
+    await network.advance_to(task.round_two_closes)
+    await network.look_after_all()
+    assert (await network.core(1).context.store.step(task.task_id, "open")) is not None
+    await network.stop(1)
+    network.seats[1].memory = copies[0]
+    await network.start(1)
+    await network.start_crashed()
+    network.before = lambda *_: None
+
+    await network.run_to_the_end(task)
+
+    answers = [await network.core(p).service.release(task.task_id) for p in range(2)]
+    assert [answer.state for answer in answers] == [State.ABORTED] * 2
+    assert answers[0].abort_reason == "restored_backup"
+
+
+async def ask_later(network: Network) -> Task:
+    now = int(network.clock.now()) // 10 * 10
+    return await network.ask(
+        values=4,
+        name="later",
+        round_one_opens=now + 10,
+        round_one_closes=now + 20,
+        round_two_closes=now + 30,
+        expiry=now + 86_400,
+    )

@@ -1,0 +1,164 @@
+"""kill -9 at every named point on every side: the same set and the same release afterwards, or one public abort."""
+
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.failpoints import FAILPOINTS
+from fleetcount_aggregator.host.states import State
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.task.task import Task
+
+from tests.support.aggregators import Network, SimulatedCrashError, answer_all
+
+COINS = [(0, 1), (2, 2), (0, 3), (0, 0), (0, 4)]
+DIFFERENCE = [1, 0, 1, 1]
+LEADER_ONLY = [name for name in FAILPOINTS if name.startswith("leader.")]
+HELPER_ONLY = [name for name in FAILPOINTS if name.startswith("helper.")]
+EITHER = [name for name in FAILPOINTS if name.partition(".")[0] in ("intake", "verification", "release")]
+CRASHES = [
+    *((name, 0) for name in LEADER_ONLY + EITHER),
+    *((name, 1) for name in HELPER_ONLY + EITHER),
+]
+
+
+async def outcome(network: Network, task: Task) -> list[int]:
+    """Return the released difference after checking that everybody has the same, with one debit and one set each."""
+    answers = [await network.core(p).service.release(task.task_id) for p in range(len(network.seats))]
+    assert {answer.state for answer in answers} == {State.RELEASED}, answers
+    assert len({(answer.record, answer.signatures) for answer in answers}) == 1
+    digests = {(await network.core(p).helper.status(task.task_id)).set_digest for p in range(len(network.seats))}
+    assert len(digests) == 1
+    ledgers = [len(await network.core(p).context.store.ledger()) for p in range(len(network.seats))]
+    assert ledgers == [1] * len(network.seats)
+    return [cell.raw for cell in decode_record(answers[0].record).cells]
+
+
+@pytest.mark.parametrize(("failpoint", "side"), CRASHES, ids=[f"{name}-{side}" for name, side in CRASHES])
+async def test_a_crash_resumes_to_the_same_release(tmp_path: Path, failpoint: str, side: int) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(side)
+    await network.start(side, failpoint)
+
+    await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+
+    assert failpoint_was_hit(network, side), "the test must really crash"
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
+def failpoint_was_hit(network: Network, side: int) -> bool:
+    """After a crash the aggregator was started again without its fail point."""
+    return not network.core(side).context.failpoints.armed
+
+
+@pytest.mark.parametrize(
+    ("leader_point", "helper_point"),
+    [
+        ("leader.after_proposals", "helper.after_propose_store"),
+        ("leader.after_finish", "helper.before_finish_store"),
+        ("leader.after_seal", "helper.after_seal_store"),
+        ("release.after_draw_store", "release.after_draw"),
+        ("leader.after_open", "helper.after_sign_store"),
+        ("leader.after_release", "helper.before_deliver_store"),
+    ],
+)
+async def test_crashes_on_both_sides_resume_to_the_same_release(
+    tmp_path: Path, leader_point: str, helper_point: str
+) -> None:
+    network = Network(3, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    for position, name in ((0, leader_point), (2, helper_point)):
+        await network.stop(position)
+        await network.start(position, name)
+
+    await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
+BATCH_POINTS = [
+    ("verification.before_store", 0),
+    ("leader.after_proposals", 0),
+    ("leader.after_combine", 0),
+    ("leader.after_finish", 0),
+    ("leader.after_batch", 0),
+    ("verification.before_store", 1),
+    ("helper.before_propose_store", 1),
+    ("helper.after_propose_store", 1),
+    ("helper.before_finish_store", 1),
+    ("helper.after_finish_store", 1),
+]
+
+
+@pytest.mark.parametrize(("failpoint", "side"), BATCH_POINTS, ids=[f"{name}-{side}" for name, side in BATCH_POINTS])
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_crash_between_batches_under_way_resumes_to_the_same_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failpoint: str, side: int, size: int
+) -> None:
+    """All batches are under way at once; the leader goes on with those it has not decided, under their numbers."""
+    monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: size)
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(side)
+    await network.start(side, failpoint)
+    await answer_all(network, task, COINS)
+    await network.stop(1 - side)
+    await network.start(1 - side)
+
+    await network.run_to_the_end(task)
+
+    assert failpoint_was_hit(network, side)
+    assert await outcome(network, task) == DIFFERENCE
+    assert [await network.core(p).context.store.rejections(task.task_id) for p in range(2)] == [{}, {}]
+    await network.stop_all()
+
+
+async def test_batches_of_another_size_after_a_restart_are_the_same_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new version may choose another size: a task goes on with the one it began with."""
+    monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: 2)
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.stop(0)
+    await network.start(0, "leader.after_batch")
+    await answer_all(network, task, COINS)
+    await network.advance_to(task.round_two_closes)
+    await network.look_after_all()
+    monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: 3)
+
+    await network.run_to_the_end(task)
+
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
+async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_record(tmp_path: Path) -> None:
+    """A record bears a time: built anew after the restart it would be another one, which no helper may sign."""
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+    deaths: list[str] = []
+
+    def die(caller: str, other: str, name: str) -> None:
+        del caller, other
+        if name == "sign_record" and not deaths:
+            deaths.append(name)
+            network.core(0).context.failpoints.tripped = True
+            raise SimulatedCrashError(name)
+
+    network.after = die
+    await network.run_to_the_end(task)
+
+    assert deaths
+    assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()

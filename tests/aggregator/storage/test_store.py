@@ -1,0 +1,826 @@
+"""The rules every store keeps, in memory and on disk alike."""
+
+import asyncio
+import errno
+import os
+import sqlite3
+import stat
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleetcount_aggregator.host.states import State, StateConflictError
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
+from fleetcount_aggregator.storage.sqlite_schema import SCHEMA_VERSION
+from fleetcount_aggregator.storage.sqlite_store import QUEUE_LENGTH, SqliteStore
+from fleetcount_aggregator.storage.store import (
+    BATCHES_AT_ONCE,
+    BatchRow,
+    LedgerRow,
+    Outcome,
+    SessionRow,
+    Step,
+    Store,
+    StoreBusyError,
+    StoreError,
+    TaskChange,
+    TaskRow,
+    Verdict,
+    every_batch,
+)
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+
+from tests.support.instalments import StoredInstalment, add
+
+TASK = TaskId(b"t" * 32)
+LOG_KEY = bytes(range(32))
+OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
+CLOSE = TaskChange(task_id=TASK, required=OPEN, new_state=State.AGREEING)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    opened: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path)
+    await opened.install(task_row())
+    yield opened
+    await opened.close()
+
+
+def open_store(directory: Path) -> SqliteStore:
+    return SqliteStore.open(directory / "store.db", LOG_KEY)
+
+
+def task_row(task_id: TaskId = TASK, state: State = State.COLLECTING) -> TaskRow:
+    return TaskRow(
+        task_id=task_id, signed=b"signed", verify_key=b"sealed", state=state, abort_reason="", installed_at=7
+    )
+
+
+def instalment(number: int, round_number: int = 1, device: int | None = None, content: int = 0) -> StoredInstalment:
+    return StoredInstalment(
+        task_id=TASK,
+        report_id=ReportId(number.to_bytes(16)),
+        round=round_number,
+        certificate=Digest((number if device is None else device).to_bytes(32)),
+        digest=Digest(bytes((round_number, content)) + bytes(30)),
+        public_share=b"public share %2d" % number if round_number == 2 else b"",
+        part=b"part %d of %2d" % (round_number, number),
+        expected=2,
+    )
+
+
+async def complete(store: Store, *numbers: int) -> None:
+    await add(store, [instalment(n, r) for n in numbers for r in (1, 2)])
+
+
+async def test_the_same_bytes_are_stored_once_and_said_to_be_the_same(store: Store) -> None:
+    outcomes = await add(store, [instalment(1), instalment(1)])
+
+    again = await add(store, [instalment(1)])
+
+    assert [*outcomes, *again] == [Outcome.STORED, Outcome.SAME, Outcome.SAME]
+
+
+async def test_the_first_bytes_of_a_report_win(store: Store) -> None:
+    await add(store, [instalment(1)])
+
+    outcomes = await add(store, [instalment(1, content=9)])
+
+    assert outcomes == [Outcome.OTHER_BYTES]
+    assert await store.instalment_digest(TASK, ReportId((1).to_bytes(16)), 1) == instalment(1).digest
+
+
+async def test_a_device_has_one_report_a_task(store: Store) -> None:
+    await add(store, [instalment(1, device=5)])
+
+    outcomes = await add(store, [instalment(2, device=5)])
+
+    assert outcomes == [Outcome.SECOND_REPORT]
+    assert await store.instalment_digest(TASK, ReportId((2).to_bytes(16)), 1) is None
+
+
+async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
+    await add(store, [instalment(1, device=5)])
+
+    outcomes = await add(store, [instalment(1, 2, device=6), instalment(1, 1, device=6)])
+
+    assert outcomes == [Outcome.OTHER_BYTES, Outcome.OTHER_BYTES]
+
+
+async def test_rounds_may_arrive_in_any_order(store: Store) -> None:
+    await add(store, [instalment(1, 2)])
+    assert len((await store.complete_reports(TASK)).ids) == 0
+
+    await add(store, [instalment(1, 1)])
+
+    reports = await store.complete_reports(TASK)
+    loaded = reports.source(np.array([0])).load()
+    assert loaded.batch.nonces == (1).to_bytes(16)
+    assert bytes(loaded.batch.input_shares) == b"part 1 of  1part 2 of  1"
+    assert loaded.batch.public_shares == b"public share  1"
+
+
+async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -> None:
+    await add(store, [instalment(1)])
+    await store.apply(CLOSE)
+
+    outcomes = await add(store, [instalment(1), instalment(2)])
+
+    assert outcomes == [Outcome.SAME, Outcome.CLOSED]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_full_task_takes_what_belongs_to_its_reports_and_no_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """Sealing refuses a set of more than 2^24: a report beyond it must not get a receipt."""
+    for module in ("report_index", "memory_store"):
+        monkeypatch.setattr(f"fleetcount_aggregator.storage.{module}.MAX_REPORTS_PER_TASK", 3)
+    rows = [instalment(1), instalment(2), instalment(2), instalment(3, 2), instalment(4), instalment(5), instalment(5)]
+    rows += [instalment(3), instalment(1, 2), instalment(6, device=1)]
+
+    outcomes = await add(store, rows) if together else [(await add(store, [row]))[0] for row in rows]
+
+    stored, full = Outcome.STORED, Outcome.FULL
+    assert outcomes[:7] == [stored, stored, Outcome.SAME, stored, full, full, full]
+    assert outcomes[7:] == [stored, stored, Outcome.SECOND_REPORT]
+    assert await store.instalment_digest(TASK, instalment(4).report_id, 1) is None
+
+
+async def test_an_unknown_task_takes_nothing(store: Store) -> None:
+    other = replace(instalment(1), task_id=TaskId(b"u" * 32))
+
+    assert await add(store, [other]) == [Outcome.CLOSED]
+
+
+async def test_closing_counts_half_pairs(store: Store) -> None:
+    await complete(store, 1)
+    await add(store, [instalment(2), instalment(3, 2)])
+
+    await store.apply(CLOSE)
+
+    assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: 2}
+    assert (await store.complete_reports(TASK)).ids.joined == (1).to_bytes(16)
+
+
+async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> None:
+    first = Step(name="commit", request=b"q", answer=b"first")
+    assert await store.apply(TaskChange(task_id=TASK, required=OPEN, step=first)) is None
+
+    second = TaskChange(
+        task_id=TASK,
+        required=OPEN,
+        new_state=State.AGREEING,
+        step=Step(name="commit", request=b"q", answer=b"second"),
+    )
+
+    assert await store.apply(second) == first
+    assert await store.step(TASK, "commit") == first
+    task = await store.task(TASK)
+    assert task is not None
+    assert task.state is State.COLLECTING
+
+
+async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None:
+    row = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
+    change = TaskChange(
+        task_id=TASK,
+        required=frozenset({State.VERIFYING}),
+        step=Step(name="commit", request=b"", answer=b""),
+        debit=row,
+        rejections={RejectReason.MALFORMED: 1},
+    )
+
+    with pytest.raises(StateConflictError) as conflict:
+        await store.apply(change)
+
+    assert conflict.value.state is State.COLLECTING
+    assert await store.step(TASK, "commit") is None
+    assert not await store.ledger()
+    assert not await store.rejections(TASK)
+
+
+@pytest.mark.parametrize("new", [State.RELEASED, State.VERIFYING, State.ANNOUNCED, State.COLLECTING])
+async def test_nothing_moves_backwards_or_skips(store: Store, new: State) -> None:
+    with pytest.raises(StateConflictError):
+        await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=new))
+
+
+def batch(number: int = 0, verdicts: bytes = bytes(3)) -> BatchRow:
+    return BatchRow(
+        number=number,
+        positions=np.array([2, 0, 70_000]),
+        verdicts=verdicts,
+        share_digests=bytes(range(96)),
+        kept=b"sealed",
+    )
+
+
+def fields(row: BatchRow) -> tuple[object, ...]:
+    return (row.number, row.positions.tolist(), row.verdicts, row.share_digests, row.kept)
+
+
+async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store: Store) -> None:
+    first, second = batch(3), batch(3, verdicts=bytes((Verdict.ACCEPTED, Verdict.DROPPED, Verdict.REFUSED)))
+    steps = [Step(name=name, request=b"", answer=b"", passing=True) for name in ("propose/3", "finish/3")]
+
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=first))
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=second))
+    row = await store.batch(TASK, 3)
+    assert row is not None
+    assert fields(row) == fields(first)
+
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[1], batch=second))
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch(1)))
+    assert [fields(one) for one in await store.batches(TASK)] == [fields(batch(1)), fields(second)]
+    assert await store.batch(TASK, 2) is None
+
+
+async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(store: Store) -> None:
+    numbers = [7, 3, 9, 1]
+    await complete(store, *numbers)
+    await add(store, [instalment(50)])
+    await store.apply(CLOSE)
+
+    reports = await store.complete_reports(TASK)
+
+    assert reports.ids.joined == b"".join(number.to_bytes(16) for number in numbers)
+    assert reports.ids.find((9).to_bytes(16) + (50).to_bytes(16)).tolist() == [2, -1]
+    loaded = reports.source(np.array([2, 0])).load()
+    assert bytes(loaded.batch.input_shares) == b"part 1 of  9part 2 of  9part 1 of  7part 2 of  7"
+    assert loaded.batch.public_shares == b"public share  9public share  7"
+    assert loaded.damaged == ()
+
+
+async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store) -> None:
+    await complete(store, 1)
+    await store.apply(CLOSE)
+    numbers = [3 * number for number in range(2 * BATCHES_AT_ONCE + 1)]
+    for number in reversed(numbers):
+        await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), batch=batch(number)))
+
+    assert [one.number async for one in every_batch(store, TASK)] == numbers
+    assert [one.number for one in await store.batches(TASK)] == numbers[:BATCHES_AT_ONCE]
+
+
+async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:
+    await complete(store, 1, 2, 3)
+    await store.apply(CLOSE)
+    change = TaskChange(
+        task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.VERIFYING, chosen=bytes((1, 0, 1))
+    )
+
+    assert await store.chosen(TASK) is None
+    await store.apply(change)
+    assert await store.chosen(TASK) == bytes((1, 0, 1))
+
+    await store.purge(TASK)
+    assert await store.chosen(TASK) is None
+
+
+async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Store) -> None:
+    row = SessionRow(session_id=SessionId(b"s" * 16), request=b"sealed", certificate=Digest(b"c" * 32), expiry=100)
+    await store.add_session(row)
+    await store.add_session(replace(row, request=b"other"))
+
+    assert await store.session(row.session_id) == row
+    assert await store.sessions([SessionId(b"u" * 16), row.session_id]) == [row]
+    assert await store.sessions_of(row.certificate, 99) == 1
+    assert await store.sessions_of(row.certificate, 100) == 0
+
+    await store.forget_sessions(101)
+
+    assert await store.session(row.session_id) is None
+
+
+async def test_a_task_is_installed_once_and_tasks_keep_their_order(store: Store) -> None:
+    other = TaskId(b"a" * 32)
+    await store.install(task_row(other, State.ANNOUNCED))
+
+    stored = await store.install(replace(task_row(), signed=b"other"))
+
+    assert stored.signed == b"signed"
+    assert [row.task_id for row in await store.tasks()] == [TASK, other]
+
+
+async def test_a_release_is_debited_once(store: Store) -> None:
+    row = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1.5", debited_at=3)
+
+    for debited_at in (3, 4):
+        await store.apply(TaskChange(task_id=TASK, required=OPEN, debit=replace(row, debited_at=debited_at)))
+
+    assert list(await store.ledger()) == [row]
+
+
+async def test_a_mark_never_falls(store: Store) -> None:
+    for rows in (3, 7, 5):
+        await store.remember_mark(AggregatorId("beta"), rows)
+
+    assert await store.marks() == {AggregatorId("beta"): 7}
+
+
+async def end(store: Store) -> None:
+    """Close the task and abort it."""
+    await store.apply(CLOSE)
+    change = TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.ABORTED, abort_reason="x")
+    await store.apply(change)
+
+
+async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
+    await complete(store, 1, 2)
+    kept, passing = (
+        Step(name=name, request=b"", answer=b"a", passing=name == "finish/0") for name in ("set", "finish/0")
+    )
+    for step in (kept, passing):
+        await store.apply(TaskChange(task_id=TASK, required=OPEN, step=step, batch=batch()))
+    await end(store)
+
+    for _ in range(2):
+        await store.purge(TASK)
+
+    assert not await store.batches(TASK)
+    assert (await store.step(TASK, "set"), await store.step(TASK, "finish/0")) == (kept, None)
+    assert len((await store.complete_reports(TASK)).ids) == 0
+    again = [instalment(1), instalment(2, 2), instalment(2, content=9), instalment(1, device=5), instalment(3)]
+    assert await add(store, again) == [
+        Outcome.SAME,
+        Outcome.SAME,
+        Outcome.OTHER_BYTES,
+        Outcome.OTHER_BYTES,
+        Outcome.CLOSED,
+    ]
+    assert await store.instalment_digest(TASK, instalment(2).report_id, 2) == instalment(2, 2).digest
+    assert await store.instalment_digest(TASK, instalment(3).report_id, 2) is None
+
+
+async def test_rejections_add_up(store: Store) -> None:
+    await store.count_rejections(TASK, {RejectReason.TOO_LATE: 2, RejectReason.BAD_SEAL: 1})
+    await store.count_rejections(TASK, {RejectReason.TOO_LATE: 3})
+
+    assert await store.rejections(TASK) == {RejectReason.TOO_LATE: 5, RejectReason.BAD_SEAL: 1}
+
+
+async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> None:
+    outcomes = await asyncio.gather(*(add(store, [instalment(1)]) for _ in range(32)))
+
+    assert sorted(one[0] for one in outcomes) == [Outcome.STORED] + [Outcome.SAME] * 31
+
+
+async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> None:
+    """What is promised while the task closes is there when it has closed: it is counted, here as half a pair."""
+    writes = [add(store, [instalment(n)]) for n in range(1, 41)]
+    results = await asyncio.gather(*writes[:20], store.apply(CLOSE), *writes[20:])
+
+    stored = sum(one == [Outcome.STORED] for one in results)
+    assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: stored}
+    assert await add(store, [instalment(99)]) == [Outcome.CLOSED]
+
+
+# What only a file has.
+
+
+async def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.close()
+
+    again = open_store(tmp_path)
+
+    assert len((await again.complete_reports(TASK)).ids) == 2
+    assert await add(again, [instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.STORED]
+    await again.close()
+
+
+async def test_a_closed_task_has_the_same_reports_after_opening_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    for number in (5, 3, 8):
+        await complete(store, number)
+    await store.apply(CLOSE)
+    before = (await store.complete_reports(TASK)).ids.joined
+    await store.close()
+
+    again = open_store(tmp_path)
+
+    assert (await again.complete_reports(TASK)).ids.joined == before
+    await again.close()
+
+
+async def test_a_closed_log_that_is_shorter_or_gone_stops_the_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(CLOSE)
+    await store.close()
+    [log] = tmp_path.glob("*.log")
+    data = log.read_bytes()
+
+    for damage in (lambda: log.write_bytes(data[:-1]), log.unlink):
+        damage()
+        with pytest.raises(StoreError, match="intake closed with"):
+            open_store(tmp_path)
+
+    log.write_bytes(data)
+    await open_store(tmp_path).close()
+
+
+def durable_bytes(directory: Path) -> int:
+    """Return how long the store remembers the task's log to be."""
+    with sqlite3.connect(directory / "store.db") as database:
+        [[length]] = database.execute("SELECT durable_bytes FROM tasks").fetchall()
+    database.close()
+    return int(length)
+
+
+def as_a_crash_leaves_it(directory: Path) -> Path:
+    """Return a copy of a running store's files."""
+    copy = directory / "copy"
+    copy.mkdir()
+    for path in directory.glob("store*"):
+        if path.suffix != ".lock":
+            (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize("ends", ["closed", "after another write", "a while later"])
+@pytest.mark.parametrize("damage", ["shorter", "rotten", "rotten header", "empty", "gone"])
+async def test_an_open_log_that_has_lost_what_was_durable_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, damage: str
+) -> None:
+    """A receipt means durable: what was promised is not taken for the torn end of a crash."""
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.NOTE_S", 0.01 if ends == "a while later" else 3600)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    [log] = tmp_path.glob("*.log")
+    if ends == "closed":
+        await store.close()
+    elif ends == "after another write":
+        await store.remember_mark(AggregatorId("beta"), 1)
+    else:
+        async with asyncio.timeout(10):
+            while durable_bytes(tmp_path) < log.stat().st_size:
+                await asyncio.sleep(0.01)
+    copy = as_a_crash_leaves_it(tmp_path)
+    await store.close()
+    [log] = copy.glob("*.log")
+    data = log.read_bytes()
+    assert durable_bytes(copy) == len(data)
+    changed = {
+        "shorter": data[:-1],
+        "rotten": data[:-1] + bytes((data[-1] ^ 1,)),
+        "rotten header": bytes(len(data)),
+        "empty": b"",
+        "gone": None,
+    }[damage]
+    log.unlink() if changed is None else log.write_bytes(changed)
+
+    with pytest.raises(StoreError, match="were durable, and have receipts"):
+        open_store(copy)
+
+    assert changed is None or log.read_bytes() == changed, "left as it is"
+    log.write_bytes(data)
+    await open_store(copy).close()
+
+
+async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.NOTE_S", 3600)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    await store.remember_mark(AggregatorId("beta"), 1)
+    await complete(store, 2)
+    copy = as_a_crash_leaves_it(tmp_path)
+    await store.close()
+    [log] = copy.glob("*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+
+    again = open_store(copy)
+
+    assert await add(again, [instalment(1, 2), instalment(2, 2)]) == [Outcome.SAME, Outcome.STORED]
+    await again.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on(tmp_path: Path, closed: bool) -> None:
+    other = TaskId(b"u" * 32)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.install(task_row(other))
+    await add(store, [instalment(1), replace(instalment(1), task_id=other)])
+    if closed:
+        await store.apply(CLOSE)
+    await store.close()
+    log = tmp_path / f"store.{TASK.hex()}.log"
+    lost = log.rename(log.with_name(log.name + ".lost"))
+
+    for _ in range(2):
+        again = open_store(tmp_path)
+        task = await again.task(TASK)
+        assert task is not None
+        assert (task.state, task.abort_reason) == (State.ABORTED, "log_lost")
+        rows = [instalment(1), replace(instalment(1), task_id=other)]
+        assert await add(again, rows) == [Outcome.CLOSED, Outcome.SAME]
+        assert not lost.exists()
+        await again.close()
+
+
+async def test_a_log_put_aside_after_its_set_was_sealed_stops_the_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    await store.apply(CLOSE)
+    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.VERIFYING))
+    await store.close()
+    [log] = tmp_path.glob("*.log")
+    log.rename(log.with_name(log.name + ".lost"))
+
+    with pytest.raises(StoreError, match="is missing"):
+        open_store(tmp_path)
+
+
+async def test_a_length_that_could_not_be_noted_is_noted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.NOTE_S", 0.01)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    failing = FailingWriter(store._writer, ("COMMIT",), 3)
+    monkeypatch.setattr(store, "_writer", failing)
+
+    await complete(store, 1)
+
+    [log] = tmp_path.glob("*.log")
+    async with asyncio.timeout(10):
+        while durable_bytes(tmp_path) < log.stat().st_size:
+            await asyncio.sleep(0.01)
+    assert failing._left == 0
+    await store.close()
+
+
+async def test_a_closed_task_is_not_gone_through_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every proposal asks for closing: at a million reports and two thousand proposals that was minutes."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(CLOSE)
+    await store.complete_reports(TASK)
+    honest, calls = ReportIndex.complete, []
+
+    def counted(index: ReportIndex) -> CompleteRows:
+        calls.append(index)
+        return honest(index)
+
+    monkeypatch.setattr(ReportIndex, "complete", counted)
+    for _ in range(3):
+        with pytest.raises(StateConflictError):
+            await store.apply(CLOSE)
+        await store.complete_reports(TASK)
+
+    assert not calls
+    await store.close()
+
+
+async def test_another_signing_key_opens_no_store(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1)
+    await store.close()
+
+    with pytest.raises(StoreError, match="another signing key"):
+        SqliteStore.open(tmp_path / "store.db", bytes(32))
+
+
+async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    """Ended, and the process died before its shares were deleted."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
+    await end(store)
+    await store.close()
+    assert list(tmp_path.glob("*.log"))
+
+    again = open_store(tmp_path)
+
+    assert not list(tmp_path.glob("*.log"))
+    assert not await again.batches(TASK)
+    assert await add(again, [instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.CLOSED]
+    await again.close()
+
+
+async def test_a_full_disk_fails_the_group_and_later_writes_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await add(store, [instalment(1)])
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    results = await asyncio.gather(
+        add(store, [instalment(1)]),
+        add(store, [instalment(2), instalment(1, 2)]),
+        store.count_rejections(TASK, {RejectReason.TOO_LATE: 1}),
+        return_exceptions=True,
+    )
+    monkeypatch.undo()
+
+    assert isinstance(results[1], StoreError)
+    assert results[2] is None, "what does not go into the log is none of its business"
+    assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
+    assert await add(store, [instalment(2), instalment(1, 2)]) == [Outcome.STORED] * 2
+    await store.close()
+
+
+async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
+    other = TaskId(b"u" * 32)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.install(task_row(other))
+
+    rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
+    assert await add(store, rows) == [Outcome.STORED] * 3
+    await end(store)
+    await store.purge(TASK)
+
+    assert await add(store, [rows[1]]) == [Outcome.SAME]
+    assert [path.name for path in tmp_path.glob("*.log")] == [f"store.{other.hex()}.log"]
+    await store.close()
+
+
+async def test_a_second_store_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+
+    with pytest.raises(StoreError, match="locked"):
+        open_store(tmp_path)
+
+    await store.close()
+    await open_store(tmp_path).close()
+
+
+async def test_files_belong_to_their_owner_alone(tmp_path: Path) -> None:
+    previous = os.umask(0)
+    try:
+        store = open_store(tmp_path)
+    finally:
+        os.umask(previous)
+    await store.install(task_row())
+
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    await store.close()
+
+
+def _unknown_schema(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE schema_version SET version = {SCHEMA_VERSION + 1}")
+    database.close()
+
+
+def _other_database(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE something (else_ INTEGER)")
+    database.close()
+
+
+def _no_database(path: Path) -> None:
+    path.write_bytes(b"this is not a database, however long it may be" * 100)
+
+
+@pytest.mark.parametrize("damage", [_unknown_schema, _other_database, _no_database])
+async def test_a_file_of_another_kind_is_refused_and_left_alone(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = tmp_path / "store.db"
+    await open_store(tmp_path).close()
+    damage(path)
+    before = path.read_bytes()
+
+    with pytest.raises(StoreError):
+        open_store(tmp_path)
+
+    assert path.read_bytes() == before
+
+
+async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    bad = TaskChange(task_id=TaskId(b"u" * 32), required=OPEN)
+
+    results = await asyncio.gather(
+        add(store, [instalment(1)]),
+        store.apply(bad),
+        add(store, [instalment(2)]),
+        return_exceptions=True,
+    )
+
+    assert results[0] == results[2] == [Outcome.STORED]
+    assert isinstance(results[1], StoreError)
+    await store.close()
+
+
+async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path: Path) -> None:
+    """The writer is one thread: if it died, every later write would wait for ever."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(
+            add(store, [instalment(1)]),
+            store.remember_mark(AggregatorId("beta"), 2**63),
+            add(store, [instalment(2)]),
+            return_exceptions=True,
+        )
+        later = await add(store, [instalment(3)])
+
+    assert results[0] == results[2] == later == [Outcome.STORED]
+    assert isinstance(results[1], StoreError)
+    assert await store.marks() == {}
+    await store.close()
+
+
+class FailingWriter:
+    """A connection on a disk that fails `left` statements of some kinds."""
+
+    def __init__(self, honest: sqlite3.Connection, failing: tuple[str, ...], left: int) -> None:
+        self._honest, self._failing, self._left = honest, failing, left
+
+    def execute(self, statement: str, *arguments: Any) -> sqlite3.Cursor:
+        if statement in self._failing and self._left:
+            self._left -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._honest.execute(statement, *arguments)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._honest, name)
+
+
+async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    monkeypatch.setattr(store, "_writer", FailingWriter(store._writer, ("COMMIT", "ROLLBACK"), 2))
+
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            with pytest.raises(StoreError, match="could not commit"):
+                await store.remember_mark(AggregatorId("beta"), 3)
+        await store.remember_mark(AggregatorId("beta"), 4)
+
+    assert await store.marks() == {AggregatorId("beta"): 4}
+    await store.close()
+
+
+async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    synced, sync = [], os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.append(sync(descriptor)))
+
+    await asyncio.gather(*(add(store, [instalment(n)]) for n in range(1, 201)))
+
+    assert 0 < len(synced) < 20
+    await store.close()
+
+
+async def test_a_full_queue_is_said_to_be_busy(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+
+    outcomes = await asyncio.gather(
+        *(add(store, [instalment(1)]) for _ in range(QUEUE_LENGTH * 4)), return_exceptions=True
+    )
+
+    assert all(isinstance(one, list | StoreBusyError) for one in outcomes)
+    await store.close()
+
+
+async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_store.QUEUE_BYTES", 1000)
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    rows = [replace(instalment(number), part=bytes(300)) for number in range(1, 21)]
+
+    outcomes = await asyncio.gather(*(add(store, [row]) for row in rows), return_exceptions=True)
+    later = await add(store, [replace(instalment(30), part=bytes(5000))])
+
+    assert any(isinstance(one, StoreBusyError) for one in outcomes)
+    assert outcomes[0] == later == [Outcome.STORED]
+    await store.close()
+
+
+async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.close()
+
+    with pytest.raises(StoreError, match="closed"):
+        await store.tasks()
+    with pytest.raises(StoreError, match="closed"):
+        await store.purge(TASK)

@@ -1,0 +1,297 @@
+"""Which tasks an aggregator takes on, from whom, and what the budget allows."""
+
+import hashlib
+import itertools
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.tasks.budget import Charge, check_budget
+from fleetcount_aggregator.tasks.directory import TaskDirectory
+from fleetcount_aggregator.tasks.install import install
+from fleetcount_protocol.errors import SignatureError, TaskError
+from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.messages import InstallTask
+from fleetcount_protocol.task.codec import encode_signed_task
+from fleetcount_protocol.task.signing import sign_task
+from fleetcount_protocol.task.task import HpkeKey, Release, ReleaseKind, SignedTask
+
+from tests.support.aggregators import START, Network, answer_all
+
+KEY = bytes(range(32))
+
+
+async def started(**limits: object) -> Network:
+    network = Network(2, limits=Limits(**{"smallest_min_batch_size": 2, **limits}))  # type: ignore[arg-type]  # the test names fields of Limits.
+    await network.start_all()
+    return network
+
+
+async def refused(network: Network, signed: SignedTask, match: str, key: bytes = KEY) -> None:
+    with pytest.raises((TaskError, SignatureError), match=match):
+        await install(network.core(0).context, signed, key)
+    assert not await network.core(0).context.store.tasks()
+
+
+async def test_a_task_needs_everybody_s_valid_signature() -> None:
+    network = await started()
+    signed, _ = network.task()
+
+    await refused(network, replace(signed, signatures=(signed.signatures[0], b"")), "missing")
+    await refused(network, replace(signed, signatures=(signed.signatures[0], bytes(64))), "does not verify")
+    await refused(network, replace(signed, signatures=signed.signatures[::-1]), "does not verify")
+
+
+async def test_a_task_with_another_s_signing_key_is_refused() -> None:
+    network, stranger = await started(), Network(2)
+    task = network.task()[0].task
+    impostor = replace(task.aggregators[1], signing_public_key=stranger.seats[1].aggregator.signing_public_key)
+    forged = replace(task, aggregators=(task.aggregators[0], impostor))
+    keys = (network.seats[0].signing_key, stranger.seats[1].signing_key)
+
+    signed = SignedTask(task=forged, signatures=tuple(sign_task(forged, key) for key in keys))
+
+    await refused(network, signed, "another signing key")
+
+
+async def test_a_task_under_an_untrusted_aggregator_is_refused() -> None:
+    network, three = await started(), Network(3)
+    await refused(network, three.task()[0], "trusted")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"deployment": "other"}, "deployment"),
+        ({"min_batch_size": 9}, "min_batch_size is 9, allowed: at least 10"),
+        (
+            {"release": Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))},
+            "no finite epsilon",
+        ),
+        (
+            {"release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(9), level=Fraction(19, 20))},
+            "at most 4",
+        ),
+        ({"verify_key_digest": Digest(bytes(32))}, "verify key"),
+    ],
+)
+async def test_a_task_beyond_the_operator_s_limits_is_refused(changes: dict[str, object], match: str) -> None:
+    network = await started(smallest_min_batch_size=10)
+    signed, _ = network.task(**{"min_batch_size": 10, **changes})
+
+    await refused(network, signed, match)
+
+
+async def test_a_task_whose_sealing_key_is_not_ours_is_refused() -> None:
+    network = await started()
+    task = network.task()[0].task
+    other = replace(
+        task.aggregators[0],
+        hpke_keys=(HpkeKey(key_id=1, public_key=Network(2).seats[0].aggregator.hpke_keys[0].public_key),),
+    )
+
+    await refused(network, network.sign(replace(task, aggregators=(other, task.aggregators[1]))), "sealing key 1")
+
+
+async def test_a_task_whose_round_one_is_over_is_refused() -> None:
+    network = await started()
+    signed, _ = network.task()
+    network.clock.advance(20)
+
+    await refused(network, signed, "past")
+
+
+async def test_a_renamed_repeat_is_a_repeat() -> None:
+    network = await started(largest_epsilon=Decimal("0.8"))
+    await network.ask(values=4)
+
+    with pytest.raises(TaskError, match="sum to"):
+        await install(network.core(0).context, network.task(values=4, name="another name")[0], KEY)
+    with pytest.raises(TaskError, match="sum to"):
+        await install(network.core(0).context, network.task(values=4, signal="VEHICLE.currentlocation")[0], KEY)
+
+
+async def test_other_signals_and_other_windows_are_no_repeat() -> None:
+    network = await started(largest_epsilon=Decimal("0.8"))
+    await network.ask(values=4)
+
+    await network.ask(values=4, signal="Vehicle.Speed")
+    await network.ask(
+        values=4,
+        round_one_opens=START + 30,
+        round_one_closes=START + 40,
+        round_two_closes=START + 50,
+    )
+
+    assert len(network.core(0).context.tasks) == 3
+
+
+async def test_an_aborted_task_gives_its_room_back_and_a_released_one_does_not() -> None:
+    network = await started(largest_epsilon=Decimal("0.8"))
+    long = {"round_one_closes": START + 200, "round_two_closes": START + 300}
+    aborted = await network.ask(values=4)
+    await network.run_to_the_end(aborted)
+    assert network.core(0).context.states[aborted.task_id] is State.ABORTED
+
+    released = await network.ask(values=4, name="second", round_one_opens=START + 10, **long)
+    await answer_all(network, released, [(0, 1), (0, 2)])
+    await network.run_to_the_end(released)
+
+    overlapping = network.task(
+        values=4,
+        name="third",
+        round_one_opens=START + 290,
+        round_one_closes=START + 50_000,
+        round_two_closes=START + 60_000,
+        expiry=START + 86_400,
+    )[0]
+    with pytest.raises(TaskError, match="sum to"):
+        await install(network.core(0).context, overlapping, KEY)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_budget_of_a_long_task_holds_in_whatever_order_short_ones_come(order: tuple[int, ...]) -> None:
+    """Two short tasks that do not touch each other both overlap the long one: a device of it answers all three."""
+    windows = [(0, 100), (0, 10), (10, 20)]
+    charges = [Charge(signal="S", opens=opens, closes=closes, epsilon=Decimal(2)) for opens, closes in windows]
+    limits = Limits(largest_epsilon=Decimal(5))
+    first, second, third = (charges[place] for place in order)
+
+    check_budget(second, [first], limits)
+    with pytest.raises(TaskError, match="sum to 6"):
+        check_budget(third, [first, second], limits)
+
+
+@pytest.mark.parametrize(("opens", "fits"), [(19, False), (20, True), (21, True)])
+def test_windows_that_touch_do_not_overlap(opens: int, fits: bool) -> None:
+    one = Charge(signal="S", opens=10, closes=20, epsilon=Decimal(1))
+    two = Charge(signal="S", opens=opens, closes=30, epsilon=Decimal(1))
+    limits = Limits(largest_epsilon=Decimal("1.5"))
+
+    if fits:
+        check_budget(two, [one], limits)
+    else:
+        with pytest.raises(TaskError):
+            check_budget(two, [one], limits)
+
+
+async def test_a_helper_takes_a_task_from_its_leader_only() -> None:
+    network = await started()
+    signed, key = network.task()
+    request = InstallTask(signed_task=signed, verify_key=key)
+    helper = network.core(1).helper
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await helper.install_task(AggregatorId("beta"), request)
+    state = await helper.install_task(AggregatorId("alpha"), request)
+    again = await helper.install_task(AggregatorId("alpha"), request)
+
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+    assert (state, again) == (State.ANNOUNCED, State.ANNOUNCED)
+
+
+async def test_a_task_a_helper_refuses_is_aborted_at_the_leader() -> None:
+    network = await started()
+    network.core(1).context.limits = Limits(smallest_min_batch_size=1000)
+
+    task = await network.ask(values=4)
+
+    answer = await network.core(0).service.release(task.task_id)
+    assert (answer.state, answer.abort_reason) == (State.ABORTED, "install_failed")
+    assert await network.core(0).service.tasks("test") == ()
+
+
+async def test_the_leader_lists_a_task_once_every_helper_has_it() -> None:
+    network = await started()
+    await network.stop(1)
+    network.supervised = False
+    signed, key = network.task()
+    await install(network.core(0).context, signed, key)
+    before = await network.core(0).service.tasks("test")
+    await network.start(1)
+    await network.look_after_all()
+
+    assert before == ()
+    assert [one.task.task_id for one in await network.core(0).service.tasks("test")] == [signed.task.task_id]
+    assert await network.core(0).service.tasks("elsewhere") == ()
+
+
+# The directory.
+
+
+def drop(directory: Path, name: str, data: bytes, key: bytes | None = KEY, mode: int = 0o600) -> None:
+    if key is not None:
+        (directory / f"{name}.verify-key").write_bytes(key)
+        (directory / f"{name}.verify-key").chmod(mode)
+    (directory / f"{name}.task").write_bytes(data)
+
+
+async def test_a_dropped_task_is_taken_up_once(tmp_path: Path) -> None:
+    network = await started()
+    signed, _ = network.task()
+    drop(tmp_path, "q", encode_signed_task(signed))
+    directory = TaskDirectory(network.core(0).context, tmp_path)
+
+    for _ in range(3):
+        await directory.poll()
+
+    assert list(network.core(0).context.tasks) == [signed.task.task_id]
+    assert not (tmp_path / "q.refused").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "mode", "said"),
+    [
+        (b"", KEY, 0o600, "ends"),
+        (b"junk" * 100, KEY, 0o600, "does not begin"),
+        (b"x" * 2_000_000, KEY, 0o600, "more than"),
+        (None, KEY, 0o644, "mode 0644"),
+        (None, KEY + b"x", 0o600, "33 bytes"),
+        (None, bytes(32), 0o600, "verify key"),
+    ],
+)
+async def test_a_task_that_cannot_be_used_is_refused_beside_its_file(
+    tmp_path: Path, data: bytes | None, key: bytes, mode: int, said: str
+) -> None:
+    network = await started()
+    drop(tmp_path, "q", encode_signed_task(network.task()[0]) if data is None else data, key, mode)
+
+    await TaskDirectory(network.core(0).context, tmp_path).poll()
+
+    assert said in (tmp_path / "q.refused").read_text()
+    assert not network.core(0).context.tasks
+
+
+async def test_a_task_waits_for_its_verify_key_and_is_refused_in_the_end(tmp_path: Path) -> None:
+    network = await started()
+    data = encode_signed_task(network.task()[0])
+    drop(tmp_path, "late", data, key=None)
+    drop(tmp_path, "never", encode_signed_task(network.task(values=5)[0]), key=None)
+    directory = TaskDirectory(network.core(0).context, tmp_path)
+    for _ in range(5):
+        await directory.poll()
+    drop(tmp_path, "late", data)
+
+    for _ in range(10):
+        await directory.poll()
+
+    assert [one.task.values for one in network.core(0).context.tasks.values()] == [8]
+    assert "never.verify-key" in (tmp_path / "never.refused").read_text()
+
+
+async def test_a_task_dropped_at_a_helper_is_refused(tmp_path: Path) -> None:
+    network = await started()
+    drop(tmp_path, "q", encode_signed_task(network.task()[0]))
+
+    await TaskDirectory(network.core(1).context, tmp_path).poll()
+
+    assert "leader is 'alpha'" in (tmp_path / "q.refused").read_text()
+
+
+def test_the_verify_key_of_the_tests_is_the_one_the_tasks_commit_to() -> None:
+    assert Network(2).task()[0].task.verify_key_digest == hashlib.sha256(KEY).digest()

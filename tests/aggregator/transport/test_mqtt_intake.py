@@ -1,0 +1,449 @@
+"""Intake over MQTT: nothing is acknowledged before it is durable, and a lost broker is left without a trace."""
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import aiomqtt
+import pytest
+from fleetcount_aggregator.app import Core
+from fleetcount_aggregator.config import MqttTable
+from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.transport import mqtt_intake
+from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.session import new_session
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, SessionAccepted
+from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
+from fleetcount_protocol.wire.topics import receipt_topic, report_topic, session_reply_topic, session_topic
+from pydantic import ValidationError
+
+from tests.support.aggregators import START, Network, TestDevice, device_identity
+from tests.support.leftovers import nothing_left_behind
+
+ALPHA = AggregatorId("alpha")
+CONNECT, PUBLISH, PUBACK, SUBSCRIBE = 1, 3, 4, 8
+
+
+@asynccontextmanager
+async def taking(core: Core, port: int, inflight: int = 20) -> AsyncIterator[None]:
+    """Run the intake of an aggregator, and end it without a trace."""
+    intake = MqttIntake(core.context, core.service, MqttTable(broker=f"127.0.0.1:{port}", inflight=inflight))
+    async with nothing_left_behind():
+        running = asyncio.create_task(intake.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+def packet(kind: int, body: bytes) -> bytes:
+    """Return an MQTT packet of a first byte and a body."""
+    length, encoded = len(body), bytearray()
+    while True:
+        length, digit = length >> 7, length & 0x7F
+        encoded.append(digit | (0x80 if length else 0))
+        if not length:
+            return bytes([kind]) + bytes(encoded) + body
+
+
+async def read_packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Return the first byte of the next packet and its body."""
+    kind, length, shift = (await reader.readexactly(1))[0], 0, 0
+    while True:
+        digit = (await reader.readexactly(1))[0]
+        length |= (digit & 0x7F) << shift
+        shift += 7
+        if digit < 0x80:
+            return kind, await reader.readexactly(length)
+
+
+class FakeBroker:
+    """Just enough of MQTT 3.1.1: it acknowledges everything, delivers one QoS 1 message, and dies when it is told to.
+
+    `dies_at` are kinds of packets, one a connection from the first: it answers such a packet with a reset.
+    """
+
+    def __init__(self, topic: str = "", payload: bytes = b"", dies_at: Sequence[int] = ()) -> None:
+        self._message = packet(0x32, len(topic).to_bytes(2) + topic.encode() + (7).to_bytes(2) + payload)
+        self._topic = topic
+        self._dies_at = list(dies_at)
+        self.connections = 0
+        self.acknowledged = asyncio.Event()
+        self.kept = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        self.connections += 1
+        deadly = self._dies_at.pop(0) if self._dies_at else 0
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while (kind := (await read_packet(reader)))[0] >> 4 != deadly:
+                self._answer(kind[0] >> 4, kind[1], writer)
+        self.closed.set()
+        writer.transport.abort()
+
+    def _answer(self, kind: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if kind == CONNECT:
+            writer.write(packet(0x20, b"\x00\x00"))
+        elif kind == SUBSCRIBE:
+            writer.write(packet(0x90, body[:2] + b"\x01"))
+            if self._topic and b"/report" in body:
+                writer.write(self._message)
+        elif kind == PUBLISH:
+            length = int.from_bytes(body[:2])
+            writer.write(packet(0x40, body[2 + length : 4 + length]))
+            self.kept.set()
+        elif kind == PUBACK:
+            self.acknowledged.set()
+
+
+@asynccontextmanager
+async def listening(broker: FakeBroker) -> AsyncIterator[int]:
+    """Run a fake broker; give its port."""
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.fixture
+async def broker_port() -> AsyncIterator[int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fleetcount_simulator.network.broker", "--port", str(port), stdout=asyncio.subprocess.PIPE
+    )
+    for _ in range(200):
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            break
+    yield port
+    process.send_signal(signal.SIGTERM)
+    await process.wait()
+    if process._transport is not None:  # type: ignore[attr-defined]  # asyncio leaves the pipe to the collector.
+        process._transport.close()  # type: ignore[attr-defined]  # as above.
+
+
+async def next_on(client: "aiomqtt.Client", kind: str) -> bytes:
+    """Return the next message of a kind: a retained one may come again at any time."""
+    async for message in client.messages:
+        if kind in str(message.topic).split("/") and message.payload:
+            return bytes(message.payload)
+    raise AssertionError("the broker has gone away")
+
+
+async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    device = TestDevice(network, task, 0)
+    aggregator = network.seats[0].aggregator
+    request, secret = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 5000, SystemRandom())
+    device.secrets = [secret, secret]
+    reports = report_topic("test", task.task_id, 0)
+
+    async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
+        await client.subscribe("fleetcount/v1/test/+/task", qos=1)
+        announced = SIGNED_TASK.decode(await next_on(client, "task"))
+        await client.subscribe(session_reply_topic("test", request.session_id), qos=1)
+        await client.subscribe(receipt_topic("test", request.session_id), qos=1)
+        await client.publish(session_topic("test", ALPHA), SESSION_REQUEST.encode(request), qos=1)
+        accepted = SESSION_REPLY.decode(await next_on(client, "session-reply"))
+        for payload in (b"", b"poison", b"\x00" * 1000):
+            await client.publish(reports, payload, qos=1)
+        for _ in range(40):
+            await client.publish(reports, INSTALMENT.encode(device.first(0)[0]), qos=1)
+        answers = [INSTALMENT_REPLY.decode(await next_on(client, "receipt")) for _ in range(40)]
+
+    assert announced.task.task_id == task.task_id
+    assert isinstance(accepted, SessionAccepted)
+    assert set(map(type, answers)) == {Receipt}
+    assert len(set(answers)) == 1
+    assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
+
+
+async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store fails once: the message comes again and is stored then."""
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    device = TestDevice(network, task, 0)
+    await device.open_sessions()
+    store = core.context.store
+    honest, calls = store.add_instalments, 0
+
+    async def failing_once(rows: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise StoreError("disk")
+        return await honest(rows)  # type: ignore[arg-type]  # passes on what it was given.
+
+    monkeypatch.setattr(store, "add_instalments", failing_once)
+
+    async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
+        await client.subscribe("fleetcount/v1/test/+/task", qos=1)
+        await next_on(client, "task")
+        await client.subscribe(receipt_topic("test", device.secrets[0].session_id), qos=1)
+        payload = INSTALMENT.encode(device.first(0)[0])
+        receipt = None
+        while receipt is None:
+            await client.publish(report_topic("test", task.task_id, 0), payload, qos=1)
+            try:
+                async with asyncio.timeout(1):
+                    receipt = INSTALMENT_REPLY.decode(await next_on(client, "receipt"))
+            except TimeoutError:
+                continue
+
+    assert isinstance(receipt, Receipt)
+    assert calls >= 2
+
+
+def arrived(topic: str, payload: bytes) -> aiomqtt.Message:
+    return aiomqtt.Message(topic, payload, qos=1, retain=False, mid=1, properties=None)
+
+
+async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    devices = [TestDevice(network, task, number) for number in range(4)]
+    for device in devices:
+        await device.open_sessions()
+    honest = core.service.upload
+
+    async def upload(instalments: Sequence[Instalment]) -> Sequence[InstalmentReply]:
+        if any(one.report_id == devices[1].report_id for one in instalments):
+            raise KeyError("secret-canary")
+        return await honest(instalments)
+
+    monkeypatch.setattr(core.service, "upload", upload)
+    intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
+    topic = report_topic("test", task.task_id, 0)
+
+    answers = await intake._serve([arrived(topic, INSTALMENT.encode(one.first(0)[0])) for one in devices])
+
+    receipts = [INSTALMENT_REPLY.decode(payload) for _, payload in answers]
+    assert [one.report_id for one in receipts] == [devices[place].report_id for place in (0, 2, 3)]
+    assert {type(one) for one in receipts} == {Receipt}
+    assert b"fleetcount_mqtt_failures_total 1.0" in core.context.metrics.render()
+    assert b"fleetcount_poison_messages_total 0.0" in core.context.metrics.render()
+    assert "canary" not in "".join(capsys.readouterr())
+
+
+async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+
+    async def upload(_: Sequence[Instalment]) -> Sequence[InstalmentReply]:
+        raise KeyError
+
+    monkeypatch.setattr(core.service, "upload", upload)
+    broker = FakeBroker(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+
+    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+        await broker.acknowledged.wait()
+
+    assert broker.connections == 1
+
+
+async def test_a_store_that_fails_leaves_the_whole_group_with_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+
+    async def full(_: object) -> object:
+        raise StoreError("disk full")
+
+    monkeypatch.setattr(core.context.store, "add_instalments", full)
+    intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
+    message = arrived(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+
+    with pytest.raises(StoreError):
+        await intake._serve([message])
+
+
+async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_aggregator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core, broker = await announcing_core(), FakeBroker()
+    honest, calls = core.service.tasks, 0
+
+    async def failing_once(deployment: str) -> tuple[SignedTask, ...]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyError("secret-canary")
+        return await honest(deployment)
+
+    monkeypatch.setattr(core.service, "tasks", failing_once)
+
+    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+        await broker.kept.wait()
+
+    assert broker.connections == 2
+    assert b"fleetcount_mqtt_failures_total 1.0" in core.context.metrics.render()
+
+
+async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+    committing, may_commit = asyncio.Event(), asyncio.Event()
+    honest = core.context.store.add_instalments
+
+    async def slow(rows: object) -> object:
+        committing.set()
+        await may_commit.wait()
+        return await honest(rows)  # type: ignore[arg-type]  # passes on what it was given.
+
+    monkeypatch.setattr(core.context.store, "add_instalments", slow)
+    broker = FakeBroker(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+
+    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+        await committing.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(broker.acknowledged.wait(), 0.3)
+        may_commit.set()
+        await broker.acknowledged.wait()
+
+
+async def announcing_core() -> Core:
+    """Return an aggregator that leads a task and so has something to subscribe to and to publish."""
+    network = Network(2)
+    await network.start_all()
+    await network.ask(values=4)
+    return network.core(0)
+
+
+@pytest.mark.parametrize("packet_kind", [CONNECT, SUBSCRIBE, PUBLISH])
+async def test_an_acknowledgement_that_cannot_come_is_not_waited_for(
+    packet_kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that dies three times at the first packet it should acknowledge, and lives the fourth time."""
+    monkeypatch.setattr(mqtt_intake, "_ACKNOWLEDGED_S", 3600.0)
+    core, broker = await announcing_core(), FakeBroker(dies_at=[packet_kind] * 3)
+
+    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+        await broker.kept.wait()
+
+    assert broker.connections == 4
+
+
+async def test_given_up_at_any_moment_a_connection_leaves_nothing_behind() -> None:
+    core, broker = await announcing_core(), FakeBroker()
+
+    async with listening(broker) as port, nothing_left_behind():
+        for turns in range(40):
+            async with asyncio.timeout(60), taking(core, port):
+                while turns > 5 and not broker.connections:
+                    await asyncio.sleep(0)
+                for _ in range(turns):
+                    await asyncio.sleep(0.0002)
+            broker.connections = 0
+        # The library connects in threads, which go on by themselves.
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+
+async def test_given_up_while_the_library_still_connects_in_a_thread_a_connection_is_closed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core, broker = await announcing_core(), FakeBroker()
+    connecting, may_connect = threading.Event(), threading.Event()
+    library = aiomqtt.Client._client_connect
+
+    def slow(client: aiomqtt.Client) -> None:
+        connecting.set()
+        may_connect.wait()
+        library(client)
+
+    monkeypatch.setattr(aiomqtt.Client, "_client_connect", slow)
+    async with asyncio.timeout(60), listening(broker) as port, nothing_left_behind():
+        async with taking(core, port):
+            await asyncio.to_thread(connecting.wait)
+        may_connect.set()
+        await broker.closed.wait()
+
+    assert broker.connections == 1
+
+
+async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
+    broker_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first message is committed fifty more arrive: they are at most two groups of thirty."""
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+    may_commit, groups = asyncio.Event(), list[int]()
+    honest = core.service.upload
+
+    async def slow(instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
+        groups.append(len(instalments))
+        await may_commit.wait()
+        return await honest(instalments)
+
+    monkeypatch.setattr(core.service, "upload", slow)
+    payload, topic = INSTALMENT.encode(device.first(0)[0]), report_topic("test", task.task_id, 0)
+
+    async with (
+        asyncio.timeout(60),
+        taking(core, broker_port, inflight=30),
+        aiomqtt.Client("127.0.0.1", broker_port) as client,
+    ):
+        await client.subscribe("fleetcount/v1/test/+/task", qos=1)
+        await next_on(client, "task")
+        await client.subscribe(receipt_topic("test", device.secrets[0].session_id), qos=1)
+        for _ in range(51):
+            await client.publish(topic, payload, qos=1)
+        await asyncio.sleep(0.3)  # The broker has acknowledged all; it passes them on in its own time.
+        may_commit.set()
+        for _ in range(51):
+            assert isinstance(INSTALMENT_REPLY.decode(await next_on(client, "receipt")), Receipt)
+
+    assert sum(groups) == 51
+    assert max(groups) <= 30
+    assert len(groups) <= 5, groups
+
+
+@pytest.mark.parametrize("inflight", [0, 65_536, True, "20"])
+def test_a_limit_that_no_broker_has_is_refused_by_name(inflight: object) -> None:
+    with pytest.raises(ValidationError, match="inflight"):
+        MqttTable.model_validate({"broker": "127.0.0.1:1883", "inflight": inflight})

@@ -1,0 +1,358 @@
+"""The shells around the rules: gRPC with mutual TLS, worker processes, metrics; MQTT is in test_mqtt_intake.py."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_aggregator.host.metrics import Metrics
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
+from fleetcount_aggregator.transport.grpc_server import (
+    DeviceShell,
+    PeerShell,
+    _gather_chunks,
+    certified_peer,
+    device_server,
+    peer_server,
+)
+from fleetcount_aggregator.verification.workers import ProcessWorkers
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
+from fleetcount_protocol.errors import DecodeError, MachineError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
+from fleetcount_protocol.messages import AbortTask, Instalment, Receipt, Refusal, SealSet
+from fleetcount_protocol.v1 import device_pb2 as pb
+from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
+from fleetcount_protocol.wire.device import (
+    INSTALMENT_REPLIES,
+    INSTALMENTS,
+    TASK_LIST,
+    TASK_LIST_QUERY,
+)
+from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_protocol.wire.peer import split_seal_set
+from fleetcount_transport.quotas import CallLimits
+
+from tests.support.aggregators import Network, TestDevice, device_authority
+
+_SERVICE = "/fleetcount_protocol.v1.DeviceService"
+ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
+
+
+def pem_pair(credential: Credential) -> tuple[bytes, bytes]:
+    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return key, credential.certificate.public_bytes(Encoding.PEM)
+
+
+class Listening:
+    """beta's peer listener behind TLS."""
+
+    def __init__(self) -> None:
+        self.network = Network(2)
+        self.authority = CertificateAuthority.create("aggregators")
+        self.port = 0
+
+    async def start(self) -> "grpc.aio.Server":
+        await self.network.start_all()
+        shell = PeerShell(self.network.core(1).helper, Metrics(), certified_peer([ALPHA, BETA]))
+        server = peer_server(shell)
+        credentials = grpc.ssl_server_credentials(
+            [pem_pair(self.authority.issue_aggregator("beta", ["127.0.0.1"]))],
+            root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
+            require_client_auth=True,
+        )
+        self.port = server.add_secure_port("127.0.0.1:0", credentials)
+        await server.start()
+        return server
+
+    def peer(self, name: str, *, expects: str = "beta", authority: CertificateAuthority | None = None) -> GrpcPeer:
+        key, certificate = pem_pair((authority or self.authority).issue_aggregator(name, ["127.0.0.1"]))
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
+            private_key=key,
+            certificate_chain=certificate,
+        )
+        return GrpcPeer(
+            AggregatorId(expects),
+            f"127.0.0.1:{self.port}",
+            caller=AggregatorId(name),
+            timeout_s=5,
+            credentials=credentials,
+        )
+
+
+@pytest.fixture
+async def listening() -> AsyncIterator[Listening]:
+    here = Listening()
+    server = await here.start()
+    yield here
+    await server.stop(0)
+
+
+async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
+    task = await listening.network.ask(values=4)
+    leader, stranger = listening.peer("alpha"), listening.peer("mallory")
+
+    status = await leader.status(task.task_id)
+    with pytest.raises(PeerRefusalError) as refusal:
+        await stranger.status(task.task_id)
+
+    assert status.state is State.ANNOUNCED
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+    await leader.close()
+    await stranger.close()
+
+
+async def test_a_helper_s_certificate_does_not_lead(listening: Listening) -> None:
+    task = await listening.network.ask(values=4)
+    helper = listening.peer("beta")
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await helper.abort(AbortTask(task_id=task.task_id, reason="because"))
+
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+    await helper.close()
+
+
+async def test_another_authority_and_another_name_do_not_connect(listening: Listening) -> None:
+    foreign = listening.peer("alpha", authority=CertificateAuthority.create("others"))
+    misled = listening.peer("alpha", expects="gamma")
+
+    for peer in (foreign, misled):
+        with pytest.raises(PeerUnreachableError):
+            await peer.status(TaskId(bytes(32)))
+        await peer.close()
+
+
+async def test_chunks_of_a_set_are_capped_as_they_come() -> None:
+    """A thousand chunks, each as long as a message may be, would fill 3 GiB before anybody looked at them."""
+    ids = b"".join(number.to_bytes(16) for number in range(MAX_IDS_PER_CHUNK + 1))
+    chunks = list(split_seal_set(SealSet(task_id=TaskId(bytes(32)), accepted=ids, set_digest=Digest(bytes(32)))))
+    taken: list[int] = []
+
+    async def stream(*messages: bytes) -> AsyncIterator[bytes]:
+        for number, message in enumerate(messages):
+            taken.append(number)
+            yield message
+
+    assert await _gather_chunks(stream(*(chunk.SerializeToString() for chunk in chunks))) == chunks
+    assert len(chunks) == 2
+    taken.clear()
+    with pytest.raises(DecodeError, match="a chunk of a set has"):
+        await _gather_chunks(stream(bytes(2 * 16 * MAX_IDS_PER_CHUNK), b""))
+    assert taken == [0]
+
+
+async def test_an_error_inside_shows_a_peer_no_text(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_: object) -> None:
+        raise ValueError("secret-canary")
+
+    monkeypatch.setattr(listening.network.core(1).context.store, "task", broken)
+    leader = listening.peer("alpha")
+
+    with pytest.raises(PeerUnreachableError) as failure:
+        await leader.status(TaskId(bytes(32)))
+
+    assert "canary" not in str(failure.value)
+    await leader.close()
+
+
+async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    server = device_server(DeviceShell(network.core(0).service, Metrics()), 100)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    device = TestDevice(network, task, 0)
+    await device.open_sessions()
+    await network.advance_to(task.round_one_opens)
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = DeviceServiceStub(channel)
+        listed = TASK_LIST.from_pb(await stub.ListTasks(TASK_LIST_QUERY.to_pb("test")))
+        call = stub.Upload()
+        for _ in range(2):
+            await call.write(INSTALMENTS.to_pb([device.first(0)[0]]))
+            [answer] = INSTALMENT_REPLIES.from_pb(await call.read())
+            assert isinstance(answer, Receipt)
+        await call.done_writing()
+        with pytest.raises(grpc.aio.AioRpcError) as malformed:
+            await stub.GetRelease(pb.GetReleaseRequest(task_id=b"short"))
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await stub.GetRelease(pb.GetReleaseRequest(task_id=bytes(32)))
+
+    assert [one.task.task_id for one in listed] == [task.task_id]
+    assert (malformed.value.code(), malformed.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
+    assert (unknown.value.code(), unknown.value.details()) == (grpc.StatusCode.NOT_FOUND, "unknown_task")
+    await server.stop(0)
+
+
+# What one caller may hold.
+
+
+class DeviceListening:
+    """alpha's device listener behind TLS, and devices with certificates."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        self.network = Network(2)
+        self.authority = CertificateAuthority.create("aggregators")
+        self.limits = limits
+        self.port = 0
+
+    async def __aenter__(self) -> "DeviceListening":
+        await self.network.start_all()
+        self.shell = DeviceShell(self.network.core(0).service, Metrics(), limits=self.limits)
+        self._server = device_server(self.shell, 1000)
+        credentials = grpc.ssl_server_credentials(
+            [pem_pair(self.authority.issue_aggregator("alpha", ["127.0.0.1"]))],
+            root_certificates=device_authority().certificate.public_bytes(Encoding.PEM),
+            require_client_auth=True,
+        )
+        self.port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(0)
+
+    def channel(self, device: Credential) -> grpc.aio.Channel:
+        """Return a connection of its own."""
+        credentials = grpc.ssl_channel_credentials(
+            self.authority.certificate.public_bytes(Encoding.PEM), *pem_pair(device)
+        )
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(f"127.0.0.1:{self.port}", credentials, options=options)
+
+    async def upload(self, channel: grpc.aio.Channel) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
+        """Return a stream on which one instalment of an unknown task has been sent."""
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Upload")()
+        instalment = Instalment(
+            task_id=TaskId(bytes(32)),
+            report_id=ReportId(bytes(16)),
+            session_id=SessionId(bytes(16)),
+            round=1,
+            public_share=b"",
+            ciphertext=bytes(48),
+        )
+        await call.write(INSTALMENTS.encode((instalment,)))
+        return call
+
+    async def answer(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> RejectReason:
+        """Return why the instalment was refused."""
+        data = await call.read()
+        assert isinstance(data, bytes)
+        [refusal] = INSTALMENT_REPLIES.decode(data)
+        assert isinstance(refusal, Refusal)
+        return refusal.reason
+
+    async def wait_for(self, callers: int) -> None:
+        """Wait until so many callers have calls under way."""
+        async with asyncio.timeout(10):
+            while len(self.shell._callers) != callers:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_caller_that_sends_nothing_is_let_go() -> None:
+    async with (
+        DeviceListening(CallLimits(idle_s=0.05)) as here,
+        here.channel(device_authority().issue_device()) as channel,
+    ):
+        for method in ("Upload", "ListTasks", "OpenSessions", "GetRelease"):
+            call = channel.stream_stream(f"{_SERVICE}/{method}")()
+            async with asyncio.timeout(10):
+                assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert await call.details() == "idle"
+        await here.wait_for(0)
+
+
+async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> None:
+    one, other = device_authority().issue_device(), device_authority().issue_device()
+    async with (
+        DeviceListening(CallLimits(calls_each=2)) as here,
+        here.channel(one) as first,
+        here.channel(one) as second,
+        here.channel(other) as third,
+    ):
+        held = [await here.upload(channel) for channel in (first, second)]
+        assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_TASK] * 2
+        query = TASK_LIST_QUERY.encode("test")
+
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+        await here.answer(await here.upload(third))
+        await held[0].done_writing()
+        assert await held[0].code() is grpc.StatusCode.OK
+
+        assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+        assert await second.unary_unary(f"{_SERVICE}/ListTasks")(query) == b""
+
+
+async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = device_authority().issue_device(), device_authority().issue_device()
+    async with (
+        DeviceListening(CallLimits(bytes_each=1)) as here,
+        here.channel(one) as first,
+        here.channel(one) as second,
+        here.channel(other) as third,
+    ):
+        service, arrived, release = here.network.core(0).service, asyncio.Event(), asyncio.Event()
+        honest = service.take
+
+        async def slow(batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
+            arrived.set()
+            await release.wait()
+            return await honest(batch)
+
+        monkeypatch.setattr(service, "take", slow)
+        async with asyncio.timeout(10):
+            waiting = [await here.upload(first)]
+            await arrived.wait()
+            refused = await here.answer(await here.upload(second))
+            arrived.clear()
+            waiting.append(await here.upload(third))
+            await arrived.wait()
+            release.set()
+            answers = [await here.answer(call) for call in waiting]
+
+        assert refused is RejectReason.BUSY
+        assert answers == [RejectReason.UNKNOWN_TASK] * 2
+
+
+# Workers.
+
+
+async def test_workers_are_other_processes_and_a_dead_one_is_replaced() -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    first = await workers.run(os.getpid)
+    os.kill(first, signal.SIGKILL)
+    second = await workers.run(os.getpid)
+
+    assert len({os.getpid(), first, second}) == 3
+    await workers.close()
+
+
+async def test_work_that_always_kills_its_worker_is_given_up() -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    with pytest.raises(MachineError, match="died 3 times"):
+        await workers.run(os.abort)
+    await workers.close()
+
+
+def test_metrics_carry_no_device_and_no_count_of_reports() -> None:
+    metrics = Metrics()
+    metrics.task_moved(State.RELEASED)
+
+    text = metrics.render().decode()
+
+    assert 'fleetcount_task_moves_total{state="released"} 1.0' in text
+    assert not any(word in text for word in ("receipt", "device", "report_", "accepted"))

@@ -1,0 +1,180 @@
+"""Compiled code that crashes its process gives way to plain Python; compiling ahead is waited for by who needs it."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.verification import compile_ahead as warming
+from fleetcount_aggregator.verification import self_check as kernel_check
+from fleetcount_aggregator.verification.compile_ahead import STEPS, _compile, compile_ahead
+from fleetcount_aggregator.verification.workers import ProcessWorkers, ProofSetting
+from fleetcount_kernel import compiling
+from structlog.testing import capture_logs
+
+from tests.support.dying import asked_for, dies_once, dies_unless_scalar, kill_oneself, nothing, wait_for
+
+SETTING = ProofSetting(task=b"", verify_key=b"", position=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGILL])
+async def test_machine_code_that_crashes_its_worker_gives_way_to_plain_python(number: int) -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    with capture_logs() as logs:
+        first = await asyncio.gather(*(workers.run(dies_unless_scalar, SETTING, number) for _ in range(3)))
+        worker = await workers.run(os.getpid)
+        later = await workers.run(dies_unless_scalar, SETTING, number)
+
+    assert first == ["scalar"] * 3
+    assert later == "scalar"
+    assert await workers.run(os.getpid) == worker
+    assert [one["event"] for one in logs if one["log_level"] == "error"] == ["compiled_verifier_crashed"]
+    await workers.close()
+
+
+async def test_a_worker_killed_from_outside_says_nothing_of_its_machine_code(tmp_path: Path) -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    with capture_logs() as logs:
+        first = await workers.run(dies_once, SETTING, tmp_path / "mark")
+
+    assert first == await workers.run(asked_for, SETTING) == "auto"
+    assert logs == []
+    await workers.close()
+
+
+async def test_a_crash_without_compiled_code_leaves_it_in_use() -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    with pytest.raises(Exception, match="died 3 times"):
+        await workers.run(kill_oneself, signal.SIGSEGV)
+
+    assert await workers.run(asked_for, SETTING) == "auto"
+    await workers.close()
+
+
+async def test_what_needs_compiled_code_waits_until_it_is_compiled_and_nothing_else_does(tmp_path: Path) -> None:
+    workers = ProcessWorkers(1, warm=False)
+    mark = tmp_path / "compiled"
+    workers.compile_ahead(partial(compile_ahead, [("waiting", partial(wait_for, mark))]))
+
+    verifying = asyncio.ensure_future(workers.run(asked_for, SETTING))
+    other = await workers.run(os.getpid)
+    small = await workers.run(asked_for, ProofSetting(task=b"", verify_key=b"", position=0, prefer="scalar"))
+
+    assert other != os.getpid()
+    assert small == "scalar"
+    assert not verifying.done()
+    mark.touch()
+    assert await verifying == "auto"
+    await workers.close()
+
+
+async def test_compiling_begins_at_once_when_it_is_needed() -> None:
+    workers = ProcessWorkers(1, warm=False)
+    workers.compile_ahead(partial(compile_ahead, [("quick", nothing)]), pause_s=600)
+
+    other = await workers.run(os.getpid)
+    async with asyncio.timeout(60):
+        found = await workers.run(asked_for, SETTING)
+
+    assert (found, other != os.getpid()) == ("auto", True)
+    await workers.close()
+
+
+async def test_workers_that_end_in_the_pause_compile_nothing() -> None:
+    workers = ProcessWorkers(1, warm=False)
+    begun: list[int] = []
+
+    async def compiling() -> bool:
+        begun.append(1)
+        return True
+
+    workers.compile_ahead(compiling, pause_s=600)
+    await asyncio.sleep(0)
+    await workers.close()
+
+    assert begun == []
+
+
+async def test_compiled_code_that_crashes_while_it_is_tried_out_is_never_given_to_a_worker() -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    with capture_logs() as logs:
+        workers.compile_ahead(partial(compile_ahead, [("crashing", partial(kill_oneself, signal.SIGILL))]))
+        found = await workers.run(asked_for, SETTING)
+
+    assert found == "scalar"
+    assert "compiled_verifier_crashed" in [one["event"] for one in logs]
+    await workers.close()
+
+
+def test_a_process_that_compiles_ends_when_nobody_follows_it_any_more(tmp_path: Path) -> None:
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    reader.close()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_compile, args=(writer, [("a mark", partial(Path.touch, tmp_path / "mark"))])
+    )
+
+    process.start()
+    process.join()
+
+    assert process.exitcode == 0
+    assert not (tmp_path / "mark").exists()
+
+
+async def test_compiling_says_how_far_it_is_when_it_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warming, "_QUIET_S", 0.0)
+    mark = tmp_path / "compiled"
+
+    with capture_logs() as logs:
+        running = asyncio.ensure_future(compile_ahead([("quick", nothing), ("slow", partial(wait_for, mark))]))
+        while not any(one.get("step") == 2 for one in logs):
+            await asyncio.sleep(0.01)
+        mark.touch()
+
+        assert await running
+    said = [one for one in logs if one["event"] == "compiling_batch_verifier"]
+    assert {(one["what"], one["step"], one["of"]) for one in said} >= {("slow", 2, 2)}
+
+
+async def test_compiling_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        worked = await compile_ahead([("stuck", partial(wait_for, tmp_path / "never"))], patience_s=0.2)
+
+    assert worked
+    assert [one["event"] for one in logs] == ["batch_verifier_not_compiled"]
+
+
+async def test_workers_that_end_end_the_compiling(tmp_path: Path) -> None:
+    workers = ProcessWorkers(1, warm=False)
+    begun = tmp_path / "begun"
+    steps = [("begun", begun.touch), ("stuck", partial(wait_for, tmp_path / "never"))]
+    workers.compile_ahead(partial(compile_ahead, steps))
+    while not begun.exists():
+        await asyncio.sleep(0.01)
+
+    await workers.close()
+
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_every_kind_of_task_is_compiled_ahead_where_that_is_of_use(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[tuple[str, int]] = []
+    monkeypatch.setattr(compiling, "cache_directory", lambda: tmp_path if kept else None)
+    monkeypatch.setattr(kernel_check, "may_verify", lambda prio3, at: compiled.append((prio3.circuit.name, at)))
+    monkeypatch.setattr(kernel_check, "may_combine", lambda prio3: compiled.append((prio3.circuit.name, -1)))
+
+    for _, step in STEPS:
+        step()
+
+    assert len(set(compiled)) == len(compiled) == (9 if kept else 0)

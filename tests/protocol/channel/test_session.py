@@ -1,0 +1,297 @@
+"""A session opens for its device at the aggregator it names; a report part opens in its own place only."""
+
+import itertools
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from fleetcount_mechanisms.randomness import SeededRandom
+from fleetcount_protocol.channel import certificates
+from fleetcount_protocol.channel.session import (
+    DeviceIdentity,
+    SessionSecret,
+    accept_session,
+    new_session,
+    open_instalment,
+    report_key,
+    seal_instalment,
+)
+from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, UsageError
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import Instalment, SessionRequest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.protocol_samples import aggregator, key_pair, seed_bytes, session_secret
+
+NOW = datetime(2027, 1, 15, tzinfo=UTC)
+TIME = int(NOW.timestamp())
+AUTHORITY = certificates.CertificateAuthority.create("Fleet", NOW)
+CREDENTIAL = AUTHORITY.issue_device(now=NOW)
+DEVICE = DeviceIdentity(certificate=CREDENTIAL.certificate, private_key=CREDENTIAL.private_key)
+ALPHA = AggregatorId("alpha")
+REQUEST, SECRET = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(1))
+TASK, REPORT = TaskId(seed_bytes("task")), ReportId(seed_bytes("report", 16))
+
+
+def accept(request: SessionRequest, now: float = TIME, position: int = 0, **changes: Any) -> SessionSecret:
+    arguments: dict[str, Any] = {
+        "key_pairs": {key_pair(position).key_id: key_pair(position)},
+        "aggregator_id": aggregator(position).aggregator_id,
+        "ca": (AUTHORITY.certificate,),
+    }
+    return accept_session(request, now=now, **(arguments | changes))[1]
+
+
+def resigned(request: SessionRequest, device: DeviceIdentity = DEVICE) -> SessionRequest:
+    signature = device.private_key.sign(request.signed_bytes, ec.ECDSA(hashes.SHA256()))
+    return replace(request, signature=signature)
+
+
+def refuses(reason: RejectReason, request: SessionRequest, **arguments: Any) -> None:
+    with pytest.raises(Refused) as refusal:
+        accept(request, **arguments)
+    assert refusal.value.reason is reason
+
+
+def test_session_returns_the_same_secret_each_time() -> None:
+    session_id, secret, digest = accept_session(REQUEST, {1: key_pair(0)}, ALPHA, (AUTHORITY.certificate,), TIME)
+
+    assert secret == SECRET == accept(REQUEST)
+    assert session_id == REQUEST.session_id == SECRET.session_id
+    assert digest == certificates.key_digest(DEVICE.certificate)
+    assert secret.expiry == TIME + 86_400
+
+
+def test_post_quantum_session_returns_the_secret() -> None:
+    from fleetcount_protocol.channel.hpke import HpkeKeyPair
+    from fleetcount_protocol.task.task import HpkeKey
+
+    pair = HpkeKeyPair(9, seed_bytes("hybrid", 96))
+    key = HpkeKey(key_id=9, public_key=pair.public_key)
+    request, secret = new_session(aggregator(0), key, DEVICE, TIME + 60, SeededRandom(2))
+
+    assert accept(request, key_pairs={9: pair}) == secret
+
+
+def test_session_is_named_by_the_signed_bytes_not_the_signature() -> None:
+    again = resigned(REQUEST)
+
+    assert again.signature != REQUEST.signature
+    assert again.session_id == REQUEST.session_id
+    assert accept(again) == SECRET
+
+
+def test_certificate_copied_with_another_authority_signature_is_the_same_device() -> None:
+    # ECDSA: (r, n - s) verifies wherever (r, s) does, so a device can make a second certificate out of its own.
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    r, s = decode_dss_signature(DEVICE.certificate.signature)
+    twin_signature = encode_dss_signature(r, order - s)
+    der, old = certificates.certificate_der(DEVICE.certificate), DEVICE.certificate.signature
+    twin = _with_signature(der, old, twin_signature)
+    request = resigned(replace(REQUEST, certificate=twin))
+
+    assert twin != der
+    _, _, digest = accept_session(request, {1: key_pair(0)}, ALPHA, (AUTHORITY.certificate,), TIME)
+    assert digest == certificates.key_digest(DEVICE.certificate)
+
+
+def _with_signature(der: bytes, old: bytes, new: bytes) -> bytes:
+    # Certificate ::= SEQUENCE { tbs, algorithm, BIT STRING (0 unused bits || signature) }, lengths in two bytes.
+    content = der[4 : -len(old) - 3] + b"\x03" + bytes([len(new) + 1, 0]) + new
+    return b"\x30\x82" + len(content).to_bytes(2) + content
+
+
+def test_wrong_aggregator_key_time_or_size_is_refused_by_name() -> None:
+    refuses(RejectReason.MALFORMED, REQUEST, aggregator_id=AggregatorId("beta"))
+    refuses(RejectReason.UNKNOWN_KEY, REQUEST, key_pairs={})
+    refuses(RejectReason.BAD_SEAL, REQUEST, key_pairs={1: key_pair(1)})
+    refuses(RejectReason.EXPIRED, REQUEST, now=TIME + 86_400)
+    refuses(RejectReason.MALFORMED, resigned(replace(REQUEST, expiry=TIME + 100 * 86_400 + 1)))
+    for changes in (
+        {"key_id": 256},
+        {"expiry": 0},
+        {"expiry": 2**60},
+        {"sealed_secret": bytes(79)},
+        {"sealed_secret": bytes(3_000)},
+        {"certificate": b""},
+        {"certificate": bytes(5_000)},
+        {"signature": b""},
+        {"signature": bytes(81)},
+    ):
+        refuses(RejectReason.MALFORMED, replace(REQUEST, **changes))
+    assert accept(REQUEST, now=TIME + 86_399) == SECRET
+
+
+def test_request_to_another_aggregator_cannot_be_redirected() -> None:
+    redirected = replace(REQUEST, aggregator_id=AggregatorId("beta"))
+
+    refuses(RejectReason.BAD_SIGNATURE, redirected, position=1, key_pairs={1: key_pair(0)})
+    # Even signed anew by the device's own key, the seal was made for alpha.
+    refuses(RejectReason.BAD_SEAL, resigned(redirected), position=1, key_pairs={1: key_pair(0)})
+
+
+@pytest.mark.parametrize("changes", [{"expiry": TIME + 86_399}, {"key_id": 2}])
+def test_everything_in_the_request_is_bound_by_the_seal(changes: dict[str, int]) -> None:
+    request = resigned(replace(REQUEST, **changes))
+
+    refuses(RejectReason.BAD_SEAL, request, key_pairs={1: key_pair(0), 2: key_pair(0)})
+
+
+def test_stolen_seal_under_another_certificate_is_refused() -> None:
+    credential = AUTHORITY.issue_device(now=NOW)
+    thief = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
+    stolen = replace(REQUEST, certificate=certificates.certificate_der(thief.certificate))
+
+    refuses(RejectReason.BAD_SIGNATURE, stolen)
+    refuses(RejectReason.BAD_SEAL, resigned(stolen, thief))
+
+
+def test_certificates_of_others_are_refused() -> None:
+    stranger = certificates.CertificateAuthority.create("Fleet", NOW)
+    credential = stranger.issue_device(now=NOW)
+    device = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
+    request, _ = new_session(aggregator(0), aggregator(0).hpke_keys[0], device, TIME + 60, SeededRandom(3))
+
+    refuses(RejectReason.BAD_CERTIFICATE, request)
+    refuses(RejectReason.BAD_CERTIFICATE, resigned(replace(REQUEST, certificate=b"\x30\x03\x02\x01\x01")))
+    year = datetime.fromtimestamp(TIME + 400 * 86_400, UTC).timestamp()
+    late = resigned(replace(REQUEST, expiry=int(year) + 60))
+    refuses(RejectReason.BAD_CERTIFICATE, late, now=year)
+
+
+def test_every_changed_byte_of_a_request_is_refused() -> None:
+    for field in ("sealed_secret", "certificate", "signature"):
+        value: bytes = getattr(REQUEST, field)
+        for index in range(len(value)):
+            changed = bytearray(value)
+            changed[index] ^= 1 << index % 8
+            with pytest.raises(Refused):
+                accept(replace(REQUEST, **{field: bytes(changed)}))
+        for end in range(len(value)):
+            with pytest.raises(Refused):
+                accept(replace(REQUEST, **{field: value[:end]}))
+
+
+def test_request_bytes_refuse_fields_beyond_their_size() -> None:
+    with pytest.raises(DecodeError, match="256"):
+        _ = replace(REQUEST, key_id=256).signed_bytes
+    with pytest.raises(DecodeError, match="does not fit"):
+        _ = replace(REQUEST, certificate=bytes(65_536)).signed_bytes
+
+
+def test_sessions_differ_and_hide_their_secret() -> None:
+    _, other = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 60, SeededRandom(4))
+
+    assert other.secret != SECRET.secret
+    assert SECRET.secret.hex() not in repr(SECRET)
+    assert "secret=" not in repr(SECRET)
+    with pytest.raises(UsageError, match="32"):
+        replace(SECRET, secret=bytes(31))
+
+
+def test_identity_needs_its_own_key() -> None:
+    with pytest.raises(UsageError, match="does not belong"):
+        DeviceIdentity(certificate=DEVICE.certificate, private_key=ec.generate_private_key(ec.SECP256R1()))
+
+
+def test_identity_is_kept_in_two_files(tmp_path: Path) -> None:
+    device = DeviceIdentity.generate(AUTHORITY)
+    certificates.save_certificates(tmp_path / "device.crt", [device.certificate])
+    certificates.save_private_key(tmp_path / "device.key", device.private_key)
+
+    loaded = DeviceIdentity.load(tmp_path / "device.crt", tmp_path / "device.key")
+
+    assert loaded.certificate == device.certificate
+    assert "private" not in repr(loaded)
+
+
+# Report parts.
+
+
+@given(st.binary(min_size=1, max_size=200), st.binary(max_size=160), st.sampled_from([0, 2]), st.integers(0, 4))
+@settings(max_examples=60)
+def test_report_part_returns(plaintext: bytes, public_share: bytes, round_number: int, position: int) -> None:
+    sealed = seal_instalment(SECRET, TASK, REPORT, round_number, position, public_share, plaintext)
+
+    assert open_instalment(SECRET, position, sealed) == plaintext
+    assert len(sealed.ciphertext) == len(plaintext) + 16
+    assert sealed == seal_instalment(SECRET, TASK, REPORT, round_number, position, public_share, plaintext)
+
+
+def places() -> list[dict[str, Any]]:
+    choices = {
+        "secret": [session_secret("one"), session_secret("two")],
+        "task_id": [TASK, TaskId(seed_bytes("other task"))],
+        "report_id": [REPORT, ReportId(seed_bytes("other report", 16))],
+        "round_number": [0, 1, 2],
+        "aggregator_position": [0, 1],
+    }
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def test_transplants_between_all_pairs_of_places_are_refused() -> None:
+    parts = [(place, seal_instalment(**place, public_share=b"", plaintext=b"part")) for place in places()]
+    opened = 0
+    for (_, part), (place, target) in itertools.product(parts, parts):
+        moved = replace(target, ciphertext=part.ciphertext)
+        try:
+            open_instalment(place["secret"], place["aggregator_position"], moved)
+            opened += 1
+        except SealError:
+            continue
+    assert opened == len(parts) == 48
+
+
+def test_every_changed_byte_of_a_report_part_is_refused() -> None:
+    sealed = seal_instalment(SECRET, TASK, REPORT, 2, 1, seed_bytes("public", 64), seed_bytes("part", 64))
+    for field in ("task_id", "report_id", "session_id", "public_share", "ciphertext"):
+        value: bytes = getattr(sealed, field)
+        for bit in range(8 * len(value)):
+            changed = bytearray(value)
+            changed[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(SealError):
+                open_instalment(SECRET, 1, replace(sealed, **{field: type(value)(bytes(changed))}))
+    for field in ("public_share", "ciphertext"):
+        value = getattr(sealed, field)
+        for other in (*(value[:end] for end in range(len(value))), value + b"\0"):
+            with pytest.raises(SealError):
+                open_instalment(SECRET, 1, replace(sealed, **{field: other}))
+
+
+def test_keys_of_different_parts_differ() -> None:
+    keys = {
+        report_key(place["secret"], place["task_id"], place["report_id"], place["round_number"]) for place in places()
+    }
+
+    assert len(keys) == 24
+    assert {len(key) for key in keys} == {16}
+
+
+def test_parts_beyond_their_size_are_refused() -> None:
+    for plaintext, share, position in (
+        (bytes(204_785), b"", 0),
+        (b"a", bytes(161), 0),
+        (b"a", b"", 5),
+        (b"a", b"", -1),
+    ):
+        with pytest.raises(UsageError):
+            seal_instalment(SECRET, TASK, REPORT, 2, position, share, plaintext)
+
+
+@pytest.mark.parametrize(("round_number", "share"), [(-1, b""), (3, b""), (1, b"share")])
+def test_instalment_knows_three_rounds(round_number: int, share: bytes) -> None:
+    with pytest.raises(DecodeError):
+        Instalment(
+            task_id=TASK,
+            report_id=REPORT,
+            session_id=SessionId(bytes(16)),
+            round=round_number,
+            public_share=share,
+            ciphertext=bytes(17),
+        )

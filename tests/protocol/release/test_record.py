@@ -1,0 +1,262 @@
+"""A release record has one encoding, all its aggregators' signatures, and only numbers that may be said."""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from fleetcount_mechanisms.losses import AdversaryView
+from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.release import (
+    Cell,
+    ReleaseRecord,
+    decode_record,
+    encode_record,
+    noise_laws,
+    sign_record,
+    verify_record_signatures,
+)
+from fleetcount_protocol.task.rules import task_views
+from fleetcount_protocol.task.task import Mode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.protocol_samples import (
+    aggregator,
+    every_task,
+    one_round_task,
+    record,
+    sampling_task,
+    signing_key,
+    statement,
+    trusted,
+)
+
+TASKS = every_task()
+INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> ReleaseRecord:
+    task = draw(st.sampled_from([TASKS["sampling_grid"], TASKS["mangat"], TASKS["k_ary"], TASKS["one_sided"]]))
+    cells = []
+    for value in range(1, task.values + 1):
+        low, high = sorted((draw(INT64), draw(INT64)))
+        estimate = Fraction(draw(st.integers(-(2**300), 2**300)), draw(st.integers(1, 2**300)))
+        label = task.domain.label(value)
+        cells.append(Cell(value=value, label=label, raw=draw(INT64), estimate=estimate, low=low, high=high))
+    baseline = draw(INT64) if task.mode is Mode.RESPONSE else None
+    return record(task, cells=tuple(cells), baseline_raw=baseline)
+
+
+@given(records())
+@settings(max_examples=80, deadline=None)
+def test_record_returns(made: ReleaseRecord) -> None:
+    decoded = decode_record(encode_record(made))
+
+    assert decoded == made
+    assert decoded.canonical == made.canonical
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_record_of_every_kind_of_task_returns_with_its_real_statement(name: str) -> None:
+    made = record(TASKS[name], statement=task_views(TASKS[name]))
+
+    assert decode_record(made.canonical) == made
+    assert made.task_id == TASKS[name].task_id
+    assert made.level == TASKS[name].release.level
+    assert made.participants_at_least == 10
+
+
+def test_record_is_refused_truncated_at_every_byte_and_with_a_trailing_one() -> None:
+    data = record().canonical
+    for end in range(len(data)):
+        with pytest.raises(DecodeError):
+            decode_record(data[:end])
+    with pytest.raises(DecodeError, match="trailing"):
+        decode_record(data + b"\0")
+
+
+def test_every_flipped_bit_behind_the_task_is_refused_or_another_record() -> None:
+    made = record(one_round_task(Mode.RESPONSE))
+    data = made.canonical
+    start = 12 + len(made.task.canonical)
+    for bit in range(8 * start, 8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            other = decode_record(bytes(flipped))
+        except DecodeError:
+            continue
+        assert other.canonical == flipped
+        assert other != made
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(data: bytes) -> None:
+    for prefix in (b"", b"FCRECD01"):
+        with pytest.raises(DecodeError):
+            decode_record(prefix + data)
+
+
+def cells(**changes: Any) -> tuple[Cell, ...]:
+    first, *rest = record().cells
+    return (replace(first, **changes), *rest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cells": ()}, "values 1 to 6"),
+        ({"cells": record().cells[:-1]}, "values 1 to 6"),
+        ({"cells": record().cells[::-1]}, "values 1 to 6"),
+        ({"cells": cells(value=0)}, "values 1 to 6"),
+        ({"cells": cells(raw=2**63)}, "raw of cell 1"),
+        ({"cells": cells(raw=-(2**63))}, "raw of cell 1"),
+        ({"cells": cells(raw=1.0)}, "raw of cell 1"),
+        ({"cells": cells(low=5, high=4)}, "interval of cell 1 is 5 to 4"),
+        ({"cells": cells(label="here")}, "label"),
+        ({"baseline_raw": 0}, "baseline_raw"),
+        ({"released_at": 1_800_001_140}, "released_at"),
+        ({"released_at": 1_800_001_201}, "released_at"),
+        ({"released_at": 60 * 2**62}, "released_at"),
+        ({"statement": ()}, "0 views"),
+        ({"statement": statement() * 9}, "18 views"),
+    ],
+)
+def test_impossible_records_are_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        record(**changes)
+
+
+@pytest.mark.parametrize("mode", [Mode.RESPONSE])
+def test_response_needs_its_baseline(mode: Mode) -> None:
+    with pytest.raises(UsageError, match="baseline_raw"):
+        record(one_round_task(mode), baseline_raw=None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sentence": ""},
+        {"sentence": "two\nlines"},
+        {"audience": "x" * 1001},
+        {"adversary": "e\u0301"},
+        {"epsilon": Decimal("1e-30")},
+        {"epsilon": Decimal("Infinity")},
+        {"epsilon": Decimal(10**12)},
+    ],
+)
+def test_statement_is_plain_text_and_plain_numbers(changes: dict[str, Any]) -> None:
+    view: AdversaryView = replace(statement()[0], **changes)
+
+    with pytest.raises(UsageError, match="statement"):
+        record(statement=(view,))
+
+
+@pytest.mark.parametrize(
+    "number", ["-0", "+1", "01", "1.", "1.0", "1E1", ".5", "NaN", "Infinity", "1_0", "１", "1" * 11]
+)
+def test_second_spellings_of_a_number_are_refused(number: str) -> None:
+    made = record()
+    old = b"\x01\x00\x060.9793"
+    encoded = number.encode()
+    assert made.canonical.count(old) == 1
+
+    with pytest.raises(DecodeError):
+        decode_record(made.canonical.replace(old, b"\x01" + len(encoded).to_bytes(2) + encoded))
+
+
+def test_record_holds_no_count_of_participants_and_no_set() -> None:
+    fields = set(ReleaseRecord.__dataclass_fields__) | set(Cell.__dataclass_fields__)
+
+    assert fields == {
+        "task",
+        "cells",
+        "statement",
+        "released_at",
+        "baseline_raw",
+        "value",
+        "label",
+        "raw",
+        "estimate",
+        "low",
+        "high",
+    }
+
+
+def test_noise_of_every_aggregator_is_named() -> None:
+    laws = {
+        name: {noise.law for noise in noise_laws(TASKS[name])}
+        for name in ("sampling_grid", "sampling_exact", "one_sided")
+    }
+
+    assert laws == {
+        "sampling_grid": {"two-sided geometric"},
+        "sampling_exact": {"none"},
+        "one_sided": {"one-sided geometric"},
+    }
+    assert [noise.aggregator_id for noise in record(TASKS["sampling_five"]).noise] == [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+    ]
+
+
+def test_one_sided_release_says_safe_only_at_or_below_the_threshold() -> None:
+    task = TASKS["one_sided"]
+    label = task.domain.label(1)
+    for raw, safe in ((0, True), (3, True), (4, False)):
+        cell = Cell(value=1, label=label, raw=raw, estimate=Fraction(raw), low=0, high=5)
+        assert record(task, cells=(cell,)).safe(cell) is safe
+    assert record().safe(record().cells[0]) is None
+
+
+# Signatures.
+
+MADE = record(sampling_task(3))
+SIGNATURES = tuple(sign_record(MADE, signing_key(position)) for position in range(3))
+
+
+def test_signatures_of_all_are_accepted_and_are_over_the_canonical_bytes() -> None:
+    verify_record_signatures(MADE, SIGNATURES)
+    verify_record_signatures(MADE, SIGNATURES, trusted(MADE.task))
+
+    key = Ed25519PublicKey.from_public_bytes(MADE.task.aggregators[2].signing_public_key)
+    key.verify(SIGNATURES[2], MADE.canonical)
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_every_signature_is_needed(position: int) -> None:
+    other = sign_record(record(sampling_task(3), released_at=1_800_001_260), signing_key(position))
+    for wrong in (b"", bytes(64), other, SIGNATURES[position - 1]):
+        signatures = tuple(wrong if place == position else one for place, one in enumerate(SIGNATURES))
+        with pytest.raises(SignatureError, match=aggregator(position).aggregator_id):
+            verify_record_signatures(MADE, signatures)
+    with pytest.raises(SignatureError, match="2 signatures for 3"):
+        verify_record_signatures(MADE, SIGNATURES[:2])
+
+
+def test_trusting_reader_refuses_other_keys() -> None:
+    for known in (
+        {},
+        trusted(sampling_task(2)),
+        trusted(MADE.task)
+        | {AggregatorId("beta"): replace(trusted(MADE.task)[AggregatorId("beta")], signing_public_key=bytes(32))},
+    ):
+        with pytest.raises(SignatureError, match="not trusted"):
+            verify_record_signatures(MADE, SIGNATURES, known)
+
+
+def test_a_task_signature_is_no_record_signature() -> None:
+    from fleetcount_protocol.task.signing import sign_task
+
+    signatures = tuple(sign_task(MADE.task, signing_key(position)) for position in range(3))
+
+    with pytest.raises(SignatureError):
+        verify_record_signatures(MADE, signatures)

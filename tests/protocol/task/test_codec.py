@@ -1,0 +1,202 @@
+"""A task has one encoding, and every other text is refused."""
+
+import json
+import unicodedata
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
+from fleetcount_protocol.layout import fraction_bytes, uint
+from fleetcount_protocol.task.codec import (
+    decode_signed_task,
+    decode_task,
+    encode_signed_task,
+    encode_task,
+    task_to_json,
+)
+from fleetcount_protocol.task.domain import Bins, Categories, SquareGrid, ValueDomain
+from fleetcount_protocol.task.task import SignedTask, Task
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.protocol_samples import every_task, sampling_task, sign_all
+
+TASKS = every_task()
+NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=30).map(
+    lambda text: unicodedata.normalize("NFC", text)
+)
+FRACTIONS = st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10**6)
+DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
+    st.builds(
+        Bins,
+        edges=st.lists(FRACTIONS, min_size=2, max_size=9, unique=True).map(lambda edges: tuple(sorted(edges))),
+        open_above=st.booleans(),
+        unit=NAMES,
+    ),
+    st.builds(Categories, names=st.lists(NAMES, min_size=1, max_size=9, unique=True).map(tuple)),
+    st.builds(
+        SquareGrid,
+        x0=FRACTIONS,
+        y0=FRACTIONS,
+        size=st.fractions(min_value=Fraction(1, 1000), max_value=1000, max_denominator=1000),
+        columns=st.integers(1, 60),
+        rows=st.integers(1, 60),
+    ),
+)
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    domain = draw(DOMAINS)
+    rate = draw(st.fractions(min_value=Fraction(1, 1000), max_value=Fraction(499, 1000), max_denominator=10**6))
+    opens = 60 * draw(st.integers(0, 10**8))
+    return sampling_task(
+        draw(st.integers(2, 5)),
+        name=draw(NAMES),
+        domain=domain,
+        mechanism=SamplingDie.uniform(rate, domain.values),
+        round_one_opens=opens,
+        round_one_closes=opens + 60,
+        round_two_closes=opens + 120,
+        expiry=opens + 180,
+        min_batch_size=draw(st.integers(2, 2**24)),
+    )
+
+
+@given(tasks())
+@settings(max_examples=60, deadline=None)
+def test_task_returns(task: Task) -> None:
+    decoded = decode_task(encode_task(task))
+
+    assert decoded == task
+    assert decoded.task_id == task.task_id
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_kind_of_task_returns(name: str) -> None:
+    signed = sign_all(TASKS[name])
+
+    assert decode_task(TASKS[name].canonical) == TASKS[name]
+    assert decode_signed_task(encode_signed_task(signed)) == signed
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_task_is_refused_truncated_at_every_byte_and_with_a_trailing_one(name: str) -> None:
+    data = TASKS[name].canonical
+    for end in range(len(data)):
+        with pytest.raises(DecodeError):
+            decode_task(data[:end])
+    with pytest.raises(DecodeError, match="trailing"):
+        decode_task(data + b"\0")
+
+
+@pytest.mark.parametrize("name", ["one_sided", "sampling_faces_bins"])
+def test_every_flipped_bit_is_refused_or_another_task(name: str) -> None:
+    data = TASKS[name].canonical
+    seen = {TASKS[name].task_id}
+    accepted = 0
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            task = decode_task(bytes(flipped))
+        except PeerError:
+            continue
+        accepted += 1
+        assert task.canonical == flipped
+        assert task.task_id not in seen
+        seen.add(task.task_id)
+    assert accepted > 100  # Names, times and keys have neighbours that are tasks too.
+
+
+@given(st.binary(max_size=600))
+def test_noise_is_refused_with_our_own_error(data: bytes) -> None:
+    for decode in (decode_task, decode_signed_task):
+        for prefix in (b"", b"FCTASK01", b"FCSTSK01"):
+            with pytest.raises(FleetcountError):
+                decode(prefix + data)
+
+
+@given(st.sampled_from(sorted(TASKS)), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_spliced_task_is_refused_or_its_own_encoding(name: str, data: st.DataObject) -> None:
+    good = TASKS[name].canonical
+    start = data.draw(st.integers(0, len(good)))
+    end = data.draw(st.integers(start, min(len(good), start + 12)))
+    spliced = good[:start] + data.draw(st.binary(max_size=12)) + good[end:]
+    try:
+        task = decode_task(spliced)
+    except DecodeError:
+        return
+    assert task.canonical == spliced
+
+
+def test_decoding_refuses_what_may_not_be_asked() -> None:
+    data = sampling_task().canonical
+    index = data.index((10).to_bytes(4), 100)  # min_batch_size.
+
+    with pytest.raises(DecodeError, match="min_batch_size is 1"):
+        decode_task(data[:index] + (1).to_bytes(4) + data[index + 4 :])
+
+
+def test_uniform_faces_written_out_are_a_second_spelling() -> None:
+    task = sampling_task()
+    die = b"\x01" + fraction_bytes(Fraction(1, 4)) + bytes(2)
+    faces = b"\x01" + fraction_bytes(Fraction(1, 4)) + uint(7, 2) + fraction_bytes(Fraction(3, 28)) * 7
+    assert task.canonical.count(die) == 1
+
+    with pytest.raises(DecodeError, match="canonical form"):
+        decode_task(task.canonical.replace(die, faces))
+
+
+def test_largest_task_is_below_its_cap() -> None:
+    names = tuple(f"{number:04d}" + "x" * 196 for number in range(4095))
+    task = sampling_task(domain=Categories(names=names), mechanism=SamplingDie.uniform(Fraction(1, 4), 4095))
+
+    assert len(task.canonical) < 2**20
+    assert decode_task(task.canonical).task_id == task.task_id
+
+
+def test_task_beyond_its_cap_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_protocol.task.codec.MAX_TASK_BYTES", 100)
+
+    with pytest.raises(TaskError, match="at most 100"):
+        encode_task(sampling_task())
+    with pytest.raises(DecodeError, match="more than 100"):
+        decode_task(bytes(101))
+
+
+def test_signed_task_file_has_a_place_for_every_aggregator() -> None:
+    signed = sign_all(sampling_task())
+    waiting = SignedTask(task=signed.task, signatures=(signed.signatures[0], b""))
+
+    assert decode_signed_task(encode_signed_task(waiting)) == waiting
+    assert (signed.complete, waiting.complete) == (True, False)
+    for signatures in ((), signed.signatures[:1], (*signed.signatures, b""), (b"short", b"")):
+        with pytest.raises(UsageError):
+            encode_signed_task(replace(signed, signatures=signatures))
+
+
+def test_signed_task_file_is_refused_truncated_and_tampered() -> None:
+    data = encode_signed_task(sign_all(sampling_task()))
+    for end in range(len(data)):
+        with pytest.raises(DecodeError):
+            decode_signed_task(data[:end])
+    with pytest.raises(DecodeError, match="trailing"):
+        decode_signed_task(data + b"\0")
+    with pytest.raises(DecodeError, match="3 signatures for 2"):
+        decode_signed_task(data[:-131] + b"\3" + data[-130:] + b"\0")
+
+
+def test_task_for_people_says_everything_and_is_json() -> None:
+    for task in TASKS.values():
+        shown = json.loads(json.dumps(task_to_json(task)))
+        assert shown["task_id"] == task.task_id.hex()
+        assert len(shown["labels"]) == task.values
+    assert task_to_json(TASKS["sampling_grid"])["mechanism"] == {
+        "kind": "SamplingDie",
+        "sampling_rate": "1/4",
+        "face_probabilities": "uniform",
+    }

@@ -1,0 +1,479 @@
+"""Every message of the wire has one encoding; whatever else arrives is refused with our own error."""
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.v1 import device_pb2, peer_pb2
+from fleetcount_protocol.wire import device as codec
+from fleetcount_protocol.wire import peer as peer_codec
+from fleetcount_protocol.wire import peer_batches as batch_codec
+from fleetcount_protocol.wire.strict import WireMessage
+from google.protobuf.internal import api_implementation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.protocol_samples import instalment, seed_bytes
+from tests.support.wire_messages import IDS, MESSAGES, SET, TASK, refusal, share
+
+NAMES = sorted(MESSAGES)
+SMALL = [name for name in NAMES if len(MESSAGES[name][0].encode(MESSAGES[name][1])) < 450]
+
+
+def varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def fields_of(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield (start, end, number, payload) of the outermost fields, payload b"" for numbers."""
+    position = 0
+    while position < len(data):
+        start = position
+        tag, position = read(data, position)
+        value, position = read(data, position)
+        payload = b""
+        if tag & 7 == 2:
+            payload = data[position : position + value]
+            position += value
+        yield start, position, tag >> 3, payload
+
+
+def read(data: bytes, position: int) -> tuple[int, int]:
+    value, shift = 0, 0
+    while True:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return value, position
+
+
+def refused(message: WireMessage[Any, Any], data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        message.decode(data)
+
+
+def test_backend_is_the_one_whose_limits_were_measured() -> None:
+    assert api_implementation.Type() == "upb"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_message_returns(name: str) -> None:
+    message, value = MESSAGES[name]
+
+    assert message.decode(message.encode(value)) == value
+    assert message.from_pb(message.to_pb(value)) == value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_message_is_refused_or_another_truncated_at_every_byte(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    for end in range(len(data)):
+        try:
+            shorter = message.decode(data[:end])
+        except DecodeError:
+            continue
+        assert shorter != value
+        assert message.encode(shorter) == data[:end]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_flipped_bit_is_refused_or_another_message(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            other = message.decode(bytes(flipped))
+        except DecodeError:
+            continue
+        assert other != value
+        assert message.encode(other) == flipped
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_fields_are_refused(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    for unknown in (
+        b"\xf8\x01\x01",
+        b"\xfa\x01\x00",
+        b"\xf9\x01" + bytes(8),
+        b"\xfd\x01" + bytes(4),
+        b"\xfb\x01\xfc\x01",
+    ):
+        refused(message, data + unknown)
+        refused(message, unknown + data)
+        parsed = message.pb_type()
+        parsed.ParseFromString(data + unknown)
+        with pytest.raises(DecodeError):
+            message.from_pb(parsed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_fields_inside_parts_are_refused(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    for start, end, number, payload in fields_of(data):
+        if message.pb_type.DESCRIPTOR.fields_by_number[number].message_type is None:
+            continue
+        inner = payload + b"\xf8\x01\x01"
+        refused(message, data[:start] + varint(number << 3 | 2) + varint(len(inner)) + inner + data[end:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_twice_out_of_order_padded_or_of_another_type_are_refused(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    parts = list(fields_of(data))
+    repeated = {number for _, _, number, _ in parts if sum(one[2] == number for one in parts) > 1}
+    for start, end, number, payload in parts:
+        field = data[start:end]
+        if number not in repeated and not _is_repeated(message, number):
+            refused(message, data[:start] + field + data[start:])
+        if len({one[2] for one in parts}) > 1 and number != parts[-1][2]:
+            refused(message, data[:start] + data[end:] + field)
+        tag, after = read(data, start)
+        padded_tag = bytes([data[start] | 0x80, 0]) if after == start + 1 else None
+        if padded_tag:
+            refused(message, data[:start] + padded_tag + data[after:])
+        if tag & 7 == 2:
+            length = varint(len(payload))
+            padded = length[:-1] + bytes([length[-1] | 0x80, 0])
+            refused(message, data[:after] + padded + payload + data[end:])
+            refused(message, data[:after] + varint(len(payload) + len(data)) + payload + data[end:])
+        for wire_type in set(range(8)) - {tag & 7}:
+            refused(message, data[:start] + varint(number << 3 | wire_type) + data[after:])
+
+
+def _is_repeated(message: WireMessage[Any, Any], number: int) -> bool:
+    field = message.pb_type.DESCRIPTOR.fields_by_number[number]
+    return bool(field.is_repeated)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_default_values_written_out_are_refused(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    present = {number for _, _, number, _ in fields_of(data)}
+    for number, field in message.pb_type.DESCRIPTOR.fields_by_number.items():
+        if number in present or field.is_repeated or field.message_type:
+            continue
+        wire_type = 0 if field.type in (field.TYPE_UINT32, field.TYPE_UINT64) else 2
+        refused(message, data + varint(number << 3 | wire_type) + b"\0")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_malformed_wire_format_is_refused(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    for junk in (b"\0", b"\x02\x00", b"\x08" + b"\xff" * 11, b"\xff" * 12, b"\x0b", b"\x0c", b"\x0f", b"\x07"):
+        refused(message, data + junk)
+
+
+@given(st.sampled_from(NAMES), st.binary(max_size=300))
+@settings(max_examples=300)
+def test_noise_is_refused_or_its_own_encoding(name: str, data: bytes) -> None:
+    message, _ = MESSAGES[name]
+    try:
+        value = message.decode(data)
+    except DecodeError:
+        return
+    assert message.encode(value) == data
+
+
+@given(st.sampled_from(NAMES), st.data())
+@settings(max_examples=400)
+def test_a_spliced_message_is_refused_or_its_own_encoding(name: str, data: st.DataObject) -> None:
+    message, value = MESSAGES[name]
+    good = message.encode(value)
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(good)))
+        end = data.draw(st.integers(start, min(len(good), start + 20)))
+        good = good[:start] + data.draw(st.binary(max_size=20)) + good[end:]
+    try:
+        value = message.decode(good)
+    except DecodeError:
+        return
+    assert message.encode(value) == good
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_message_beyond_its_cap_is_refused_both_ways(name: str) -> None:
+    message, value = MESSAGES[name]
+    data = message.encode(value)
+    tight = replace(message, largest=len(data) - 1)
+    with pytest.raises(DecodeError, match=f"more than {len(data) - 1}"):
+        tight.decode(data)
+    with pytest.raises(DecodeError, match=f"more than {len(data) - 1}"):
+        tight.from_pb(message.to_pb(value))
+    with pytest.raises(UsageError, match="at most"):
+        tight.encode(value)
+
+
+def test_two_million_empty_parts_cost_no_memory() -> None:
+    bomb = b"\x0a\x00" * 500_000
+    tracemalloc.start()
+
+    for message in (codec.INSTALMENTS, codec.INSTALMENT_REPLIES, codec.TASK_LIST, peer_codec.BATCH_PROPOSAL):
+        with pytest.raises(DecodeError, match="fields"):
+            message.decode(bomb)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+# What single fields may hold.
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task_id": bytes(31)},
+        {"task_id": bytes(33)},
+        {"task_id": b""},
+        {"report_id": bytes(15)},
+        {"report_id": bytes(17)},
+        {"session_id": bytes(15)},
+        {"round": 3},
+        {"round": 2**32 - 1},
+        {"round": 1},  # With a public share.
+        {"public_share": bytes(161)},
+        {"ciphertext": bytes(16)},
+        {"ciphertext": b""},
+        {"ciphertext": bytes(200 * 1024 + 1)},
+    ],
+)
+def test_instalment_fields_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    message = codec.INSTALMENT.to_pb(instalment())
+    for name, value in changes.items():
+        setattr(message, name, value)
+
+    refused(codec.INSTALMENT, message.SerializeToString(deterministic=True))
+    with pytest.raises(DecodeError):
+        codec.INSTALMENTS.from_pb(device_pb2.UploadRequest(instalments=[message]))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("session_request", {"aggregator_id": "Alpha"}),
+        ("session_request", {"key_id": 256}),
+        ("session_request", {"expiry": 0}),
+        ("session_request", {"expiry": 2**63}),
+        ("session_request", {"sealed_secret": bytes(79)}),
+        ("session_request", {"certificate": bytes(4097)}),
+        ("session_request", {"signature": b""}),
+        ("session_accepted", {"expiry": 0}),
+        ("session_accepted", {"reason": 1}),
+        ("session_refused", {"reason": 19}),
+        ("session_refused", {"expiry": 1}),
+        ("receipt", {"reason": 1}),
+        ("receipt", {"mac": bytes(31)}),
+        ("receipt", {"digest": b""}),
+        ("receipt", {"round": 3}),
+        ("refusal", {"reason": 0}),
+        ("refusal", {"reason": 2**31}),
+        ("refusal", {"mac": bytes(32)}),
+        ("task_list_query", {"deployment": "a\nb"}),
+        ("task_list_query", {"deployment": "a" * 33}),
+        ("release_answer_collecting", {"state": "done"}),
+        ("release_answer_collecting", {"state": ""}),
+        ("release_answer_collecting", {"record": b"record"}),
+        ("release_answer_collecting", {"abort_reason": "why"}),
+        ("release_answer_aborted", {"abort_reason": ""}),
+        ("release_answer_aborted", {"abort_reason": "a\u202eb"}),
+        ("release_answer_aborted", {"abort_reason": "a" * 201}),
+        ("release_answer_released", {"record": b""}),
+        ("install_task", {"verify_key": bytes(31)}),
+        ("install_answer", {"state": "ANNOUNCED"}),
+        ("abort_task", {"reason": ""}),
+        ("status", {"set_digest": bytes(31)}),
+        ("status", {"abort_reason": "why"}),
+        ("status", {"ledger_rows": 2**63}),
+        ("commit_query", {"set_digest": b""}),
+        ("record_signature", {"signature": bytes(63)}),
+        ("record_signature", {"aggregator_id": ""}),
+        ("finished_record", {"record": b""}),
+    ],
+)
+def test_fields_out_of_range_are_refused(name: str, changes: dict[str, Any]) -> None:
+    message, value = MESSAGES[name]
+    changed = message.to_pb(value)
+    for field, wrong in changes.items():
+        setattr(changed, field, wrong)
+
+    with pytest.raises(DecodeError):
+        message.from_pb(changed)
+    refused(message, changed.SerializeToString(deterministic=True))
+
+
+def proposal(reports: list[peer_pb2.ProposedReport]) -> peer_pb2.ProposeBatchRequest:
+    return peer_pb2.ProposeBatchRequest(task_id=TASK, batch=1, reports=reports)
+
+
+def test_batches_name_each_report_once_and_are_capped() -> None:
+    def report(report_id: bytes, verifier_share: bytes = b"v") -> peer_pb2.ProposedReport:
+        return peer_pb2.ProposedReport(report_id=report_id, public_share_digest=SET, verifier_share=verifier_share)
+
+    many = [report(number.to_bytes(16)) for number in range(513)]
+    bad = [
+        [],
+        [report(IDS[0]), report(IDS[0])],
+        [report(IDS[0], b"")],
+        [report(IDS[0], bytes(5 * 1024 + 1))],
+        [report(IDS[0][:15])],
+        many,
+    ]
+
+    assert len(peer_codec.BATCH_PROPOSAL.from_pb(proposal(many[:512])).report_ids) == 512 * 16
+    for reports in bad:
+        with pytest.raises(DecodeError):
+            peer_codec.BATCH_PROPOSAL.from_pb(proposal(reports))
+
+
+def test_batch_answer_is_a_share_or_a_reason() -> None:
+    for answer in (
+        peer_pb2.BatchAnswer(report_id=IDS[0]),
+        peer_pb2.BatchAnswer(report_id=IDS[0], verifier_share=b"v", reason=10),
+        peer_pb2.BatchAnswer(report_id=IDS[0], reason=99),
+    ):
+        with pytest.raises(DecodeError):
+            peer_codec.BATCH_REPLY.from_pb(peer_pb2.ProposeBatchResponse(task_id=TASK, batch=1, answers=[answer]))
+    with pytest.raises(DecodeError, match="twice"):
+        peer_codec.BATCH_DECISION.from_pb(
+            peer_pb2.FinishBatchResponse(task_id=TASK, batch=1, accepted=[IDS[0], IDS[0]])
+        )
+
+
+def test_opening_is_about_one_task_and_set_and_each_aggregator_once() -> None:
+    message, query = MESSAGES["open_query"]
+    first, second = query.commitments
+    other = {"task_id": type(TASK)(seed_bytes("x")), "set_digest": type(SET)(seed_bytes("x"))}
+    for field, value in other.items():
+        with pytest.raises(DecodeError, match="another task or set"):
+            message.from_pb(message.to_pb(replace(query, commitments=(first, replace(second, **{field: value})))))
+    for commitments in ((first, first), (first,), (first, second) * 3):
+        with pytest.raises(DecodeError):
+            message.from_pb(message.to_pb(replace(query, commitments=commitments)))
+
+
+def test_record_proposal_is_about_one_task_and_set() -> None:
+    message, offered = MESSAGES["record_proposal"]
+    first, second = offered.shares
+    bad = [
+        (first,),
+        (first, first),
+        (first, replace(second, task_id=type(TASK)(seed_bytes("x")))),
+        (first, replace(second, set_digest=type(SET)(seed_bytes("x")))),
+        (first, replace(second, vector=bytes(7))),
+        (first, replace(second, vector=b"")),
+        (first, replace(second, vector=bytes(8 * 4097))),
+        (first, replace(second, blind=bytes(31))),
+    ]
+    for shares in bad:
+        with pytest.raises(DecodeError):
+            message.from_pb(message.to_pb(replace(offered, shares=shares)))
+
+
+def test_status_counts_ascend_and_are_above_zero() -> None:
+    counts = [peer_pb2.RejectionCount(reason=reason, count=1) for reason in (4, 11)]
+    bad = [counts[::-1], [counts[0], counts[0]], [peer_pb2.RejectionCount(reason=4)], [*counts] * 10]
+    for rejections in bad:
+        with pytest.raises(DecodeError):
+            peer_codec.STATUS.from_pb(peer_pb2.GetStatusResponse(state="verifying", rejections=rejections))
+
+
+def test_states_agree_with_what_comes_with_them() -> None:
+    with pytest.raises(DecodeError):
+        ReleaseAnswer(state=TaskState.RELEASED)
+    with pytest.raises(DecodeError):
+        TaskStatus(state=TaskState.ABORTED, ledger_rows=0)
+
+
+def test_verifier_shares_and_keys_stay_out_of_representations() -> None:
+    for name in ("install_task", "batch_proposal", "batch_reply", "noised_share"):
+        shown = repr(MESSAGES[name][1])
+        assert "verify_key=" not in shown
+        assert "verifier_share=" not in shown
+        assert "vector=" not in shown
+        assert "blind=" not in shown
+    assert "TOO_LATE" in repr(refusal())
+    assert share(IDS and "beta").aggregator_id == "beta"  # type: ignore[arg-type]  # A plain text stands for the id.
+
+
+def test_batches_of_instalments_fit_their_message() -> None:
+    many = [instalment(round=0, ciphertext=bytes(17)) for _ in range(3_000)]
+    large = [instalment(round=0, ciphertext=bytes(190_000)) for _ in range(12)]
+    for instalments in (many, large, many[:1], []):
+        groups = list(codec.batches(instalments))
+        assert [one for group in groups for one in group] == instalments
+        for group in groups:
+            assert len(codec.INSTALMENTS.decode(codec.INSTALMENTS.encode(group))) == len(group)
+    assert len(list(codec.batches(large))) == 3
+
+
+# The accepted set travels in chunks.
+
+
+def chunks(count: int = 5) -> list[peer_pb2.SealSetRequest]:
+    ids = b"".join(number.to_bytes(16) for number in range(count))
+    from fleetcount_protocol.messages import SealSet
+
+    return list(peer_codec.split_seal_set(SealSet(task_id=TASK, accepted=ids, set_digest=SET)))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 8])
+def test_set_returns_from_its_chunks(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_codec, "MAX_IDS_PER_CHUNK", 4)
+    sent = chunks(count)
+    joined = peer_codec.join_seal_set(sent)
+
+    assert len(sent) == -(-count // 4)
+    assert joined.accepted == b"".join(number.to_bytes(16) for number in range(count))
+    assert (joined.task_id, joined.set_digest) == (TASK, SET)
+
+
+def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_codec, "MAX_IDS_PER_CHUNK", 2)
+    first, second, last = chunks(5)
+    other = peer_pb2.SealSetRequest(task_id=seed_bytes("x"), accepted=last.accepted, set_digest=SET)
+    unknown = peer_pb2.SealSetRequest()
+    unknown.ParseFromString(last.SerializeToString() + b"\xf8\x01\x01")
+    empty = peer_pb2.SealSetRequest(task_id=TASK, set_digest=SET)
+    short = peer_pb2.SealSetRequest(task_id=TASK, accepted=[bytes(15)], set_digest=SET)
+    bad = [
+        [],
+        [first, second],
+        [second, first, last],
+        [first, first, last],
+        [first, last, second],
+        [first, second, last, last],
+        [first, second, other],
+        [first, second, unknown],
+        [first, second, empty],
+        [short],
+        [peer_pb2.SealSetRequest(task_id=TASK, accepted=[IDS[0]] * 2, set_digest=SET)],
+        [peer_pb2.SealSetRequest(task_id=TASK, accepted=sorted(IDS), set_digest=SET)],
+    ]
+    for stream in bad:
+        with pytest.raises(DecodeError):
+            peer_codec.join_seal_set(stream)
+
+
+def test_set_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_codec, "MAX_REPORTS_PER_TASK", 4)
+
+    with pytest.raises(DecodeError, match="not 0 to 4"):
+        peer_codec.join_seal_set(chunks(5))

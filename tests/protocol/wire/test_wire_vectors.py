@@ -1,0 +1,214 @@
+"""The committed bytes of every layout are read, made and refused today as on the day they were written.
+
+Where it can, a test computes from docs/wire.md with the standard library and `cryptography` alone, not with our code.
+"""
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from fleetcount_protocol import release
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.channel.receipts import make_receipt
+from fleetcount_protocol.channel.session import SessionSecret, accept_session, open_instalment, seal_instalment
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.messages import SessionRequest
+from fleetcount_protocol.release import set_digest
+from fleetcount_protocol.task import codec as task_codec
+
+from tests.support.wire_messages import MESSAGES
+
+FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "wire"
+
+
+def load(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def raw(case: dict[str, Any], name: str) -> bytes:
+    return bytes.fromhex(case[name])
+
+
+def expand(secret: bytes, info: bytes, size: int) -> bytes:
+    """HKDF-Expand for one block (RFC 5869, section 2.3)."""
+    return hmac.digest(secret, info + b"\1", "sha256")[:size]
+
+
+def by_name(name: str) -> list[Any]:
+    return [pytest.param(case, id=case["name"]) for case in load(name)]
+
+
+@pytest.mark.parametrize("case", by_name("tasks"))
+def test_task(case: dict[str, Any]) -> None:
+    canonical = raw(case, "canonical")
+    task = task_codec.decode_task(canonical)
+
+    assert hashlib.sha256(canonical).hexdigest() == case["task_id"] == task.task_id.hex()
+    assert task_codec.task_to_json(task) == case["task"]
+    assert task_codec.decode_signed_task(raw(case, "file")).task == task
+    for aggregator, seed, signature in zip(task.aggregators, case["signing_keys"], case["signatures"], strict=True):
+        assert Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).sign(canonical).hex() == signature
+        Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(bytes.fromhex(signature), canonical)
+
+
+@pytest.mark.parametrize("case", by_name("tasks"))
+def test_bad_task(case: dict[str, Any]) -> None:
+    assert len(case["bad"]) >= 5
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            task_codec.decode_task(raw(bad, "data"))
+
+
+@pytest.mark.parametrize("case", load("sessions"), ids=["x25519", "mlkem768_x25519"])
+def test_session(case: dict[str, Any]) -> None:
+    named = case["aggregator_id"].encode()
+    head = bytes([len(named)]) + named + bytes([case["key_id"]])
+    expiry = case["expiry"].to_bytes(8)
+    sealed, certificate = raw(case, "sealed_secret"), raw(case, "certificate")
+    signed = b"FCSESS01" + head + expiry + len(sealed).to_bytes(2) + sealed + len(certificate).to_bytes(2) + certificate
+    request = SessionRequest(
+        aggregator_id=AggregatorId(case["aggregator_id"]),
+        key_id=case["key_id"],
+        sealed_secret=sealed,
+        certificate=certificate,
+        expiry=case["expiry"],
+        signature=raw(case, "signature"),
+    )
+    pair = HpkeKeyPair(case["key_id"], raw(case, "private_key"))
+    authority = x509.load_der_x509_certificate(raw(case, "authority"))
+
+    assert signed == raw(case, "signed_bytes")
+    assert hashlib.sha256(signed).digest()[:16] == raw(case, "session_id") == request.session_id
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    key.verify(request.signature, signed, ec.ECDSA(hashes.SHA256()))
+    _, secret, digest = accept_session(
+        request, {case["key_id"]: pair}, request.aggregator_id, [authority], case["expiry"] - 60
+    )
+    assert (secret.secret.hex(), digest.hex()) == (case["secret"], case["device_key_digest"])
+    if len(raw(case, "private_key")) == 32:
+        suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
+        info = b"fleetcount v1 session" + head + digest + expiry
+        private = X25519PrivateKey.from_private_bytes(raw(case, "private_key"))
+        assert suite.decrypt(sealed, private, info=info) == secret.secret
+
+
+@pytest.mark.parametrize(
+    "case", load("reports"), ids=lambda case: f"round{case['round']}_{len(case['plaintext']) // 2}"
+)
+def test_report(case: dict[str, Any]) -> None:
+    task_id, report_id, number = raw(case, "task_id"), raw(case, "report_id"), bytes([case["round"]])
+    share, plaintext = raw(case, "public_share"), raw(case, "plaintext")
+    sized_share = len(share).to_bytes(2) + share
+    place = task_id + report_id + number
+    key = expand(raw(case, "secret"), b"fleetcount v1 report key" + place, 16)
+    bound = b"fleetcount v1 report" + place + bytes([case["position"]]) + sized_share
+    ciphertext = AESGCM(key).encrypt(bytes(12), plaintext, bound)
+    stored = b"fleetcount v1 instalment" + task_id + report_id + raw(case, "session_id") + number + sized_share
+    digest = hashlib.sha256(stored + len(ciphertext).to_bytes(4) + ciphertext).digest()
+    receipt_key = expand(raw(case, "secret"), b"fleetcount v1 receipt key", 32)
+    mac = hmac.digest(receipt_key, b"fleetcount v1 receipt" + place + raw(case, "session_id") + digest, "sha256")
+
+    assert (key, ciphertext, digest) == (
+        raw(case, "report_key"),
+        raw(case, "ciphertext"),
+        raw(case, "instalment_digest"),
+    )
+    assert (receipt_key, mac) == (raw(case, "receipt_key"), raw(case, "receipt_mac"))
+
+    secret = SessionSecret(
+        session_id=SessionId(raw(case, "session_id")),
+        aggregator_id=AggregatorId("alpha"),
+        secret=raw(case, "secret"),
+        expiry=1,
+    )
+    ours = seal_instalment(
+        secret, TaskId(task_id), ReportId(report_id), case["round"], case["position"], share, plaintext
+    )
+    assert (ours.ciphertext, ours.digest, make_receipt(secret, ours).mac) == (ciphertext, digest, mac)
+    assert open_instalment(secret, case["position"], ours) == plaintext
+
+
+def test_digests() -> None:
+    case = load("digests")
+    items = [(raw(item, "report_id"), raw(item, "public_share_digest")) for item in case["set"]]
+    layout = b"fleetcount v1 report set" + len(items).to_bytes(8) + b"".join(one + two for one, two in sorted(items))
+    made = case["commitment"]
+    named = made["aggregator_id"].encode()
+    committed = (
+        b"fleetcount v1 commitment"
+        + raw(made, "task_id")
+        + bytes([len(named)])
+        + named
+        + raw(made, "set_digest")
+        + raw(made, "blind")
+        + len(raw(made, "vector")).to_bytes(4)
+        + raw(made, "vector")
+    )
+
+    assert hashlib.sha256(layout).hexdigest() == case["set_digest"]
+    assert set_digest.set_digest((ReportId(one), Digest(two)) for one, two in items).hex() == case["set_digest"]
+    assert set_digest.set_digest([]).hex() == case["empty_set_digest"]
+    assert hashlib.sha256(committed).hexdigest() == made["commitment"]
+    ours = release.commitment(
+        raw(made, "vector"),
+        raw(made, "blind"),
+        task_id=TaskId(raw(made, "task_id")),
+        aggregator_id=AggregatorId(made["aggregator_id"]),
+        set_digest=Digest(raw(made, "set_digest")),
+    )
+    assert ours.hex() == made["commitment"]
+
+
+@pytest.mark.parametrize("case", by_name("records"))
+def test_record(case: dict[str, Any]) -> None:
+    canonical = raw(case, "canonical")
+    signatures = tuple(bytes.fromhex(signature) for signature in case["signatures"])
+    record = release.decode_record(canonical)
+
+    assert record.canonical == canonical
+    assert release.record_to_json(record, signatures) == case["json"]
+    assert release.record_from_json(case["json"]) == (record, signatures)
+    release.verify_record_signatures(record, signatures)
+
+
+@pytest.mark.parametrize("case", by_name("records"))
+def test_bad_record(case: dict[str, Any]) -> None:
+    assert len(case["bad"]) >= 5
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            release.decode_record(raw(bad, "data"))
+
+
+@pytest.mark.parametrize("case", by_name("messages"))
+def test_message(case: dict[str, Any]) -> None:
+    message, _ = MESSAGES[case["name"]]
+    data = raw(case, "data")
+
+    assert message.pb_type.DESCRIPTOR.full_name == case["type"]
+    assert message.encode(message.decode(data)) == data
+
+
+@pytest.mark.parametrize("case", by_name("messages"))
+def test_bad_message(case: dict[str, Any]) -> None:
+    message, _ = MESSAGES[case["name"]]
+
+    assert case["bad"]
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            message.decode(raw(bad, "data"))
+
+
+def test_every_message_has_a_vector() -> None:
+    assert {case["name"] for case in load("messages")} == set(MESSAGES)

@@ -1,0 +1,494 @@
+"""A relay carries what it cannot read: many devices in large batches, their own receipts back, nothing kept."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount.deployment import free_ports
+from fleetcount_aggregator.config import ConfigError
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
+from fleetcount_aggregator.transport.grpc_server import PeerShell, certified_peer, peer_server
+from fleetcount_client.grpc_transport import GrpcTransport
+from fleetcount_client.transport import Unreachable
+from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
+from fleetcount_protocol.channel.receipts import check_receipt
+from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
+from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
+from fleetcount_relay.app import _load_tls
+from fleetcount_relay.config import load_relay_config
+from fleetcount_relay.forwarding import Forwarder
+from fleetcount_relay.metrics import RelayMetrics
+
+from tests.support.aggregators import TestDevice
+from tests.support.processes import ChildProcess
+from tests.support.relays import (
+    QUICK,
+    RelayedNetwork,
+    open_sessions,
+    pem_pair,
+    relay_files,
+    relayed,
+    running_relay,
+)
+
+
+def counted(metrics: RelayMetrics, name: str, aggregator: str = "") -> float:
+    found = metrics.registry.get_sample_value(name, {"aggregator": aggregator} if aggregator else {})
+    return 0.0 if found is None else found
+
+
+async def receipted(transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]) -> None:
+    """Send a device's instalments to both aggregators and check the receipts as a courier does."""
+    for position, part in enumerate(parts):
+        [answer] = await transport.upload(task, position, [part])
+        assert isinstance(answer, Receipt), answer
+        check_receipt(device.secrets[position], part, answer)
+
+
+async def stored(here: RelayedNetwork, task: Task, devices: Sequence[TestDevice], round_number: int) -> list[int]:
+    """Return how many of the devices' instalments each aggregator holds."""
+    return [
+        sum(
+            [
+                await here.network.core(position).context.store.instalment_digest(
+                    task.task_id, device.report_id, round_number
+                )
+                is not None
+                for device in devices
+            ]
+        )
+        for position in range(2)
+    ]
+
+
+async def test_two_hundred_devices_get_their_own_receipts_through_few_batches() -> None:
+    async with relayed() as here, running_relay(here) as (relay, metrics):
+        task = await here.network.ask(values=4)
+        transports = [here.transport(number, relay, 60) for number in range(200)]
+        devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
+        listed = await transports[0].list_tasks()
+        await here.network.advance_to(task.round_one_opens)
+
+        await asyncio.gather(
+            *(
+                receipted(transport, task, device, device.first(device.number % 5))
+                for transport, device in zip(transports, devices, strict=True)
+            )
+        )
+        held = await stored(here, task, devices, 1)
+        await asyncio.gather(*(transport.close() for transport in transports))
+
+    assert [one.task.task_id for one in listed] == [task.task_id]
+    assert held == [200, 200]
+    for name in ("alpha", "beta"):
+        assert 0 < counted(metrics, "fleetcount_relay_batches_total", name) < 100
+    assert counted(metrics, "fleetcount_relay_bytes") == 0
+
+
+async def test_a_stream_with_nothing_to_carry_is_ended_and_begun_again_without_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An aggregator ends a stream that is idle for longer, which would count as lost and make devices wait."""
+    ended = asyncio.Event()
+    honest = Forwarder._stream
+
+    async def watched(self: Forwarder, *arguments: Any) -> None:
+        await honest(self, *arguments)
+        ended.set()
+
+    monkeypatch.setattr(Forwarder, "_stream", watched)
+    limits = replace(QUICK, idle_s=0.05)
+    async with relayed() as here, running_relay(here, limits=limits) as (relay, metrics):
+        task = await here.network.ask(values=4)
+        transport = here.transport(0, relay)
+        device = await open_sessions(here, transport, task, 0)
+        await here.network.advance_to(task.round_one_opens)
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                await receipted(transport, task, device, device.first(1))
+                await ended.wait()
+                ended.clear()
+        await transport.close()
+
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
+
+
+async def persist(transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]) -> int:
+    """Deliver like a courier: the same bytes again until every receipt is there; return the attempts."""
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            await receipted(transport, task, device, parts)
+        except (Unreachable, PeerError):
+            await asyncio.sleep(0.05)
+        else:
+            return attempts
+
+
+@pytest.mark.slow
+async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with relayed() as here, asyncio.timeout(90):
+        task = await here.network.ask(values=4)
+        [port] = free_ports("127.0.0.1", 1)
+        relay = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(relay_files(here, tmp_path, relay))]
+        child = ChildProcess("relay", command, tmp_path)
+        child.start({})
+        await asyncio.to_thread(child.ready)
+        transports = [here.transport(number, relay, 2) for number in range(40)]
+        devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
+        await here.network.advance_to(task.round_one_opens)
+
+        async def run_one(number: int) -> int:
+            await asyncio.sleep(0.03 * number)
+            return await persist(transports[number], task, devices[number], devices[number].first(1))
+
+        load = [asyncio.create_task(run_one(number)) for number in range(40)]
+        for _ in range(2):
+            await asyncio.sleep(0.4)
+            child.kill()
+            await asyncio.to_thread(child.ended)
+            child.start({})
+            await asyncio.to_thread(child.ready)
+        attempts = await asyncio.gather(*load)
+        held = await stored(here, task, devices, 1)
+        await asyncio.gather(*(transport.close() for transport in transports))
+        child.terminate()
+        code = await asyncio.to_thread(child.ended)
+
+    assert held == [40, 40]
+    assert sum(attempts) > 40, "nobody noticed that the relay was killed"
+    assert code == 0
+
+
+# A relay that lies.
+
+
+class Lying(Forwarder):
+    """Keeps what passes and answers as `lie` says."""
+
+    lie: Callable[["Lying", list[bytes]], list[bytes]]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.seen: list[bytes] = []
+
+    async def send(self, entries: Sequence[bytes]) -> list[bytes]:
+        answers = await super().send(entries)
+        told = type(self).lie(self, answers)
+        self.seen += answers
+        return told
+
+
+def altered(_: Lying, answers: list[bytes]) -> list[bytes]:
+    return [answer[:-1] + bytes([answer[-1] ^ 1]) for answer in answers]
+
+
+def dropped(_: Lying, answers: list[bytes]) -> list[bytes]:
+    return answers[1:]
+
+
+def replayed(relay: Lying, answers: list[bytes]) -> list[bytes]:
+    return relay.seen[:1] * len(answers) if relay.seen else answers
+
+
+def swapped(_: Lying, answers: list[bytes]) -> list[bytes]:
+    return answers[::-1]
+
+
+def another_s_mac(relay: Lying, answers: list[bytes]) -> list[bytes]:
+    return [answer[:-32] + relay.seen[0][-32:] if relay.seen else answer for answer in answers]
+
+
+@pytest.mark.parametrize("lie", [altered, dropped, replayed, swapped, another_s_mac])
+async def test_a_relay_that_alters_drops_replays_or_swaps_receipts_is_noticed(
+    lie: Callable[[Lying, list[bytes]], list[bytes]],
+) -> None:
+    liar = type("Liar", (Lying,), {"lie": lie})
+    async with relayed() as here, running_relay(here, liar) as (relay, _):
+        tasks = [await here.network.ask(values=4, name=f"question {number}") for number in range(2)]
+        transport = here.transport(0, relay)
+        first = await open_sessions(here, transport, tasks[0], 0)
+        second = TestDevice(here.network, tasks[1], 0, secrets=first.secrets)
+        await here.network.advance_to(tasks[0].round_one_opens)
+        honest = [device.first(1)[0] for device in (first, second)]
+        if lie in (replayed, another_s_mac):
+            # What it repeats must have passed before.
+            await leader_s_receipts(transport, tasks[0], first, honest[:1])
+            honest = honest[1:]
+
+        with pytest.raises((DecodeError, SignatureError)):
+            await leader_s_receipts(transport, tasks[0], first, honest)
+        await transport.close()
+
+
+async def leader_s_receipts(
+    transport: GrpcTransport, task: Task, device: TestDevice, parts: Sequence[Instalment]
+) -> None:
+    answers = await transport.upload(task, 0, parts)
+    for part, answer in zip(parts, answers, strict=True):
+        assert isinstance(answer, Receipt)
+        check_receipt(device.secrets[0], part, answer)
+
+
+# What a relay refuses, and what it does when an aggregator is away.
+
+
+async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_nobody() -> None:
+    async with relayed() as here, running_relay(here) as (relay, metrics):
+        task = await here.network.ask(values=4)
+        transport = here.transport(0, relay)
+        device = await open_sessions(here, transport, task, 0)
+        await here.network.advance_to(task.round_one_opens)
+        good = INSTALMENTS.encode((device.first(1)[0],))
+
+        async def upload(name: str, data: bytes) -> bytes | grpc.StatusCode:
+            channel = transport._route(here.names[0], "x").channel
+            call: Any = channel.stream_stream("/fleetcount_protocol.v1.DeviceService/Upload")(
+                metadata=((AGGREGATOR_HEADER, name),)
+            )
+            try:
+                await call.write(data)
+                await call.done_writing()
+                answer = await call.read()
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+            return answer if isinstance(answer, bytes) else await call.code()
+
+        codes = [await upload("alpha", junk) for junk in (good[:-1], good + b"\x0a\x00", b"\x08\x01", good[1:])]
+        unknown = [await upload(name, good) for name in ("gamma", "", "ALPHA")]
+        answer = await upload("alpha", good)
+        await transport.close()
+
+    assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 4
+    assert unknown == [grpc.StatusCode.NOT_FOUND] * 3
+    assert isinstance(answer, bytes)
+    assert isinstance(INSTALMENT_REPLIES.decode(answer)[0], Receipt)
+    assert counted(metrics, "fleetcount_relay_malformed_total") == 4
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
+
+
+async def test_uploads_beyond_the_memory_are_busy() -> None:
+    async with relayed() as here, running_relay(here, bytes_in_memory=1) as (relay, metrics):
+        task = await here.network.ask(values=4)
+        transports = [here.transport(number, relay) for number in range(8)]
+        devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
+        await here.network.advance_to(task.round_one_opens)
+
+        answers = await asyncio.gather(
+            *(transport.upload(task, 0, [devices[n].first(1)[0]]) for n, transport in enumerate(transports))
+        )
+        await asyncio.gather(*(transport.close() for transport in transports))
+
+    refused = [answer.reason for [answer] in answers if isinstance(answer, Refusal)]
+    assert refused
+    assert set(refused) == {RejectReason.BUSY}
+    assert len(refused) < 8
+    assert counted(metrics, "fleetcount_relay_busy_total") == len(refused)
+
+
+async def test_an_aggregator_that_is_away_is_unreachable_and_used_again_when_it_is_back() -> None:
+    async with relayed() as here, running_relay(here) as (relay, metrics), asyncio.timeout(60):
+        task = await here.network.ask(values=4)
+        transport = here.transport(0, relay)
+        device = await open_sessions(here, transport, task, 0)
+        await here.network.advance_to(task.round_one_opens)
+        parts = device.first(1)
+        await here.servers[0].stop(0)
+
+        with pytest.raises(Unreachable):
+            await transport.upload(task, 0, parts[:1])
+        [other] = await transport.upload(task, 1, parts[1:])
+        await here.listen(0)
+        attempts = await persist(transport, task, device, parts)
+        await transport.close()
+
+    assert isinstance(other, Receipt)
+    assert attempts >= 1
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") >= 1
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "beta") == 0
+
+
+class Stumbling(Forwarder):
+    """Ends its first stream with an error that nobody foresaw."""
+
+    stumbled = False
+
+    async def _stream(self, unanswered: Any) -> None:
+        if not self.stumbled:
+            self.stumbled = True
+            raise ValueError("unforeseen")
+        await super()._stream(unanswered)
+
+
+async def test_an_unforeseen_error_ends_one_stream_and_not_the_relay() -> None:
+    async with relayed() as here, running_relay(here, Stumbling) as (relay, metrics), asyncio.timeout(60):
+        task = await here.network.ask(values=4)
+        transport = here.transport(0, relay)
+        device = await open_sessions(here, transport, task, 0)
+        await here.network.advance_to(task.round_one_opens)
+        parts = device.first(1)
+
+        with pytest.raises(Unreachable):
+            await transport.upload(task, 0, parts[:1])
+        await persist(transport, task, device, parts)
+        await transport.close()
+
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 1
+
+
+async def test_an_upstream_that_answers_too_few_is_given_up_and_nobody_gets_another_s_answer() -> None:
+    async with relayed() as here:
+        core = here.network.core(0)
+        honest = core.service.take
+
+        async def lossy(batch: Any) -> Any:
+            return (await honest(batch))[1:]
+
+        core.service.take = lossy  # type: ignore[method-assign]  # this aggregator loses an answer
+        async with running_relay(here) as (relay, metrics):
+            task = await here.network.ask(values=4)
+            transport = here.transport(0, relay)
+            device = await open_sessions(here, transport, task, 0)
+            await here.network.advance_to(task.round_one_opens)
+            with pytest.raises(Unreachable):
+                await transport.upload(task, 0, device.first(1)[:1])
+            await transport.close()
+
+    assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 1
+
+
+async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
+    async with relayed() as here:
+        shell = PeerShell(here.network.core(0).helper, here.network.core(0).context.metrics, certified_peer(here.names))
+        server = peer_server(shell)
+        authority = here.authority.certificate.public_bytes(Encoding.PEM)
+        own = pem_pair(here.authority.issue_aggregator("alpha", ["127.0.0.1"]))
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([own], authority, True))
+        await server.start()
+        peer = GrpcPeer(
+            here.names[0],
+            f"127.0.0.1:{port}",
+            caller=here.names[1],
+            timeout_s=5,
+            credentials=grpc.ssl_channel_credentials(
+                authority, *pem_pair(here.authority.issue_aggregator("relay-1", ["127.0.0.1"]))
+            ),
+        )
+
+        with pytest.raises(PeerRefusalError) as refusal:
+            await peer.status(TaskId(bytes(32)))
+        await peer.close()
+        await server.stop(0)
+
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+
+
+# The command.
+
+
+async def test_a_relay_that_is_told_to_end_first_gives_the_receipts_it_owes(tmp_path: Path) -> None:
+    async with relayed() as here, asyncio.timeout(100):
+        task = await here.network.ask(values=4)
+        store, arrived, release = here.network.core(0).context.store, asyncio.Event(), asyncio.Event()
+        honest = store.add_instalments
+
+        async def slow(rows: Any) -> Any:
+            arrived.set()
+            await release.wait()
+            return await honest(rows)
+
+        store.add_instalments = slow  # type: ignore[method-assign]  # the disk takes its time
+        [port] = free_ports("127.0.0.1", 1)
+        relay = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(relay_files(here, tmp_path, relay))]
+        child = ChildProcess("relay", command, tmp_path)
+        child.start({})
+        await asyncio.to_thread(child.ready)
+        transport = here.transport(0, relay, 30)
+        device = await open_sessions(here, transport, task, 0)
+        await here.network.advance_to(task.round_one_opens)
+        upload = asyncio.create_task(leader_s_receipts(transport, task, device, device.first(1)[:1]))
+        await arrived.wait()
+        child.terminate()
+        await asyncio.sleep(0.2)
+        release.set()
+        await upload
+        code = await asyncio.to_thread(child.ended)
+        await transport.close()
+
+    assert code == 0
+
+
+async def test_the_command_says_when_it_is_ready_and_ends_with_zero(tmp_path: Path) -> None:
+    async with relayed() as here:
+        command = [sys.executable, "-m", "fleetcount", "relay"]
+        config = relay_files(here, tmp_path, "127.0.0.1:0")
+        process = await asyncio.create_subprocess_exec(
+            *command, "--config", str(config), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        line = await process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, errors = await process.communicate()
+
+    assert b'"event": "ready"' in line
+    assert b'"device_port"' in line
+    assert b'"metrics_port"' in line
+    assert process.returncode == 0, errors.decode()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["aggregators.crt", "devices.crt", "relay.crt", "relay.key", "relay.toml"], "a relay keeps nothing"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("linger_s", "lingering_s", "did you mean 'linger_s'"),
+        ('id = "beta"', 'id = "alpha"', "'alpha' stands there twice"),
+        ("linger_s = 0.01", "linger_s = 2.0", "relay.linger_s is 2.0"),
+        ('device_ca_file = "devices.crt"\n', "", "tls.device_ca_file' is missing"),
+        ('[metrics]\nlisten = "127.0.0.1:0"', '[metrics]\nlisten = "0.0.0.0:9"', "insecure"),
+    ],
+)
+async def test_a_wrong_configuration_is_refused_by_name(tmp_path: Path, before: str, after: str, said: str) -> None:
+    async with relayed() as here:
+        path = relay_files(here, tmp_path, "127.0.0.1:0")
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+    with pytest.raises(ConfigError, match=said):
+        load_relay_config(path)
+
+
+def test_the_sample_configuration_is_one() -> None:
+    shipped = load_relay_config(Path(__file__).parents[2] / "deploy" / "sample" / "relay.toml")
+
+    assert [one.id for one in shipped.aggregators] == ["alpha", "beta"]
+    assert shipped.relay.bytes_in_memory == 64 << 20
+
+
+async def test_a_certificate_that_could_speak_as_an_aggregator_is_refused(tmp_path: Path) -> None:
+    async with relayed() as here:
+        path = relay_files(here, tmp_path, "127.0.0.1:0")
+        wrong = here.authority.issue_aggregator("relay-1", ["127.0.0.1", "beta"])
+    for name in ("relay.key", "relay.crt"):
+        (tmp_path / name).unlink()
+    save_private_key(tmp_path / "relay.key", wrong.private_key)
+    save_certificates(tmp_path / "relay.crt", [wrong.certificate])
+
+    with pytest.raises(ConfigError, match="carries 'beta'"):
+        _load_tls(load_relay_config(path))

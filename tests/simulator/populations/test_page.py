@@ -1,0 +1,63 @@
+"""The page about populations lists every key with its meaning, and its examples can be built."""
+
+import re
+import tomllib
+from decimal import Decimal
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from fleetcount_simulator import cells, populations
+from fleetcount_simulator.cells.settings import Key, Settings
+
+PAGE = (Path(__file__).parents[3] / "docs" / "simulating-populations.md").read_text("utf-8")
+EXAMPLES = re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE)
+
+
+def section(name: str, part: str) -> str:
+    """Return what stands under a heading of the third level, in one of the page's parts."""
+    return part.split(f"\n### `{name}`\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
+
+
+def rows(keys: tuple[Key, ...]) -> list[str]:
+    return [f"| `{key.name}` | {key.about} | `{key.example}` |" for key in keys]
+
+
+POPULATIONS, CELLS = PAGE.split("\n## Cells\n")
+
+
+@pytest.mark.parametrize("kind", populations.KINDS)
+def test_a_population_s_section_lists_its_keys(kind: str) -> None:
+    text = section(kind, POPULATIONS)
+
+    assert [line for line in text.splitlines() if line.startswith("| `")] == rows(populations.keys_of(kind)[1:])
+    assert ", ".join(populations.cells_of(kind)) in text
+
+
+@pytest.mark.parametrize("kind", cells.KINDS)
+def test_a_section_about_cells_lists_its_keys(kind: str) -> None:
+    assert [line for line in section(kind, CELLS).splitlines() if line.startswith("| `")] == rows(cells.keys_of(kind))
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=[re.findall('"([a-z]+)"', text)[0] for text in EXAMPLES])
+def test_an_example_can_be_built_or_needs_a_file_alone(text: str) -> None:
+    document = tomllib.loads(
+        "".join(line[4:] if line.strip() else line for line in text.splitlines(True)), parse_float=Decimal
+    )
+    population, question = document["population"], document["question"]
+    kind = population["kind"]
+    if kind == "sumo" and find_spec("sumo") is None:
+        pytest.skip("SUMO is not installed: pip install 'fleetcount[traffic]'")
+
+    if "file" in population:
+        Settings("population", population, populations.keys_of(kind), Path())
+        cells.read(question, Path(), populations.cells_of(kind))
+    else:
+        made = populations.build(population, question, 1, Path())
+        assert made.histogram(0).sum() == made.devices
+
+
+@pytest.mark.parametrize("kind", populations.KINDS)
+def test_every_example_of_a_key_is_toml(kind: str) -> None:
+    for key in populations.keys_of(kind):
+        assert tomllib.loads(f"{key.name} = {key.example}")

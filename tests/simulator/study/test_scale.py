@@ -1,0 +1,102 @@
+"""Scale-out: a pool of processes and a Dask cluster give the tables of one process, bit for bit."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount_simulator.errors import ProcessError, ScenarioError
+from fleetcount_simulator.study import shards
+from fleetcount_simulator.study.experiment import Settings, run_study
+from fleetcount_simulator.study.scale import DaskCluster, Here, Runner, WorkerPool
+from fleetcount_simulator.study.shards import Making
+
+from tests.simulator.scenario_doubles import MAKING, EvenPopulation, changed, scenario_of
+from tests.simulator.study.test_experiment import quiet, tables
+
+STUDY = changed(epsilon="epsilon = [1, 2, 3]") + '\n[[attacker]]\nkind = "liars"\ndevices = 1\n'
+
+
+def run(output: Path, runner: Runner, making: Making = MAKING) -> dict[str, str]:
+    scenario = scenario_of(STUDY)
+    run_study(scenario, Settings(engine="exact-law", runs=600, output=output), making, runner, quiet)
+    return tables(output)
+
+
+def test_a_pool_of_processes_gives_the_same_tables(tmp_path: Path) -> None:
+    assert run(tmp_path / "pool", WorkerPool(2)) == run(tmp_path / "here", Here())
+
+
+@pytest.fixture
+def cluster() -> Iterator[str]:
+    """A Dask cluster of two worker processes on this machine, on free ports."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
+    ) as started:
+        yield started.scheduler_address
+
+
+def test_a_dask_cluster_gives_the_same_tables(tmp_path: Path, cluster: str) -> None:
+    assert run(tmp_path / "dask", DaskCluster(cluster)) == run(tmp_path / "here", Here())
+
+
+def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr("fleetcount_simulator.study.scale._CONNECT_S", 1)
+
+    with pytest.raises(ProcessError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
+        run(tmp_path / "dask", DaskCluster("tcp://127.0.0.1:1"))
+
+
+def _dying_population(
+    population: Mapping[str, Any], question: Mapping[str, Any], seed: int, folder: Path
+) -> EvenPopulation:
+    os._exit(3)
+
+
+def test_a_worker_that_dies_is_an_error_not_a_wait(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="a worker process died"):
+        run(tmp_path / "out", WorkerPool(2), replace(MAKING, population=_dying_population))
+
+
+def _refusing_population(
+    population: Mapping[str, Any], question: Mapping[str, Any], seed: int, folder: Path
+) -> EvenPopulation:
+    raise ScenarioError("population.file: not found here")
+
+
+@pytest.mark.parametrize("runner", [Here(), WorkerPool(1)])
+def test_a_refusal_in_a_worker_arrives_as_it_was_said(tmp_path: Path, runner: Runner) -> None:
+    with pytest.raises(ScenarioError, match=r"study\.toml line \d+: population\.file: not found here"):
+        run(tmp_path / "out", runner, replace(MAKING, population=_refusing_population))
+
+
+def _population_where_interrupts_are_ignored(
+    population: Mapping[str, Any], question: Mapping[str, Any], seed: int, folder: Path
+) -> EvenPopulation:
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        raise ScenarioError("population.kind: this worker would be torn apart by Ctrl-C")
+    return EvenPopulation(100)
+
+
+def test_workers_leave_ctrl_c_to_the_command() -> None:
+    making = replace(MAKING, population=_population_where_interrupts_are_ignored)
+    order = shards.ShardOrder(
+        text=STUDY, file="a", folder="/", seed=1, engine="exact-law", case=0, first_run=0, runs=1, making=making
+    )
+
+    assert len(list(WorkerPool(1).run([order]))) == 1
+
+
+def test_shards_are_the_same_bytes_wherever_they_run() -> None:
+    scenario = scenario_of(STUDY)
+    order = shards.ShardOrder(
+        text=scenario.text, file="a", folder="/", seed=1, engine="exact-law", case=1, first_run=3, runs=5, making=MAKING
+    )
+    here = dict(Here().run([order]))[order]
+
+    assert dict(WorkerPool(1).run([order]))[order] == here
