@@ -396,7 +396,7 @@ def show(figures: dict[str, Any]) -> None:
     for name in NAMES:
         one = figures["aggregators"][name]
         moved, cpu = dict(one["moved"]), dict(one["cpu"])
-        sealed = moved.get("verifying", one["total"])
+        sealed = moved.get("releasing", one["total"])
         stage(f"{size}: {name} opens its store", one["open"], f"CPU {cpu['opened']:.1f} s")
         took = sealed - moved.get("agreeing", 0.0)
         stage(f"{size}: {name} agrees and verifies", took, f"CPU {cpu.get('agreeing', 0.0):.1f} s, {one['state']}")

@@ -122,7 +122,7 @@ def peer_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
 def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     signed = sign_all(one_round_task(Mode.RESPONSE))
     status = TaskStatus(
-        state=TaskState.VERIFYING,
+        state=TaskState.RELEASING,
         ledger_rows=7,
         set_digest=SET,
         rejections=((RejectReason.TOO_LATE, 3), (RejectReason.INVALID_PROOF, 1)),

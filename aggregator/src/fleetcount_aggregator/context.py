@@ -30,7 +30,7 @@ from fleetcount_aggregator.verification.workers import Workers
 
 __all__ = ["UNFINISHED", "Context", "Identity", "Limits"]
 
-UNFINISHED: Final = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING, State.VERIFYING})
+UNFINISHED: Final = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING, State.RELEASING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

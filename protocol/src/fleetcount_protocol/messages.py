@@ -50,7 +50,7 @@ class TaskState(enum.Enum):
     ANNOUNCED = "announced"
     COLLECTING = "collecting"
     AGREEING = "agreeing"
-    VERIFYING = "verifying"
+    RELEASING = "releasing"
     RELEASED = "released"
     ABORTED = "aborted"
 

@@ -54,7 +54,7 @@ GIVE_UP_S: Final = 900
 
 COLLECTING: Final = "collecting"
 _INTAKE: Final = ("intake.before_commit", "intake.after_commit", "verification.before_store")
-_BOTH: Final = ("agreeing", "verifying", "release.after_draw", "release.after_draw_store")
+_BOTH: Final = ("agreeing", "releasing", "release.after_draw", "release.after_draw_store")
 _LEADER: Final = tuple(point for point in FAILPOINTS if point.startswith("leader."))
 _HELPER: Final = tuple(point for point in FAILPOINTS if point.startswith("helper."))
 _DONE: Final = frozenset({"leader.after_release", "helper.before_deliver_store", "helper.after_deliver_store"})

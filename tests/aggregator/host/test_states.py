@@ -11,10 +11,10 @@ ALLOWED = {
     ("announced", "aborted"),
     ("collecting", "agreeing"),
     ("collecting", "aborted"),
-    ("agreeing", "verifying"),
+    ("agreeing", "releasing"),
     ("agreeing", "aborted"),
-    ("verifying", "released"),
-    ("verifying", "aborted"),
+    ("releasing", "released"),
+    ("releasing", "aborted"),
 }
 
 

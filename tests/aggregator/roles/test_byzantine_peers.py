@@ -371,7 +371,7 @@ async def test_only_the_leader_drives(caller: AggregatorId) -> None:
     ]
 
     assert [await refusal(call) for call in calls] == [PeerProblem.NOT_LEADER] * len(calls)
-    assert (await helper.status(task.task_id)).state is State.VERIFYING
+    assert (await helper.status(task.task_id)).state is State.RELEASING
 
 
 async def test_no_commitment_for_another_set_and_no_opening_before_every_commitment() -> None:
@@ -496,7 +496,7 @@ async def test_a_record_without_everybody_s_signature_is_not_taken() -> None:
     forged = FinishedRecord(task_id=task.task_id, record=step.request, signatures=(bytes(64), step.answer))
 
     assert await refusal(network.core(1).helper.deliver_record(ALPHA, forged)) is PeerProblem.DISAGREES
-    assert (await network.core(1).helper.status(task.task_id)).state is State.VERIFYING
+    assert (await network.core(1).helper.status(task.task_id)).state is State.RELEASING
 
 
 async def test_a_released_task_cannot_be_aborted() -> None:

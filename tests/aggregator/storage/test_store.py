@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.host.states import State, StateConflictError
+from fleetcount_aggregator.storage import sqlite_rows
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
 from fleetcount_aggregator.storage.sqlite_schema import SCHEMA_VERSION
@@ -190,7 +192,7 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     row = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
     change = TaskChange(
         task_id=TASK,
-        required=frozenset({State.VERIFYING}),
+        required=frozenset({State.RELEASING}),
         step=Step(name="commit", request=b"", answer=b""),
         debit=row,
         rejections={RejectReason.MALFORMED: 1},
@@ -205,7 +207,26 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     assert not await store.rejections(TASK)
 
 
-@pytest.mark.parametrize("new", [State.RELEASED, State.VERIFYING, State.ANNOUNCED, State.COLLECTING])
+async def test_a_store_that_says_verifying_opens_as_releasing_and_goes_on(tmp_path: Path) -> None:
+    """The state's name before it was called releasing; the store has the same schema."""
+    store = open_store(tmp_path)
+    await store.install(task_row(state=State.RELEASING))
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database, database:
+        database.execute("UPDATE tasks SET state = 'verifying'")
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+        logs = sqlite_rows.read_log_states(database)
+    store = open_store(tmp_path)
+
+    task = await store.task(TASK)
+    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.RELEASING}), new_state=State.RELEASED))
+    await store.close()
+
+    assert task == task_row(state=State.RELEASING)
+    assert [log.set_sealed for log in logs] == [True]
+
+
+@pytest.mark.parametrize("new", [State.RELEASED, State.RELEASING, State.ANNOUNCED, State.COLLECTING])
 async def test_nothing_moves_backwards_or_skips(store: Store, new: State) -> None:
     with pytest.raises(StateConflictError):
         await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=new))
@@ -272,7 +293,7 @@ async def test_the_set_is_known_until_the_task_is_purged(store: Store) -> None:
     await complete(store, 1, 2, 3)
     await store.apply(CLOSE)
     change = TaskChange(
-        task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.VERIFYING, chosen=bytes((1, 0, 1))
+        task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.RELEASING, chosen=bytes((1, 0, 1))
     )
 
     assert await store.chosen(TASK) is None
@@ -536,7 +557,7 @@ async def test_a_log_put_aside_after_its_set_was_sealed_stops_the_start(tmp_path
     await store.install(task_row())
     await complete(store, 1)
     await store.apply(CLOSE)
-    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.VERIFYING))
+    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.RELEASING))
     await store.close()
     [log] = tmp_path.glob("*.log")
     log.rename(log.with_name(log.name + ".lost"))

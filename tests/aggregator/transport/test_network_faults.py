@@ -165,7 +165,7 @@ async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_task_exp
     await network.advance_to(task.expiry)
     await network.look_after_all()
 
-    assert waiting == [(State.VERIFYING, "")]
+    assert waiting == [(State.RELEASING, "")]
     assert await states(network, task) == [(State.ABORTED, "outcome_unknown")]
 
 

@@ -298,6 +298,7 @@ def test_instalment_fields_out_of_range_are_refused(changes: dict[str, Any]) -> 
         ("release_answer_released", {"record": b""}),
         ("install_task", {"verify_key": bytes(31)}),
         ("install_answer", {"state": "ANNOUNCED"}),
+        ("install_answer", {"state": "verifying"}),  # The name of releasing before; no party says it any more.
         ("abort_task", {"reason": ""}),
         ("status", {"set_digest": bytes(31)}),
         ("status", {"abort_reason": "why"}),
@@ -392,7 +393,7 @@ def test_status_counts_ascend_and_are_above_zero() -> None:
     bad = [counts[::-1], [counts[0], counts[0]], [peer_pb2.RejectionCount(reason=4)], [*counts] * 10]
     for rejections in bad:
         with pytest.raises(DecodeError):
-            peer_codec.STATUS.from_pb(peer_pb2.GetStatusResponse(state="verifying", rejections=rejections))
+            peer_codec.STATUS.from_pb(peer_pb2.GetStatusResponse(state="releasing", rejections=rejections))
 
 
 def test_states_agree_with_what_comes_with_them() -> None:

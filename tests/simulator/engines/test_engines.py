@@ -205,8 +205,8 @@ def test_too_small_a_set_is_not_released(name: EngineName, smallest: int, releas
 @pytest.mark.parametrize(
     ("outage", "released", "counted"),
     [
-        ((1, "verifying", Fraction(900)), True, 8000),
-        ((1, "verifying", Fraction(901)), False, 8000),
+        ((1, "releasing", Fraction(900)), True, 8000),
+        ((1, "releasing", Fraction(901)), False, 8000),
         ((0, "leader.after_open", Fraction(0)), False, 8000),
         ((0, "leader.after_release", Fraction(0)), True, 8000),
         ((1, "collecting", Fraction(20)), True, 8000),

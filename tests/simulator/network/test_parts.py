@@ -254,7 +254,7 @@ def test_outages_are_told_in_the_time_of_the_runs_windows() -> None:
         outage=(
             (0, "collecting", Fraction(30)),
             (1, "helper.after_seal_store", Fraction(0)),
-            (1, "verifying", Fraction(6)),
+            (1, "releasing", Fraction(6)),
             (0, "agreeing", Fraction(6)),
         )
     )

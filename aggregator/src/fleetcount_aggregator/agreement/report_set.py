@@ -97,7 +97,7 @@ async def sealed_digest(context: Context, task_id: TaskId) -> Digest | None:
 
 
 async def seal_here(context: Context, task: InstalledTask, accepted: bytes, digest: Digest) -> None:
-    """Store the set of a task and move on to verifying; repeating it with the same set changes nothing.
+    """Store the set of a task and move on to releasing; repeating it with the same set changes nothing.
 
     `accepted` are joined ids that ascend. Every report must be accepted here, the digest must follow from this
     aggregator's own public shares, and there must be at least `min_batch_size` reports, counted here, after the last
@@ -140,7 +140,7 @@ async def _store(
     change = TaskChange(
         task_id=task.task_id,
         required=frozenset({State.AGREEING}),
-        new_state=State.VERIFYING,
+        new_state=State.RELEASING,
         step=Step(name=SET_STEP, request=digest, answer=digest),
         chosen=chosen.tobytes(),
         rejections={RejectReason.MISSING_AT_PEER: left_out} if left_out else {},

@@ -35,8 +35,8 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
     {
         State.ANNOUNCED: frozenset({State.COLLECTING, State.AGREEING, State.ABORTED}),
         State.COLLECTING: frozenset({State.AGREEING, State.ABORTED}),
-        State.AGREEING: frozenset({State.VERIFYING, State.ABORTED}),
-        State.VERIFYING: frozenset({State.RELEASED, State.ABORTED}),
+        State.AGREEING: frozenset({State.RELEASING, State.ABORTED}),
+        State.RELEASING: frozenset({State.RELEASED, State.ABORTED}),
         State.RELEASED: frozenset(),
         State.ABORTED: frozenset(),
     }
@@ -44,7 +44,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
 """Every move a task can make.
 
 Announced: installed, no report taken yet. Collecting: the windows are open. Agreeing: intake is closed for ever and the
-aggregators find out which reports all of them hold and accept. Verifying: the one set is sealed; noised shares are
+aggregators find out which reports all of them hold and accept. Releasing: the one set is sealed; noised shares are
 committed to and opened, and everyone recomputes the record. Released: the record carries every signature. Aborted: no
 record will ever exist here; the reason is public. An aggregator that slept through the windows goes from announced to
 agreeing at once."""

@@ -50,7 +50,7 @@ COMMIT_STEP: Final = "commit"
 OPEN_STEP: Final = "open"
 SIGN_STEP: Final = "sign"
 RELEASE_STEP: Final = "release"
-_VERIFYING: Final = frozenset({State.VERIFYING})
+_RELEASING: Final = frozenset({State.RELEASING})
 _CLOCK_LEEWAY_S: Final = 300
 """How far a record's time may lie ahead of this aggregator's clock."""
 
@@ -69,7 +69,7 @@ class Releasing:
 
         Raises:
             PeerRefusalError: CONFLICT, the set is not the one sealed here; NOT_YET, none is.
-            StateConflictError: the task is not verifying.
+            StateConflictError: the task is not releasing.
         """
         await self._check_digest(task.task_id, digest)
         return commit_to(await self._noised_share(task, digest))
@@ -100,7 +100,7 @@ class Releasing:
         self._context.failpoints.hit("release.after_draw")
         debit = debit_row(task.task, self._context.now())
         known = await self._context.apply(
-            TaskChange(task_id=task.task_id, required=_VERIFYING, step=drawn, debit=debit)
+            TaskChange(task_id=task.task_id, required=_RELEASING, step=drawn, debit=debit)
         )
         self._context.failpoints.hit("release.after_draw_store")
         return drawn if known is None else known
@@ -137,7 +137,7 @@ class Releasing:
         digest = commitments_digest(query.commitments)
         listed = b"".join(one.commitment for one in query.commitments)
         step = Step(name=OPEN_STEP, request=digest, answer=listed)
-        known = await self._context.apply(TaskChange(task_id=task.task_id, required=_VERIFYING, step=step))
+        known = await self._context.apply(TaskChange(task_id=task.task_id, required=_RELEASING, step=step))
         if known is not None and known.request != digest:
             raise PeerRefusalError(PeerProblem.CONFLICT)
         return share
@@ -168,7 +168,7 @@ class Releasing:
         if known is None:
             signature = await self._sign(task, proposal)
             step = Step(name=SIGN_STEP, request=proposal.record, answer=signature)
-            known = await self._context.apply(TaskChange(task_id=task.task_id, required=_VERIFYING, step=step)) or step
+            known = await self._context.apply(TaskChange(task_id=task.task_id, required=_RELEASING, step=step)) or step
         if known.request != proposal.record:
             raise PeerRefusalError(PeerProblem.CONFLICT)
         return RecordSignature(task_id=task.task_id, aggregator_id=self._context.aggregator_id, signature=known.answer)
@@ -240,7 +240,7 @@ class Releasing:
         digest = hashlib.sha256(finished.record).digest()
         step = Step(name=RELEASE_STEP, request=digest, answer=_finished_bytes(finished))
         await self._context.apply(
-            TaskChange(task_id=task.task_id, required=_VERIFYING, new_state=State.RELEASED, step=step)
+            TaskChange(task_id=task.task_id, required=_RELEASING, new_state=State.RELEASED, step=step)
         )
 
     async def released(self, task_id: TaskId) -> FinishedRecord | None:

@@ -125,10 +125,15 @@ def _task_row(row: Sequence[Any]) -> TaskRow:
         task_id=TaskId(row[0]),
         signed=row[1],
         verify_key=row[2],
-        state=State(row[3]),
+        state=_state(row[3]),
         abort_reason=row[4],
         installed_at=row[5],
     )
+
+
+def _state(stored: str) -> State:
+    """Return a stored state; "verifying" is what releasing was called before, in stores that exist."""
+    return State.RELEASING if stored == "verifying" else State(stored)
 
 
 def _present(task: TaskRow | None, task_id: TaskId) -> TaskRow:
@@ -145,13 +150,12 @@ def takes_instalments(db: sqlite3.Connection, task_id: TaskId) -> bool:
 
 def read_log_states(db: sqlite3.Connection) -> list[LogState]:
     """Return what the report logs must be, task by task."""
-    ended = {state.value for state in FINAL_STATES}
     rows = db.execute("SELECT task_id, state, durable_bytes, log_bytes FROM tasks").fetchall()
     return [
         LogState(
             task_id=TaskId(row[0]),
-            ended=row[1] in ended,
-            set_sealed=row[1] == State.VERIFYING.value,
+            ended=_state(row[1]) in FINAL_STATES,
+            set_sealed=_state(row[1]) is State.RELEASING,
             durable_length=row[2],
             closed_length=row[3],
         )

@@ -331,7 +331,7 @@ class GetReleaseResponse(_message.Message):
     RECORD_FIELD_NUMBER: _builtins.int
     SIGNATURES_FIELD_NUMBER: _builtins.int
     state: _builtins.str
-    """announced, collecting, agreeing, verifying, released, aborted"""
+    """announced, collecting, agreeing, releasing, released, aborted"""
     abort_reason: _builtins.str
     """when aborted"""
     record: _builtins.bytes

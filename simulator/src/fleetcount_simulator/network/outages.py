@@ -21,7 +21,7 @@ __all__ = ["Outage", "carry_out", "first_failpoints", "outages_of"]
 _AFTER_CLOSE_S: Final = 0.3
 _IN_STATE: Final = {
     "agreeing": ("leader.after_proposals", "helper.after_propose_store"),
-    "verifying": ("leader.after_helpers_sealed", "helper.after_seal_store"),
+    "releasing": ("leader.after_helpers_sealed", "helper.after_seal_store"),
 }
 """A fail point in the middle of each state, at the leader and at a helper: a state may be over in an instant."""
 _COLLECTING: Final = "collecting"
