@@ -30,15 +30,17 @@ from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES, State
-from fleetcount_aggregator.roles.scheduler import INSTALLED_STEP
+from fleetcount_aggregator.journal import Step, step_name
+from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.at_rest import AtRest, report_log_key
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import InstalmentRun, Step, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import InstalmentRun, StepRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.install import load_tasks
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_kernel.batch_sharding import BatchSharder
+from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.clock import SystemClock
@@ -199,7 +201,7 @@ async def _fill(seat: Seat) -> dict[str, Any]:
         installed_at=0,
     )
     await store.install(row)
-    installed = Step(name=INSTALLED_STEP, request=b"", answer=b"")
+    installed = StepRow(name=step_name(Step.INSTALLED), request=b"", answer=b"")
     await store.apply(TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), step=installed))
     filler = Filler(signed.task, seat.position, store)
     ready, ready_cpu = time.perf_counter(), time.process_time()
@@ -252,6 +254,7 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
         workers=ProcessWorkers(1),
         limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, give_up_s=86_400),
         peers={other: GrpcPeer(other, endpoint, caller=own, timeout_s=60, credentials=None)},
+        noise=SystemNoise(SystemRandom()),
     )
     await load_tasks(context)
     core = Core.of(context)

@@ -21,7 +21,7 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, TaskRow
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome, TaskRow
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.release.set_digest import set_digest
 from rows import Row, quick, report, smoke
@@ -59,7 +59,7 @@ async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int
     async def lane() -> None:
         for batch in todo:
             outcomes = await store.add_instalments([batch])
-            if outcomes != [bytes((Outcome.STORED,)) * len(batch)]:
+            if outcomes != [bytes((StoreOutcome.STORED,)) * len(batch)]:
                 raise SystemExit("an instalment was not stored")
 
     start, used = time.perf_counter(), time.process_time()

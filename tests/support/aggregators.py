@@ -14,12 +14,12 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
-from fleetcount_aggregator.context import Context, Identity, Limits
+from fleetcount_aggregator.context import Context, Identity, Limits, NoiseSource
 from fleetcount_aggregator.failpoints import Failpoints
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerUnreachableError
-from fleetcount_aggregator.release.noise import NoiseSource, SystemNoise
+from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.memory_store import MemoryStore

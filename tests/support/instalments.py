@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, Store
+from fleetcount_aggregator.storage.store import InstalmentRun, Store, StoreOutcome
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
 __all__ = ["StoredInstalment", "add", "outcomes_of", "runs_of"]
@@ -45,11 +45,11 @@ def _shape(row: StoredInstalment) -> tuple[TaskId, int, int, int]:
     return row.task_id, row.round, len(row.public_share), len(row.part)
 
 
-def outcomes_of(runs: Sequence[bytes]) -> list[Outcome]:
+def outcomes_of(runs: Sequence[bytes]) -> list[StoreOutcome]:
     """Return outcomes of runs one by one."""
-    return [Outcome(one) for run in runs for one in run]
+    return [StoreOutcome(one) for run in runs for one in run]
 
 
-async def add(store: Store, rows: Sequence[StoredInstalment]) -> list[Outcome]:
+async def add(store: Store, rows: Sequence[StoredInstalment]) -> list[StoreOutcome]:
     """Store instalments; one outcome each."""
     return outcomes_of(await store.add_instalments(runs_of(rows)))

@@ -36,7 +36,7 @@ from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.release.steps import Releasing
+from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.scheduler import Scheduler
@@ -67,7 +67,7 @@ _SESSION_GRACE_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One aggregator's rules, wired to a party: what every transport and every test talks to."""
+    """One aggregator's rules, wired together: what every transport and every test talks to."""
 
     context: Context
     service: DeviceService
@@ -77,14 +77,14 @@ class Core:
 
     @classmethod
     def of(cls, context: Context) -> "Core":
-        """Wire the rules to a party."""
+        """Wire the rules over one context."""
         verification = Verification(context)
-        releasing = Releasing(context)
-        leader = Leader(context, verification, releasing)
+        steps = ReleaseSteps(context)
+        leader = Leader(context, verification, steps)
         return cls(
             context=context,
-            service=DeviceService(context, Intake(context), releasing),
-            helper=Helper(context, verification, releasing),
+            service=DeviceService(context, Intake(context), steps),
+            helper=Helper(context, verification, steps),
             leader=leader,
             scheduler=Scheduler(context, leader),
         )
@@ -180,7 +180,7 @@ async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> Non
 
 @contextlib.asynccontextmanager
 async def _context(config: AggregatorConfig, environment: Mapping[str, str]) -> AsyncGenerator[Context, None]:
-    """Open everything a party needs, and close it in the opposite order."""
+    """Open everything an aggregator needs, and close it in the opposite order."""
     identity = build_identity(config)
     keys = KeyRing.load(config.keys.hpke_key_directory)
     tls = _load_tls(config)

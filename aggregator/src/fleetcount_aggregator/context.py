@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final
+from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,21 +16,22 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Release
 
 from fleetcount_aggregator.failpoints import Failpoints
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
-from fleetcount_aggregator.host.states import State, StateConflictError
+from fleetcount_aggregator.host.single_flight import SingleFlight
+from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import Peer
-from fleetcount_aggregator.release.noise import NoiseSource, SystemNoise
 from fleetcount_aggregator.storage.at_rest import AtRest
-from fleetcount_aggregator.storage.store import Step, Store, TaskChange
+from fleetcount_aggregator.storage.store import StepRow, Store, TaskChange
 from fleetcount_aggregator.verification.workers import Workers
 
-__all__ = ["UNFINISHED", "Context", "Identity", "Limits"]
+__all__ = ["UNFINISHED", "Context", "Identity", "Limits", "NoiseSource"]
 
-UNFINISHED: Final = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING, State.RELEASING})
+UNFINISHED: Final = frozenset(State) - FINAL_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,14 @@ class Limits:
     longest_retry_s: float = 5.0
 
 
+class NoiseSource(Protocol):
+    """Where noise comes from. Only tests have another source than `release.noise.SystemNoise`."""
+
+    def draw(self, release: Release, count: int) -> list[int]:
+        """Return `count` independent integers of the law the release names."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Context:
     """One aggregator, as its rules see it."""
@@ -73,9 +82,9 @@ class Context:
     clock: Clock
     workers: Workers
     limits: Limits
+    noise: NoiseSource
     peers: Mapping[AggregatorId, Peer] = field(default_factory=dict[AggregatorId, Peer])
     source: RandomSource = field(default_factory=SystemRandom)
-    noise: NoiseSource = field(default_factory=lambda: SystemNoise(SystemRandom()))
     failpoints: Failpoints = field(default_factory=Failpoints)
     metrics: Metrics = field(default_factory=Metrics)
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -84,6 +93,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.install_lock = asyncio.Lock()
+        self.steps_under_way: SingleFlight[tuple[TaskId, str], StepRow] = SingleFlight()
         self.at_rest = AtRest(self.identity.signing_key, self.source)
 
     @property
@@ -95,7 +105,7 @@ class Context:
         """The present second."""
         return int(self.clock.now())
 
-    async def apply(self, change: TaskChange) -> Step | None:
+    async def apply(self, change: TaskChange) -> StepRow | None:
         """Apply a change to the store, and remember the state the task is in after it; see `Store.apply`."""
         try:
             known = await self.store.apply(change)

@@ -17,7 +17,7 @@ from fleetcount_aggregator.agreement.rules import (
 )
 from fleetcount_aggregator.failpoints import FAILPOINTS
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import Verdict
+from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch
@@ -59,7 +59,7 @@ def test_a_helper_answers_what_it_holds() -> None:
     said, verdicts = answers(present, bytes((MALFORMED, 0, 0)), own, DIGESTS[:64] + bytes(32) + DIGESTS[96:])
 
     assert list(said) == [MISSING, MALFORMED, MISSING, 0]
-    assert list(verdicts) == [Verdict.REFUSED, Verdict.DROPPED, Verdict.VERIFIED]
+    assert list(verdicts) == [ReportVerdict.REFUSED, ReportVerdict.DROPPED, ReportVerdict.VERIFIED]
 
 
 def test_a_report_goes_on_iff_every_helper_has_a_share_of_it() -> None:

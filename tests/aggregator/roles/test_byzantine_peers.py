@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from fleetcount_aggregator.agreement.helper_batches import _MOST_RUNNING
+from fleetcount_aggregator.agreement.helper_batches import _MOST_AT_ONCE
 from fleetcount_aggregator.agreement.verification import kept_seeds
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
@@ -17,7 +18,7 @@ from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import BatchRow, Verdict
+from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
@@ -75,7 +76,7 @@ async def accepted(network: Network, task: Task) -> list[tuple[bytes, Digest]]:
         (ids.at(row.positions[place : place + 1]), Digest(row.share_digests[32 * place : 32 * place + 32]))
         for row in rows
         for place in range(len(row.positions))
-        if row.verdicts[place] in (Verdict.VERIFIED, Verdict.ACCEPTED)
+        if row.verdicts[place] in (ReportVerdict.VERIFIED, ReportVerdict.ACCEPTED)
     ]
     return sorted(found)
 
@@ -273,7 +274,7 @@ async def test_a_leader_that_gives_up_and_asks_again_finds_the_work_going_on(mon
 
 
 async def test_too_many_batches_at_once_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount_aggregator.agreement.helper_batches._MOST_RUNNING", 1)
+    monkeypatch.setattr("fleetcount_aggregator.agreement.helper_batches._MOST_AT_ONCE", 1)
     network, task = await stopped_at("leader.after_close")
     requests = [proposed(task, number, (bytes((number,)) * 16, Digest(bytes(32)))) for number in (1, 2)]
 
@@ -292,19 +293,16 @@ async def test_the_batches_of_one_leader_leave_room_for_those_of_another() -> No
     helper = network.core(1)
     other = SimpleNamespace(task_id=TaskId(b"o" * 32), leader_id=GAMMA)
     helper.context.tasks[other.task_id] = cast("InstalledTask", other)
-    gate = asyncio.Event()
-    running = helper.helper._batches._running
-    many = [
-        asyncio.create_task(running.once((other.task_id, str(number)), gate.wait)) for number in range(_MOST_RUNNING)
-    ]
-    await asyncio.sleep(0)
+    batches = helper.helper._batches
+    with ExitStack() as many:
+        for _ in range(_MOST_AT_ONCE):
+            many.enter_context(batches._admission(helper.context.tasks[other.task_id]))
+        with pytest.raises(PeerRefusalError, match="busy"), batches._admission(helper.context.tasks[other.task_id]):
+            pass
 
-    answer = await helper.helper.propose_batch(ALPHA, proposed(task, 1, (b"1" * 16, Digest(bytes(32)))))
+        answer = await helper.helper.propose_batch(ALPHA, proposed(task, 1, (b"1" * 16, Digest(bytes(32)))))
 
     assert isinstance(answer, BatchReply)
-    assert len(running) == _MOST_RUNNING
-    gate.set()
-    await asyncio.gather(*many)
 
 
 async def test_a_commitment_asked_for_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +410,7 @@ async def steered(network: Network, task: Task, target: list[int]) -> tuple[Open
     """Let the helper open against a leader's share that makes the public numbers exactly `target`."""
     helper, digest = network.core(1).helper, await sealed(network, task)
     installed = network.core(1).context.tasks[task.task_id]
-    own = await helper._releasing._noised_share(installed, digest)
+    own = await helper._steps._noised_share(installed, digest)
     vector = FIELD64.subtract_vectors([one % FIELD64.modulus for one in target], FIELD64.decode_vector(own.vector, 4))
     leader = NoisedShare(
         task_id=task.task_id,
@@ -473,12 +471,9 @@ async def test_a_record_that_says_something_else_is_not_signed() -> None:
     leader, helper = network.core(0), network.core(1).helper
     digest = await sealed(network, task)
     shares = tuple(
-        [
-            await core._releasing._noised_share(core._context.tasks[task.task_id], digest)
-            for core in (leader.helper, helper)
-        ]
+        [await core._steps._noised_share(core._context.tasks[task.task_id], digest) for core in (leader.helper, helper)]
     )
-    record = decode_record(await leader.helper._releasing.build(leader.context.tasks[task.task_id], shares))
+    record = decode_record(await leader.helper._steps.build(leader.context.tasks[task.task_id], shares))
     lie = replace(record, cells=(replace(record.cells[0], raw=record.cells[0].raw + 1), *record.cells[1:]))
     late = replace(record, released_at=record.released_at + 10_000)
 
@@ -518,14 +513,14 @@ async def test_a_restored_leader_gets_no_help() -> None:
     first = await network.ask(values=4)
     await answer_all(network, first, COINS)
     await network.run_to_the_end(first)
-    assert (await network.core(1).context.store.marks())[ALPHA] == 1
+    assert (await network.core(1).context.store.high_water())[ALPHA] == 1
 
     await network.stop(0)
     network.seats[0].memory = type(network.seats[0].memory)()
     await network.start(0)
     second = await ask_later(network)
     await answer_all(network, second, COINS, offset=50)
-    await network.core(1).context.store.remember_mark(ALPHA, 5)
+    await network.core(1).context.store.raise_high_water(ALPHA, 5)
     await network.run_to_the_end(second)
 
     answer = await network.core(0).service.release(second.task_id)
@@ -538,7 +533,7 @@ async def test_a_restored_helper_gets_no_help() -> None:
     await network.start_all()
     task = await network.ask(values=4)
     await answer_all(network, task, COINS)
-    await network.core(0).context.store.remember_mark(BETA, 3)
+    await network.core(0).context.store.raise_high_water(BETA, 3)
 
     await network.run_to_the_end(task)
 

@@ -13,7 +13,7 @@ import pytest
 from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, MOST_ROWS, FrameHead
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.store import Outcome, StoreError
+from fleetcount_aggregator.storage.store import StoreError, StoreOutcome
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
@@ -45,7 +45,7 @@ def opened(directory: Path, closed_length: int | None = None) -> ReportLog:
     return log
 
 
-def store(log: ReportLog, *rows: StoredInstalment) -> list[Outcome]:
+def store(log: ReportLog, *rows: StoredInstalment) -> list[StoreOutcome]:
     """Store a group."""
     outcomes = outcomes_of(log.decide(runs_of(rows), is_open=True))
     log.write()
@@ -87,7 +87,11 @@ def test_everything_reads_back_after_opening_again(tmp_path: Path) -> None:
     assert parts(again) == before
     assert len(before) == 12
     assert before[(5).to_bytes(16)] == b"part 1 of report     5part 2 of report     5"
-    assert store(again, row(5), row(5, 2, device=9), row(100)) == [Outcome.SAME, Outcome.OTHER_BYTES, Outcome.STORED]
+    assert store(again, row(5), row(5, 2, device=9), row(100)) == [
+        StoreOutcome.SAME,
+        StoreOutcome.OTHER_BYTES,
+        StoreOutcome.STORED,
+    ]
     assert again.memory_bytes > 0
 
 
@@ -186,7 +190,7 @@ def test_a_last_group_whose_blocks_never_came_is_cut(tmp_path: Path, fill: bytes
         assert held(again, range(8)) == [(n, r) for n in range(8) for r in (1, 2)]
         complete = again.complete(closed=False)
         assert complete.source(np.arange(len(complete.ids))).load().damaged == (), "what is kept is whole"
-        assert store(again, row(8), row(300)) in ([Outcome.STORED] * 2, [Outcome.SAME, Outcome.STORED])
+        assert store(again, row(8), row(300)) in ([StoreOutcome.STORED] * 2, [StoreOutcome.SAME, StoreOutcome.STORED])
         again.close()
 
 
@@ -399,7 +403,7 @@ def test_a_full_disk_promises_nothing_and_later_writes_work(
     assert held(log, range(100)) == before
     assert not log.path.exists() or log.path.stat().st_size == length
     monkeypatch.undo()
-    expected = [Outcome.SAME if groups and one.report_id[-1] == 2 else Outcome.STORED for one in rows]
+    expected = [StoreOutcome.SAME if groups and one.report_id[-1] == 2 else StoreOutcome.STORED for one in rows]
     assert store(log, *rows) == expected
     log.close()
     assert (51, 2) in held(opened(tmp_path), range(100))
@@ -417,7 +421,7 @@ def test_a_sync_that_fails_promises_nothing(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
 
     assert log.digest(ReportId((70).to_bytes(16)), 1) is None
-    assert store(log, row(70)) == [Outcome.STORED]
+    assert store(log, row(70)) == [StoreOutcome.STORED]
 
 
 def test_what_could_not_be_cut_off_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,8 +445,8 @@ def test_what_could_not_be_cut_off_does_not_come_back(tmp_path: Path, monkeypatc
 def test_what_waits_is_not_shown_before_it_is_durable(tmp_path: Path) -> None:
     log, _ = filled(tmp_path)
 
-    assert log.decide(runs_of([row(70), row(70)]), is_open=True) == [bytes((Outcome.STORED, Outcome.SAME))]
-    assert log.decide(runs_of([row(70)]), is_open=True) == [bytes((Outcome.SAME,))]
+    assert log.decide(runs_of([row(70), row(70)]), is_open=True) == [bytes((StoreOutcome.STORED, StoreOutcome.SAME))]
+    assert log.decide(runs_of([row(70)]), is_open=True) == [bytes((StoreOutcome.SAME,))]
     assert log.digest(ReportId((70).to_bytes(16)), 1) is None
 
     log.write()
@@ -455,7 +459,7 @@ def test_a_part_too_long_for_any_task_is_refused_whole(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="too long"):
         store(log, row(1), replace(row(2), part=bytes(300_000)))
 
-    assert store(log, row(1)) == [Outcome.STORED]
+    assert store(log, row(1)) == [StoreOutcome.STORED]
 
 
 # After the end.

@@ -23,15 +23,15 @@ from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,
     LedgerRow,
-    Outcome,
+    ReportVerdict,
     SessionRow,
-    Step,
+    StepRow,
     Store,
     StoreBusyError,
     StoreError,
+    StoreOutcome,
     TaskChange,
     TaskRow,
-    Verdict,
     every_batch,
 )
 from fleetcount_protocol.errors import RejectReason
@@ -85,7 +85,7 @@ async def test_the_same_bytes_are_stored_once_and_said_to_be_the_same(store: Sto
 
     again = await add(store, [instalment(1)])
 
-    assert [*outcomes, *again] == [Outcome.STORED, Outcome.SAME, Outcome.SAME]
+    assert [*outcomes, *again] == [StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.SAME]
 
 
 async def test_the_first_bytes_of_a_report_win(store: Store) -> None:
@@ -93,7 +93,7 @@ async def test_the_first_bytes_of_a_report_win(store: Store) -> None:
 
     outcomes = await add(store, [instalment(1, content=9)])
 
-    assert outcomes == [Outcome.OTHER_BYTES]
+    assert outcomes == [StoreOutcome.OTHER_BYTES]
     assert await store.instalment_digest(TASK, ReportId((1).to_bytes(16)), 1) == instalment(1).digest
 
 
@@ -102,7 +102,7 @@ async def test_a_device_has_one_report_a_task(store: Store) -> None:
 
     outcomes = await add(store, [instalment(2, device=5)])
 
-    assert outcomes == [Outcome.SECOND_REPORT]
+    assert outcomes == [StoreOutcome.SECOND_REPORT]
     assert await store.instalment_digest(TASK, ReportId((2).to_bytes(16)), 1) is None
 
 
@@ -111,7 +111,7 @@ async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
 
     outcomes = await add(store, [instalment(1, 2, device=6), instalment(1, 1, device=6)])
 
-    assert outcomes == [Outcome.OTHER_BYTES, Outcome.OTHER_BYTES]
+    assert outcomes == [StoreOutcome.OTHER_BYTES, StoreOutcome.OTHER_BYTES]
 
 
 async def test_rounds_may_arrive_in_any_order(store: Store) -> None:
@@ -133,7 +133,7 @@ async def test_a_closed_task_takes_nothing_but_knows_what_it_has(store: Store) -
 
     outcomes = await add(store, [instalment(1), instalment(2)])
 
-    assert outcomes == [Outcome.SAME, Outcome.CLOSED]
+    assert outcomes == [StoreOutcome.SAME, StoreOutcome.CLOSED]
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -148,16 +148,16 @@ async def test_a_full_task_takes_what_belongs_to_its_reports_and_no_others(
 
     outcomes = await add(store, rows) if together else [(await add(store, [row]))[0] for row in rows]
 
-    stored, full = Outcome.STORED, Outcome.FULL
-    assert outcomes[:7] == [stored, stored, Outcome.SAME, stored, full, full, full]
-    assert outcomes[7:] == [stored, stored, Outcome.SECOND_REPORT]
+    stored, full = StoreOutcome.STORED, StoreOutcome.FULL
+    assert outcomes[:7] == [stored, stored, StoreOutcome.SAME, stored, full, full, full]
+    assert outcomes[7:] == [stored, stored, StoreOutcome.SECOND_REPORT]
     assert await store.instalment_digest(TASK, instalment(4).report_id, 1) is None
 
 
 async def test_an_unknown_task_takes_nothing(store: Store) -> None:
     other = replace(instalment(1), task_id=TaskId(b"u" * 32))
 
-    assert await add(store, [other]) == [Outcome.CLOSED]
+    assert await add(store, [other]) == [StoreOutcome.CLOSED]
 
 
 async def test_closing_counts_half_pairs(store: Store) -> None:
@@ -171,14 +171,14 @@ async def test_closing_counts_half_pairs(store: Store) -> None:
 
 
 async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> None:
-    first = Step(name="commit", request=b"q", answer=b"first")
+    first = StepRow(name="commit", request=b"q", answer=b"first")
     assert await store.apply(TaskChange(task_id=TASK, required=OPEN, step=first)) is None
 
     second = TaskChange(
         task_id=TASK,
         required=OPEN,
         new_state=State.AGREEING,
-        step=Step(name="commit", request=b"q", answer=b"second"),
+        step=StepRow(name="commit", request=b"q", answer=b"second"),
     )
 
     assert await store.apply(second) == first
@@ -193,7 +193,7 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
     change = TaskChange(
         task_id=TASK,
         required=frozenset({State.RELEASING}),
-        step=Step(name="commit", request=b"", answer=b""),
+        step=StepRow(name="commit", request=b"", answer=b""),
         debit=row,
         rejections={RejectReason.MALFORMED: 1},
     )
@@ -247,8 +247,11 @@ def fields(row: BatchRow) -> tuple[object, ...]:
 
 
 async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store: Store) -> None:
-    first, second = batch(3), batch(3, verdicts=bytes((Verdict.ACCEPTED, Verdict.DROPPED, Verdict.REFUSED)))
-    steps = [Step(name=name, request=b"", answer=b"", passing=True) for name in ("propose/3", "finish/3")]
+    first, second = (
+        batch(3),
+        batch(3, verdicts=bytes((ReportVerdict.ACCEPTED, ReportVerdict.DROPPED, ReportVerdict.REFUSED))),
+    )
+    steps = [StepRow(name=name, request=b"", answer=b"", passing=True) for name in ("propose/3", "finish/3")]
 
     await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=first))
     await store.apply(TaskChange(task_id=TASK, required=OPEN, step=steps[0], batch=second))
@@ -340,9 +343,9 @@ async def test_a_release_is_debited_once(store: Store) -> None:
 
 async def test_a_mark_never_falls(store: Store) -> None:
     for rows in (3, 7, 5):
-        await store.remember_mark(AggregatorId("beta"), rows)
+        await store.raise_high_water(AggregatorId("beta"), rows)
 
-    assert await store.marks() == {AggregatorId("beta"): 7}
+    assert await store.high_water() == {AggregatorId("beta"): 7}
 
 
 async def end(store: Store) -> None:
@@ -355,7 +358,7 @@ async def end(store: Store) -> None:
 async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
     await complete(store, 1, 2)
     kept, passing = (
-        Step(name=name, request=b"", answer=b"a", passing=name == "finish/0") for name in ("set", "finish/0")
+        StepRow(name=name, request=b"", answer=b"a", passing=name == "finish/0") for name in ("set", "finish/0")
     )
     for step in (kept, passing):
         await store.apply(TaskChange(task_id=TASK, required=OPEN, step=step, batch=batch()))
@@ -369,11 +372,11 @@ async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
     assert len((await store.complete_reports(TASK)).ids) == 0
     again = [instalment(1), instalment(2, 2), instalment(2, content=9), instalment(1, device=5), instalment(3)]
     assert await add(store, again) == [
-        Outcome.SAME,
-        Outcome.SAME,
-        Outcome.OTHER_BYTES,
-        Outcome.OTHER_BYTES,
-        Outcome.CLOSED,
+        StoreOutcome.SAME,
+        StoreOutcome.SAME,
+        StoreOutcome.OTHER_BYTES,
+        StoreOutcome.OTHER_BYTES,
+        StoreOutcome.CLOSED,
     ]
     assert await store.instalment_digest(TASK, instalment(2).report_id, 2) == instalment(2, 2).digest
     assert await store.instalment_digest(TASK, instalment(3).report_id, 2) is None
@@ -389,7 +392,7 @@ async def test_rejections_add_up(store: Store) -> None:
 async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> None:
     outcomes = await asyncio.gather(*(add(store, [instalment(1)]) for _ in range(32)))
 
-    assert sorted(one[0] for one in outcomes) == [Outcome.STORED] + [Outcome.SAME] * 31
+    assert sorted(one[0] for one in outcomes) == [StoreOutcome.STORED] + [StoreOutcome.SAME] * 31
 
 
 async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> None:
@@ -397,9 +400,9 @@ async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> N
     writes = [add(store, [instalment(n)]) for n in range(1, 41)]
     results = await asyncio.gather(*writes[:20], store.apply(CLOSE), *writes[20:])
 
-    stored = sum(one == [Outcome.STORED] for one in results)
+    stored = sum(one == [StoreOutcome.STORED] for one in results)
     assert await store.rejections(TASK) == {RejectReason.HALF_PAIR: stored}
-    assert await add(store, [instalment(99)]) == [Outcome.CLOSED]
+    assert await add(store, [instalment(99)]) == [StoreOutcome.CLOSED]
 
 
 # What only a file has.
@@ -414,7 +417,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
     again = open_store(tmp_path)
 
     assert len((await again.complete_reports(TASK)).ids) == 2
-    assert await add(again, [instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.STORED]
+    assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.STORED]
     await again.close()
 
 
@@ -483,7 +486,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_stops_the_start(
     if ends == "closed":
         await store.close()
     elif ends == "after another write":
-        await store.remember_mark(AggregatorId("beta"), 1)
+        await store.raise_high_water(AggregatorId("beta"), 1)
     else:
         async with asyncio.timeout(10):
             while durable_bytes(tmp_path) < log.stat().st_size:
@@ -515,7 +518,7 @@ async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monke
     store = open_store(tmp_path)
     await store.install(task_row())
     await complete(store, 1)
-    await store.remember_mark(AggregatorId("beta"), 1)
+    await store.raise_high_water(AggregatorId("beta"), 1)
     await complete(store, 2)
     copy = as_a_crash_leaves_it(tmp_path)
     await store.close()
@@ -524,7 +527,7 @@ async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monke
 
     again = open_store(copy)
 
-    assert await add(again, [instalment(1, 2), instalment(2, 2)]) == [Outcome.SAME, Outcome.STORED]
+    assert await add(again, [instalment(1, 2), instalment(2, 2)]) == [StoreOutcome.SAME, StoreOutcome.STORED]
     await again.close()
 
 
@@ -547,7 +550,7 @@ async def test_a_task_whose_log_the_operator_put_aside_ends_and_the_others_go_on
         assert task is not None
         assert (task.state, task.abort_reason) == (State.ABORTED, "log_lost")
         rows = [instalment(1), replace(instalment(1), task_id=other)]
-        assert await add(again, rows) == [Outcome.CLOSED, Outcome.SAME]
+        assert await add(again, rows) == [StoreOutcome.CLOSED, StoreOutcome.SAME]
         assert not lost.exists()
         await again.close()
 
@@ -630,7 +633,7 @@ async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_pa
 
     assert not list(tmp_path.glob("*.log"))
     assert not await again.batches(TASK)
-    assert await add(again, [instalment(1), instalment(3)]) == [Outcome.SAME, Outcome.CLOSED]
+    assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.CLOSED]
     await again.close()
 
 
@@ -656,7 +659,7 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     assert isinstance(results[1], StoreError)
     assert results[2] is None, "what does not go into the log is none of its business"
     assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
-    assert await add(store, [instalment(2), instalment(1, 2)]) == [Outcome.STORED] * 2
+    assert await add(store, [instalment(2), instalment(1, 2)]) == [StoreOutcome.STORED] * 2
     await store.close()
 
 
@@ -667,11 +670,11 @@ async def test_tasks_have_logs_of_their_own(tmp_path: Path) -> None:
     await store.install(task_row(other))
 
     rows = [instalment(1), replace(instalment(1, content=5), task_id=other), instalment(2)]
-    assert await add(store, rows) == [Outcome.STORED] * 3
+    assert await add(store, rows) == [StoreOutcome.STORED] * 3
     await end(store)
     await store.purge(TASK)
 
-    assert await add(store, [rows[1]]) == [Outcome.SAME]
+    assert await add(store, [rows[1]]) == [StoreOutcome.SAME]
     assert [path.name for path in tmp_path.glob("*.log")] == [f"store.{other.hex()}.log"]
     await store.close()
 
@@ -741,7 +744,7 @@ async def test_a_write_that_fails_does_not_take_its_group_with_it(tmp_path: Path
         return_exceptions=True,
     )
 
-    assert results[0] == results[2] == [Outcome.STORED]
+    assert results[0] == results[2] == [StoreOutcome.STORED]
     assert isinstance(results[1], StoreError)
     await store.close()
 
@@ -754,15 +757,15 @@ async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path
     async with asyncio.timeout(5):
         results = await asyncio.gather(
             add(store, [instalment(1)]),
-            store.remember_mark(AggregatorId("beta"), 2**63),
+            store.raise_high_water(AggregatorId("beta"), 2**63),
             add(store, [instalment(2)]),
             return_exceptions=True,
         )
         later = await add(store, [instalment(3)])
 
-    assert results[0] == results[2] == later == [Outcome.STORED]
+    assert results[0] == results[2] == later == [StoreOutcome.STORED]
     assert isinstance(results[1], StoreError)
-    assert await store.marks() == {}
+    assert await store.high_water() == {}
     await store.close()
 
 
@@ -792,10 +795,10 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
     async with asyncio.timeout(5):
         for _ in range(2):
             with pytest.raises(StoreError, match="could not commit"):
-                await store.remember_mark(AggregatorId("beta"), 3)
-        await store.remember_mark(AggregatorId("beta"), 4)
+                await store.raise_high_water(AggregatorId("beta"), 3)
+        await store.raise_high_water(AggregatorId("beta"), 4)
 
-    assert await store.marks() == {AggregatorId("beta"): 4}
+    assert await store.high_water() == {AggregatorId("beta"): 4}
     await store.close()
 
 
@@ -833,7 +836,7 @@ async def test_bytes_that_wait_are_bounded_too(tmp_path: Path, monkeypatch: pyte
     later = await add(store, [replace(instalment(30), part=bytes(5000))])
 
     assert any(isinstance(one, StoreBusyError) for one in outcomes)
-    assert outcomes[0] == later == [Outcome.STORED]
+    assert outcomes[0] == later == [StoreOutcome.STORED]
     await store.close()
 
 

@@ -9,7 +9,7 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
-from fleetcount_aggregator.storage.store import Verdict
+from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.release import decode_record
@@ -226,7 +226,7 @@ async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(mo
     honest = helper._batches._judge
 
     def without_the_first(*arguments: Any) -> bytes:
-        return bytes((Verdict.DROPPED,)) + honest(*arguments)[1:]
+        return bytes((ReportVerdict.DROPPED,)) + honest(*arguments)[1:]
 
     monkeypatch.setattr(helper._batches, "_judge", without_the_first)
     sets: list[bytes | None] = []

@@ -1,7 +1,7 @@
 """How the leader takes a task's closed reports through verification: batch by batch, several at once.
 
 Batches follow from the closed log alone, and a batch is stored once it is decided, so that a crash at any point goes on
-with the same ones. Bounded: what is in memory does not grow with the task. Decides nothing about the set (sealing).
+with the same ones. Bounded: what is in memory does not grow with the task. Decides nothing about the set (report_set).
 """
 
 import asyncio
@@ -23,18 +23,16 @@ from fleetcount_aggregator.agreement.rules import (
 )
 from fleetcount_aggregator.agreement.verification import Verification, matching, proof_setting, seal_kept
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, Step, TaskChange, Verdict, every_batch
+from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, ReportVerdict, every_batch
 from fleetcount_aggregator.verification.workers import VerifiedReports, combine_shares
 
 __all__ = ["AskEveryone", "BatchRounds"]
 
 Result = TypeVar("Result")
-_AGREEING: Final = frozenset({State.AGREEING})
-_BATCHES: Final = "batches"
 _IN_FLIGHT: Final = 8
 """Batches under way at once: one is verified here while others are verified by the helpers."""
 
@@ -76,9 +74,7 @@ class BatchRounds:
     async def _size(self, task: InstalledTask) -> int:
         """Return the size of this task's batches, fixed with the first one."""
         size = batch_size(task.prio3.verifier_share_size)
-        step = Step(name=_BATCHES, request=b"", answer=str(size).encode())
-        known = await self._context.apply(TaskChange(task_id=task.task_id, required=_AGREEING, step=step))
-        return size if known is None else int(known.answer)
+        return int(await once(self._context, task.task_id, Step.BATCHES, b"", Entry(answer=str(size).encode())))
 
     async def _lane(self, task: InstalledTask, reports: CompleteReports, size: int, numbers: Iterator[int]) -> None:
         """Run one batch after the other; the lanes share the numbers."""
@@ -150,7 +146,9 @@ class BatchRounds:
         """Store what became of a batch, with the sum of what was verified in it."""
         out = holding(reasons)
         unverified = holding(verified.reasons)
-        verdicts = np.where(unverified, Verdict.REFUSED, np.where(out, Verdict.DROPPED, Verdict.ACCEPTED))
+        verdicts = np.where(
+            unverified, ReportVerdict.REFUSED, np.where(out, ReportVerdict.DROPPED, ReportVerdict.ACCEPTED)
+        )
         row = BatchRow(
             number=number,
             positions=positions,
@@ -158,15 +156,8 @@ class BatchRounds:
             share_digests=verified.share_digests,
             kept=seal_kept(self._context, task, number, verified.output_sum),
         )
-        await self._context.apply(
-            TaskChange(
-                task_id=task.task_id,
-                required=_AGREEING,
-                step=Step(name=f"batch/{number}", request=b"", answer=b"", passing=True),
-                batch=row,
-                rejections=count_reasons(reasons),
-            )
-        )
+        entry = Entry(batch=row, rejections=count_reasons(reasons))
+        await once(self._context, task.task_id, Step.BATCH, b"", entry, batch=number)
 
 
 def _only(verified: VerifiedReports, mask: NDArray[np.bool_]) -> VerifiedReports:

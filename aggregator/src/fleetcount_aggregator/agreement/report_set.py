@@ -13,17 +13,15 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, TaskId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
-from fleetcount_aggregator.storage.store import Step, TaskChange, Verdict, every_batch
+from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
 
-__all__ = ["SET_STEP", "abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
-
-SET_STEP: Final = "set"
-_OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
+__all__ = ["abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ async def accepted_set(context: Context, task: InstalledTask) -> tuple[bytes, Di
 
     def collect() -> tuple[bytes, Digest]:
         order = standing.ids.order
-        positions = order[standing.verdicts[order] == Verdict.ACCEPTED]
+        positions = order[standing.verdicts[order] == ReportVerdict.ACCEPTED]
         ids = standing.ids.at(positions)
         return ids, sorted_set_digest(ids, standing.share_digests, positions)
 
@@ -63,36 +61,21 @@ async def accepted_set(context: Context, task: InstalledTask) -> tuple[bytes, Di
 
 async def close_intake(context: Context, task_id: TaskId) -> None:
     """Close intake for ever; incomplete reports are counted as half pairs. Does nothing if it is closed already."""
-    if context.states[task_id] not in _OPEN:
-        return
-    try:
-        await context.apply(
-            TaskChange(
-                task_id=task_id,
-                required=_OPEN,
-                new_state=State.AGREEING,
-            )
-        )
-    except StateConflictError:
-        return
+    await move(context, task_id, State.AGREEING)
 
 
 async def abort_here(context: Context, task_id: TaskId, reason: AbortReason | str) -> State:
     """Abort a task at this aggregator, publicly, unless it has ended; return the state it is in after that."""
     text = reason.value if isinstance(reason, AbortReason) else reason
-    try:
-        await context.apply(
-            TaskChange(task_id=task_id, required=UNFINISHED, new_state=State.ABORTED, abort_reason=text)
-        )
-    except StateConflictError as conflict:
-        return conflict.state
-    await context.store.purge(task_id)
-    return State.ABORTED
+    state = await move(context, task_id, State.ABORTED, reason=text)
+    if state is State.ABORTED:
+        await context.store.purge(task_id)
+    return state
 
 
 async def sealed_digest(context: Context, task_id: TaskId) -> Digest | None:
     """Return the digest of the task's one set, or None before it is sealed."""
-    step = await context.store.step(task_id, SET_STEP)
+    step = await taken(context, task_id, Step.SET)
     return Digest(step.answer) if step else None
 
 
@@ -105,13 +88,13 @@ async def seal_here(context: Context, task: InstalledTask, accepted: bytes, dige
 
     Raises:
         PeerRefusalError: CONFLICT for a second set, DISAGREES for one that is not ours, TOO_FEW (then the task is
-            aborted here), NOT_YET while reports are unfinished.
+            aborted here).
+        StateConflictError: no set is sealed and the task is not agreeing.
     """
-    known = await sealed_digest(context, task.task_id)
-    if known is not None:
-        if known != digest:
-            raise PeerRefusalError(PeerProblem.CONFLICT)
-        return
+    await once(context, task.task_id, Step.SET, digest, lambda: _chosen(context, task, accepted, digest))
+
+
+async def _chosen(context: Context, task: InstalledTask, accepted: bytes, digest: Digest) -> Entry:
     standing = await _standing(context, task.task_id)
     positions = await asyncio.to_thread(_find, standing, accepted, digest)
     if positions is None:
@@ -119,32 +102,17 @@ async def seal_here(context: Context, task: InstalledTask, accepted: bytes, dige
     if len(positions) < task.task.min_batch_size:
         await abort_here(context, task.task_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
-    await _store(context, task, digest, standing, positions)
+    chosen = np.zeros(len(standing.ids), dtype=np.uint8)
+    chosen[positions] = 1
+    counted = np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
+    left_out = len(chosen) - len(positions) - int(counted.sum())
+    rejections = {RejectReason.MISSING_AT_PEER: left_out} if left_out else {}
+    return Entry(answer=digest, chosen=chosen.tobytes(), rejections=rejections)
 
 
 def _find(standing: _Standing, accepted: bytes, digest: Digest) -> NDArray[np.int64] | None:
     """Return where the reports of a set are; None if it is not a set of reports accepted here, or not the digest's."""
-    positions = standing.ids.match(accepted, standing.verdicts == Verdict.ACCEPTED)
+    positions = standing.ids.match(accepted, standing.verdicts == ReportVerdict.ACCEPTED)
     if positions is None or sorted_set_digest(accepted, standing.share_digests, positions) != digest:
         return None
     return positions
-
-
-async def _store(
-    context: Context, task: InstalledTask, digest: Digest, standing: _Standing, positions: NDArray[np.int64]
-) -> None:
-    chosen = np.zeros(len(standing.ids), dtype=np.uint8)
-    chosen[positions] = 1
-    counted = np.isin(standing.verdicts, (Verdict.DROPPED, Verdict.REFUSED))
-    left_out = len(chosen) - len(positions) - int(counted.sum())
-    change = TaskChange(
-        task_id=task.task_id,
-        required=frozenset({State.AGREEING}),
-        new_state=State.RELEASING,
-        step=Step(name=SET_STEP, request=digest, answer=digest),
-        chosen=chosen.tobytes(),
-        rejections={RejectReason.MISSING_AT_PEER: left_out} if left_out else {},
-    )
-    known = await context.apply(change)
-    if known is not None and known.answer != digest:
-        raise PeerRefusalError(PeerProblem.CONFLICT)

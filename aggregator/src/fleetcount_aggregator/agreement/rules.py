@@ -13,11 +13,11 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, TaskId
 from fleetcount_protocol.layout import Reader, sized
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES, MAX_REPORTS_PER_PEER_BATCH
-from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, Commitment, FinishBatch
+from fleetcount_protocol.messages import BatchProposal, BatchReply, Commitment, FinishBatch
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
-from fleetcount_aggregator.storage.store import Verdict
+from fleetcount_aggregator.storage.store import ReportVerdict
 
 __all__ = [
     "Survivors",
@@ -25,7 +25,6 @@ __all__ = [
     "batch_size",
     "commitments_digest",
     "count_reasons",
-    "decision_from_bytes",
     "dropped_reason",
     "finish_digest",
     "holding",
@@ -122,7 +121,9 @@ def answers(
     other = (verified == 0) & (own != proposed).any(axis=1)
     said = np.full(len(present), _MISSING, dtype=np.uint8)
     said[present] = np.where(other, _MISSING, verified)
-    verdicts = np.where(verified != 0, Verdict.REFUSED, np.where(other, Verdict.DROPPED, Verdict.VERIFIED))
+    verdicts = np.where(
+        verified != 0, ReportVerdict.REFUSED, np.where(other, ReportVerdict.DROPPED, ReportVerdict.VERIFIED)
+    )
     return said.tobytes(), verdicts.astype(np.uint8).tobytes()
 
 
@@ -185,8 +186,3 @@ def reply_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchReply:
     ids, reasons, shares = (reader.sized(4, 0, MAX_PEER_MESSAGE_BYTES) for _ in range(3))
     reader.finish()
     return BatchReply(task_id=task_id, batch=batch, report_ids=ids, reasons=reasons, verifier_shares=shares)
-
-
-def decision_from_bytes(task_id: TaskId, batch: int, stored: bytes) -> BatchDecision:
-    """Return the decision whose accepted ids a helper has stored."""
-    return BatchDecision(task_id=task_id, batch=batch, accepted=stored)

@@ -1,6 +1,6 @@
 """What devices and analysts may ask, the same over every transport: tasks, sessions, uploads, releases.
 
-Answers from the party's own state; decides nothing itself.
+Answers from the aggregator's own state; decides nothing itself.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.release.steps import Releasing
-from fleetcount_aggregator.roles.scheduler import INSTALLED_STEP
+from fleetcount_aggregator.journal import Step, taken
+from fleetcount_aggregator.release.steps import ReleaseSteps
 
 __all__ = ["DeviceService", "UnknownTaskError"]
 
@@ -38,10 +38,10 @@ class UnknownTaskError(PeerError):
 class DeviceService:
     """Answers devices and analysts."""
 
-    def __init__(self, context: Context, intake: Intake, releasing: Releasing) -> None:
+    def __init__(self, context: Context, intake: Intake, steps: ReleaseSteps) -> None:
         self._context = context
         self._intake = intake
-        self._releasing = releasing
+        self._steps = steps
 
     async def tasks(self, deployment: str) -> tuple[SignedTask, ...]:
         """Return the tasks that still take reports; a leader lists one only when every helper has it."""
@@ -60,7 +60,7 @@ class DeviceService:
     async def _is_open(self, task: InstalledTask) -> bool:
         if self._context.states[task.task_id] not in _LISTED or self._context.clock.now() >= task.closes:
             return False
-        return not task.is_leader or await self._context.store.step(task.task_id, INSTALLED_STEP) is not None
+        return not task.is_leader or await taken(self._context, task.task_id, Step.INSTALLED) is not None
 
     async def open_sessions(self, requests: Sequence[SessionRequest]) -> tuple[SessionReply, ...]:
         """Open sessions; one answer a request, in order."""
@@ -87,7 +87,7 @@ class DeviceService:
         row = await self._context.store.task(task_id)
         if row is None:
             raise UnknownTaskError("unknown task")
-        finished = await self._releasing.released(task_id) if row.state is State.RELEASED else None
+        finished = await self._steps.released(task_id) if row.state is State.RELEASED else None
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)

@@ -19,7 +19,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
 from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
 from fleetcount_aggregator.intake.unsealing import open_somewhere
-from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, StoreBusyError
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreBusyError, StoreOutcome
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["Intake"]
@@ -65,7 +65,7 @@ class _Arrivals:
         if not outcomes.translate(None, RECEIPTED):
             return
         for place, outcome in zip(self.open_places, outcomes, strict=True):
-            self.reasons[place] = OUTCOME_REASONS.get(Outcome(outcome))
+            self.reasons[place] = OUTCOME_REASONS.get(StoreOutcome(outcome))
 
     def refuse(self, reason: RejectReason) -> None:
         """Refuse whatever is not refused yet."""

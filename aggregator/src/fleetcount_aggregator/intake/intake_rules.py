@@ -9,7 +9,7 @@ from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.storage.store import Outcome
+from fleetcount_aggregator.storage.store import StoreOutcome
 
 __all__ = ["LATE", "OPEN_STATES", "OUTCOME_REASONS", "RECEIPTED", "check_shape"]
 
@@ -19,13 +19,13 @@ LATE = frozenset({RejectReason.TOO_LATE, RejectReason.TASK_CLOSED})
 """Refusals that do not hold for bytes that are stored already: their receipt is given again at any time."""
 
 OUTCOME_REASONS = {
-    Outcome.OTHER_BYTES: RejectReason.DUPLICATE_OTHER_BYTES,
-    Outcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
-    Outcome.CLOSED: RejectReason.TASK_CLOSED,
-    Outcome.FULL: RejectReason.TASK_CLOSED,
+    StoreOutcome.OTHER_BYTES: RejectReason.DUPLICATE_OTHER_BYTES,
+    StoreOutcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
+    StoreOutcome.CLOSED: RejectReason.TASK_CLOSED,
+    StoreOutcome.FULL: RejectReason.TASK_CLOSED,
 }
 
-RECEIPTED = bytes((Outcome.STORED, Outcome.SAME))
+RECEIPTED = bytes((StoreOutcome.STORED, StoreOutcome.SAME))
 """Outcomes after which a receipt is due."""
 
 

@@ -3,22 +3,12 @@
 Draws only; when it is drawn, and that it is drawn once, is release's.
 """
 
-from typing import Protocol
-
 from fleetcount_mechanisms.asymmetric import OneSidedGeometric
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.task.task import Release, ReleaseKind
 
-__all__ = ["NoiseSource", "SystemNoise"]
-
-
-class NoiseSource(Protocol):
-    """Where noise comes from. Only tests have another source than `SystemNoise`."""
-
-    def draw(self, release: Release, count: int) -> list[int]:
-        """Return `count` independent integers of the law the release names."""
-        ...
+__all__ = ["SystemNoise"]
 
 
 class SystemNoise:

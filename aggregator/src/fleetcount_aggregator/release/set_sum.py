@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.storage.store import StoreError, Verdict, every_batch
+from fleetcount_aggregator.storage.store import ReportVerdict, StoreError, every_batch
 from fleetcount_aggregator.verification.workers import sum_reports
 
 __all__ = ["set_sum"]
@@ -36,7 +36,7 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
     summed = np.zeros(len(wanted), dtype=np.int32)
     total = bytes(FIELD64.encoded_size * output_length(task.task))
     async for row in every_batch(context.store, task.task_id):
-        verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != Verdict.REFUSED]
+        verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
         summed[verified] += 1
         total = add_vectors(total, kept_sum(context, task, row))
         total = subtract_vectors(total, await _sum_of(context, task, verified[~wanted[verified]]))

@@ -5,6 +5,7 @@ noise exists only inside `_draw`.
 """
 
 import hashlib
+from functools import partial
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError, VerificationFailed
@@ -35,32 +36,24 @@ from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.single_flight import SingleFlight
-from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.record import record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
-from fleetcount_aggregator.storage.store import Step, TaskChange
 from fleetcount_aggregator.tasks.budget import debit_row
 
-__all__ = ["SIGN_STEP", "Releasing"]
+__all__ = ["ReleaseSteps"]
 
-COMMIT_STEP: Final = "commit"
-OPEN_STEP: Final = "open"
-SIGN_STEP: Final = "sign"
-RELEASE_STEP: Final = "release"
-_RELEASING: Final = frozenset({State.RELEASING})
 _CLOCK_LEEWAY_S: Final = 300
 """How far a record's time may lie ahead of this aggregator's clock."""
 
 
-class Releasing:
+class ReleaseSteps:
     """The release steps, shared by leader and helper."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._drawing: SingleFlight[TaskId, Step] = SingleFlight()
 
     # Commit.
 
@@ -72,7 +65,9 @@ class Releasing:
             StateConflictError: the task is not releasing.
         """
         await self._check_digest(task.task_id, digest)
-        return commit_to(await self._noised_share(task, digest))
+        share = await self._noised_share(task, digest)
+        self._context.failpoints.hit("release.after_draw_store")
+        return commit_to(share)
 
     async def _check_digest(self, task_id: TaskId, digest: Digest) -> None:
         sealed = await sealed_digest(self._context, task_id)
@@ -82,11 +77,9 @@ class Releasing:
             raise PeerRefusalError(PeerProblem.CONFLICT)
 
     async def _noised_share(self, task: InstalledTask, digest: Digest) -> NoisedShare:
-        known = await self._context.store.step(task.task_id, COMMIT_STEP)
-        if known is None:
-            # Taking many reports out of the sum again may last longer than a call, which is then repeated.
-            known = await self._drawing.once(task.task_id, lambda: self._draw_and_store(task, digest))
-        opened = self._context.at_rest.open(known.answer, b"noised share", task.task_id)
+        # Taking many reports out of the sum again may last longer than a call, which is then repeated.
+        sealed = await once(self._context, task.task_id, Step.COMMIT, digest, lambda: self._draw(task))
+        opened = self._context.at_rest.open(sealed, b"noised share", task.task_id)
         return NoisedShare(
             task_id=task.task_id,
             aggregator_id=self._context.aggregator_id,
@@ -95,24 +88,15 @@ class Releasing:
             blind=opened[:COMMITMENT_BLIND_BYTES],
         )
 
-    async def _draw_and_store(self, task: InstalledTask, digest: Digest) -> Step:
-        drawn = await self._draw(task, digest)
-        self._context.failpoints.hit("release.after_draw")
-        debit = debit_row(task.task, self._context.now())
-        known = await self._context.apply(
-            TaskChange(task_id=task.task_id, required=_RELEASING, step=drawn, debit=debit)
-        )
-        self._context.failpoints.hit("release.after_draw_store")
-        return drawn if known is None else known
-
-    async def _draw(self, task: InstalledTask, digest: Digest) -> Step:
+    async def _draw(self, task: InstalledTask) -> Entry:
         """Add up this aggregator's output shares and its noise. What is not stored after this is never shown."""
         total = await set_sum(self._context, task)
         noise = self._context.noise.draw(task.task.release, len(total))
         noised = [(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)]
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
         sealed = self._context.at_rest.seal(blind + FIELD64.encode_vector(noised), b"noised share", task.task_id)
-        return Step(name=COMMIT_STEP, request=digest, answer=sealed)
+        self._context.failpoints.hit("release.after_draw")
+        return Entry(answer=sealed, debit=debit_row(task.task, self._context.now()))
 
     # Open.
 
@@ -124,7 +108,7 @@ class Releasing:
                 this aggregator's own; NOT_YET, nothing is committed to yet.
         """
         await self._check_digest(task.task_id, query.set_digest)
-        if await self._context.store.step(task.task_id, COMMIT_STEP) is None:
+        if await taken(self._context, task.task_id, Step.COMMIT) is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         share = await self._noised_share(task, query.set_digest)
         ids = [one.aggregator_id for one in task.task.aggregators]
@@ -134,12 +118,8 @@ class Releasing:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         if query.commitments[task.position] != commit_to(share):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        digest = commitments_digest(query.commitments)
-        listed = b"".join(one.commitment for one in query.commitments)
-        step = Step(name=OPEN_STEP, request=digest, answer=listed)
-        known = await self._context.apply(TaskChange(task_id=task.task_id, required=_RELEASING, step=step))
-        if known is not None and known.request != digest:
-            raise PeerRefusalError(PeerProblem.CONFLICT)
+        listed = Entry(answer=b"".join(one.commitment for one in query.commitments))
+        await once(self._context, task.task_id, Step.OPEN, commitments_digest(query.commitments), listed)
         return share
 
     # The record.
@@ -150,9 +130,9 @@ class Releasing:
         Raises:
             PeerRefusalError: DISAGREES, a share is not what was committed to, or a number is out of range.
         """
-        known = await self._context.store.step(task.task_id, SIGN_STEP)
-        if known is not None:
-            return known.request
+        signed = await taken(self._context, task.task_id, Step.SIGN)
+        if signed is not None:
+            return signed.request
         outputs = await self._outputs(task, shares)
         released_at = release_time(task.task, self._context.now())
         return await self._context.workers.run(record_bytes, task.task.canonical, outputs, released_at)
@@ -164,16 +144,11 @@ class Releasing:
             PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
                 was opened.
         """
-        known = await self._context.store.step(task.task_id, SIGN_STEP)
-        if known is None:
-            signature = await self._sign(task, proposal)
-            step = Step(name=SIGN_STEP, request=proposal.record, answer=signature)
-            known = await self._context.apply(TaskChange(task_id=task.task_id, required=_RELEASING, step=step)) or step
-        if known.request != proposal.record:
-            raise PeerRefusalError(PeerProblem.CONFLICT)
-        return RecordSignature(task_id=task.task_id, aggregator_id=self._context.aggregator_id, signature=known.answer)
+        work = partial(self._sign, task, proposal)
+        signature = await once(self._context, task.task_id, Step.SIGN, proposal.record, work)
+        return RecordSignature(task_id=task.task_id, aggregator_id=self._context.aggregator_id, signature=signature)
 
-    async def _sign(self, task: InstalledTask, proposal: RecordProposal) -> bytes:
+    async def _sign(self, task: InstalledTask, proposal: RecordProposal) -> Entry:
         outputs = await self._outputs(task, proposal.shares)
         try:
             record = decode_record(proposal.record)
@@ -185,7 +160,7 @@ class Releasing:
         own = await self._context.workers.run(record_bytes, task.task.canonical, outputs, record.released_at)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        return sign_record(record, self._context.identity.signing_key)
+        return Entry(answer=sign_record(record, self._context.identity.signing_key))
 
     async def _outputs(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
         """Return the opened numbers, after checking every share against its commitment and every number's range."""
@@ -203,7 +178,7 @@ class Releasing:
         return outputs
 
     async def _commitments(self, task: InstalledTask) -> list[Commitment]:
-        opened = await self._context.store.step(task.task_id, OPEN_STEP)
+        opened = await taken(self._context, task.task_id, Step.OPEN)
         digest = await sealed_digest(self._context, task.task_id)
         if opened is None or digest is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
@@ -228,7 +203,7 @@ class Releasing:
         Raises:
             PeerRefusalError: DISAGREES, not the record signed here or a signature that does not verify.
         """
-        signed = await self._context.store.step(task.task_id, SIGN_STEP)
+        signed = await taken(self._context, task.task_id, Step.SIGN)
         if signed is None or signed.request != finished.record:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         try:
@@ -238,14 +213,11 @@ class Releasing:
         except SignatureError:
             raise PeerRefusalError(PeerProblem.DISAGREES) from None
         digest = hashlib.sha256(finished.record).digest()
-        step = Step(name=RELEASE_STEP, request=digest, answer=_finished_bytes(finished))
-        await self._context.apply(
-            TaskChange(task_id=task.task_id, required=_RELEASING, new_state=State.RELEASED, step=step)
-        )
+        await once(self._context, task.task_id, Step.RELEASE, digest, Entry(answer=_finished_bytes(finished)))
 
     async def released(self, task_id: TaskId) -> FinishedRecord | None:
         """Return the stored record and its signatures, or None before the release: the same bytes ever after."""
-        step = await self._context.store.step(task_id, RELEASE_STEP)
+        step = await taken(self._context, task_id, Step.RELEASE)
         return None if step is None else _read_finished(task_id, step.answer)
 
 

@@ -1,6 +1,6 @@
 """What a helper does when the leader of a task asks: verify, decide, seal, commit, open, sign, take the record, abort.
 
-Every answer is stored before it is given and repeated verbatim. Starts nothing of its own accord (watch).
+Every answer is stored before it is given and repeated verbatim. Starts nothing of its own accord (scheduler).
 """
 
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -31,9 +31,9 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
-from fleetcount_aggregator.release.steps import Releasing
+from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.tasks.install import install_from_leader
-from fleetcount_aggregator.tasks.rollback_guard import check_mark
+from fleetcount_aggregator.tasks.rollback_guard import check_rollback
 
 __all__ = ["Helper"]
 
@@ -41,10 +41,10 @@ __all__ = ["Helper"]
 class Helper:
     """Answers peers. `caller` is the aggregator the transport has authenticated."""
 
-    def __init__(self, context: Context, verification: Verification, releasing: Releasing) -> None:
+    def __init__(self, context: Context, verification: Verification, steps: ReleaseSteps) -> None:
         self._context = context
         self._batches = HelperBatches(context, verification)
-        self._releasing = releasing
+        self._steps = steps
 
     def _led_by(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
         """Return the task if the caller leads it and it has not been aborted."""
@@ -90,13 +90,13 @@ class Helper:
     async def commit(self, caller: AggregatorId, request: CommitQuery) -> Commitment:
         """Draw the noise, once, and return the commitment to the noised share."""
         task = self._led_by(caller, request.task_id)
-        await check_mark(self._context, caller, request.task_id)
-        return await guarded(self._releasing.commit(task, request.set_digest))
+        await check_rollback(self._context, caller, request.task_id)
+        return await guarded(self._steps.commit(task, request.set_digest))
 
     async def open_share(self, caller: AggregatorId, request: OpenQuery) -> NoisedShare:
         """Open the noised share against every commitment; only one list of commitments is ever accepted."""
         task = self._led_by(caller, request.task_id)
-        share = await guarded(self._releasing.open(task, request))
+        share = await guarded(self._steps.open(task, request))
         self._context.failpoints.hit("helper.after_open_store")
         return share
 
@@ -104,7 +104,7 @@ class Helper:
         """Recompute the record from the opened shares and sign it if it is the same."""
         task = self._led_by(caller, request.task_id)
         self._context.failpoints.hit("helper.before_sign_store")
-        signature = await guarded(self._releasing.sign(task, request))
+        signature = await guarded(self._steps.sign(task, request))
         self._context.failpoints.hit("helper.after_sign_store")
         return signature
 
@@ -112,7 +112,7 @@ class Helper:
         """Take the finished record: the task is released here too."""
         task = self._led_by(caller, request.task_id)
         self._context.failpoints.hit("helper.before_deliver_store")
-        await guarded(self._releasing.finish(task, request))
+        await guarded(self._steps.finish(task, request))
         self._context.failpoints.hit("helper.after_deliver_store")
         await self._context.store.purge(request.task_id)
         log.info("task_released", task=str(request.task_id), name=task.task.name)

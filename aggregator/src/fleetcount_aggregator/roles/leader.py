@@ -25,22 +25,19 @@ from fleetcount_protocol.messages import (
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.leader_batches import BatchRounds
-from fleetcount_aggregator.agreement.report_set import SET_STEP, abort_here, accepted_set, close_intake, seal_here
+from fleetcount_aggregator.agreement.report_set import abort_here, accepted_set, close_intake, seal_here, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
 from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.release.steps import Releasing
-from fleetcount_aggregator.storage.store import Step, TaskChange
-from fleetcount_aggregator.tasks.rollback_guard import note_status
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
 
 __all__ = ["Leader"]
 
 Result = TypeVar("Result")
-DELIVERED_STEP: Final = "delivered"
-"""Taken at the leader once every helper has the record."""
-
 _FATAL: Final = {
     PeerProblem.TOO_FEW: AbortReason.TOO_FEW_REPORTS,
     PeerProblem.ABORTED: AbortReason.PEER_ABORTED,
@@ -61,10 +58,10 @@ class _Ending(Exception):  # noqa: N818 - an event inside this module, not a fau
 class Leader:
     """Drives the tasks this aggregator leads."""
 
-    def __init__(self, context: Context, verification: Verification, releasing: Releasing) -> None:
+    def __init__(self, context: Context, verification: Verification, steps: ReleaseSteps) -> None:
         self._context = context
         self._batches = BatchRounds(context, verification, self._everyone)
-        self._releasing = releasing
+        self._steps = steps
 
     async def install(self, task: InstalledTask) -> bool:
         """Hand the task to every helper; True when all have it, False after a refusal (then the task is aborted)."""
@@ -111,7 +108,7 @@ class Leader:
         """Find the one set and seal it everywhere."""
         await close_intake(self._context, task.task_id)
         self._context.failpoints.hit("leader.after_close")
-        if await self._context.store.step(task.task_id, SET_STEP) is None:
+        if await sealed_digest(self._context, task.task_id) is None:
             await self._batches.run(task)
         await self._seal(task)
 
@@ -134,81 +131,75 @@ class Leader:
 
     async def _release(self, task: InstalledTask) -> None:
         """Commit, open, build the record, collect every signature, store the release."""
-        digest = Digest(await self._sealed(task.task_id))
-        await self._check_marks(task)
-        own = await self._releasing.commit(task, digest)
+        digest = await self._sealed(task.task_id)
+        await self._check_rollback(task)
+        own = await self._steps.commit(task, digest)
         commitments: list[Commitment] = [
             own,
             *await self._everyone(task, lambda peer: peer.commit(CommitQuery(task_id=task.task_id, set_digest=digest))),
         ]
         self._context.failpoints.hit("leader.after_commitments")
         # With this release's debit: a helper that comes back from an older copy would draw its noise again.
-        await self._check_marks(task)
+        await self._check_rollback(task)
         query = OpenQuery(task_id=task.task_id, set_digest=digest, commitments=tuple(commitments))
         shares: list[NoisedShare] = [
-            await self._releasing.open(task, query),
+            await self._steps.open(task, query),
             *await self._everyone(task, lambda peer: peer.open_share(query)),
         ]
         self._context.failpoints.hit("leader.after_open")
         record = await self._record(task, shares)
         proposal = RecordProposal(task_id=task.task_id, shares=tuple(shares), record=record)
         # Signed here first: after a crash this very record is proposed again, not one that bears a later time.
-        own_signature = await self._releasing.sign(task, proposal)
+        own_signature = await self._steps.sign(task, proposal)
         signed = await self._everyone(task, lambda peer: peer.sign_record(proposal))
         signatures = (own_signature.signature, *(one.signature for one in signed))
         self._context.failpoints.hit("leader.before_release")
-        await self._releasing.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
+        await self._steps.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
         self._context.failpoints.hit("leader.after_release")
         log.info("task_released", task=str(task.task_id), name=task.task.name)
 
-    async def _sealed(self, task_id: TaskId) -> bytes:
-        step = await self._context.store.step(task_id, SET_STEP)
-        if step is None:
+    async def _sealed(self, task_id: TaskId) -> Digest:
+        digest = await sealed_digest(self._context, task_id)
+        if digest is None:
             raise _Ending(AbortReason.SET_DISAGREEMENT)
-        return step.answer
+        return digest
 
     async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
         try:
-            return await self._releasing.build(task, tuple(shares))
+            return await self._steps.build(task, tuple(shares))
         except (PeerRefusalError, UsageError, ValueError, ArithmeticError) as error:
             # Arithmetic on numbers that will not change: what cannot be computed now never can be.
             raise _Ending(AbortReason.OUT_OF_RANGE) from error
 
-    async def _check_marks(self, task: InstalledTask) -> None:
+    async def _check_rollback(self, task: InstalledTask) -> None:
         """Refuse to release with a helper whose ledger is shorter than it was."""
         for helper in task.task.aggregators[1:]:
             status = await self._persist(task, helper.aggregator_id, lambda peer: peer.status(task.task_id))
             try:
-                await note_status(self._context, helper.aggregator_id, status)
+                await note_ledger_rows(self._context, helper.aggregator_id, status)
             except PeerRefusalError as refusal:
                 raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
 
     async def _deliver(self, task: InstalledTask) -> None:
         """Hand the record to every helper, until the task expires and once more at each start; forget the shares."""
-        stored = await self._releasing.released(task.task_id)
-        if stored is None or await self._context.store.step(task.task_id, DELIVERED_STEP) is not None:
+        stored = await self._steps.released(task.task_id)
+        if stored is None or await taken(self._context, task.task_id, Step.DELIVERED) is not None:
             return
         deadline = max(task.task.expiry, self._context.clock.now() + self._context.limits.give_up_s)
         try:
             await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=deadline)
-            await self._context.apply(
-                TaskChange(
-                    task_id=task.task_id,
-                    required=frozenset({State.RELEASED}),
-                    step=Step(name=DELIVERED_STEP, request=b"", answer=b""),
-                )
-            )
-            await self._note_marks(task)
+            await once(self._context, task.task_id, Step.DELIVERED, b"", Entry())
+            await self._note_ledgers(task)
         except _Ending as ending:
             log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)
         await self._context.store.purge(task.task_id)
 
-    async def _note_marks(self, task: InstalledTask) -> None:
+    async def _note_ledgers(self, task: InstalledTask) -> None:
         for helper in task.task.aggregators[1:]:
             status = await self._persist(
                 task, helper.aggregator_id, lambda peer: peer.status(task.task_id), deadline=task.task.expiry
             )
-            await note_status(self._context, helper.aggregator_id, status)
+            await note_ledger_rows(self._context, helper.aggregator_id, status)
 
     # Abort.
 

@@ -12,17 +12,13 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
+from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.release.steps import SIGN_STEP
 from fleetcount_aggregator.roles.leader import Leader
-from fleetcount_aggregator.storage.store import Step, TaskChange
 
-__all__ = ["INSTALLED_STEP", "Scheduler"]
-
-INSTALLED_STEP = "installed"
-"""Taken at the leader once every helper has the task."""
+__all__ = ["Scheduler"]
 
 
 class Scheduler:
@@ -59,7 +55,7 @@ class Scheduler:
         if task.is_leader and not await self._installed_everywhere(task):
             return
         if self._context.states[task.task_id] is State.ANNOUNCED and self._context.now() >= task.task.round_one_opens:
-            await self._collect(task)
+            await move(self._context, task.task_id, State.COLLECTING)
         if self._context.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING) and not self.due(task):
             return
         if task.is_leader:
@@ -69,20 +65,12 @@ class Scheduler:
             await self._wait_for_leader(task)
 
     async def _installed_everywhere(self, task: InstalledTask) -> bool:
-        if await self._context.store.step(task.task_id, INSTALLED_STEP) is not None:
+        if await taken(self._context, task.task_id, Step.INSTALLED) is not None:
             return True
         if self._context.states[task.task_id] not in UNFINISHED or not await self._leader.install(task):
             return False
-        await mark_installed(self._context, task)
+        await once(self._context, task.task_id, Step.INSTALLED, b"", Entry())
         return True
-
-    async def _collect(self, task: InstalledTask) -> None:
-        try:
-            await self._context.apply(
-                TaskChange(task_id=task.task_id, required=frozenset({State.ANNOUNCED}), new_state=State.COLLECTING)
-            )
-        except StateConflictError:
-            return
 
     async def _wait_for_leader(self, task: InstalledTask) -> None:
         """Give up on a leader that stays silent: at once if it says so, else after twice its own time.
@@ -92,7 +80,7 @@ class Scheduler:
         if self._context.clock.now() < task.closes + self._context.limits.give_up_s:
             return
         status = await self._ask_leader(task)
-        signed = await self._context.store.step(task.task_id, SIGN_STEP) is not None
+        signed = await taken(self._context, task.task_id, Step.SIGN) is not None
         if status is not None and status.state is State.ABORTED:
             await self._give_up(task, AbortReason.PEER_ABORTED)
         elif status is not None and status.state is State.RELEASED:
@@ -115,14 +103,3 @@ class Scheduler:
                 return await peer.status(task.task_id)
         except (PeerUnreachableError, PeerRefusalError, MachineError, TimeoutError):
             return None
-
-
-async def mark_installed(context: Context, task: InstalledTask) -> None:
-    """Remember that every helper has the task."""
-    await context.store.apply(
-        TaskChange(
-            task_id=task.task_id,
-            required=UNFINISHED,
-            step=Step(name=INSTALLED_STEP, request=b"", answer=b""),
-        )
-    )

@@ -22,10 +22,10 @@ from fleetcount_aggregator.storage.store import (
     InstalmentRun,
     LedgerRow,
     LoadedReports,
-    Outcome,
     SessionRow,
-    Step,
+    StepRow,
     StoreError,
+    StoreOutcome,
     TaskChange,
     TaskRow,
 )
@@ -86,7 +86,7 @@ class MemoryStore:
         self._reports: dict[TaskId, dict[ReportId, dict[int, _Held]]] = {}
         self._devices: dict[tuple[TaskId, Digest], ReportId] = {}
         self._rejections: dict[TaskId, dict[RejectReason, int]] = {}
-        self._steps: dict[tuple[TaskId, str], Step] = {}
+        self._steps: dict[tuple[TaskId, str], StepRow] = {}
         self._batches: dict[TaskId, dict[int, BatchRow]] = {}
         self._chosen: dict[TaskId, bytes] = {}
         self._purged: set[TaskId] = set()
@@ -129,25 +129,25 @@ class MemoryStore:
         """See `Store.add_instalments`."""
         return [bytes(self._add_instalment(run.task_id, one) for one in _instalments(run)) for run in runs]
 
-    def _add_instalment(self, task_id: TaskId, one: _Held) -> Outcome:
+    def _add_instalment(self, task_id: TaskId, one: _Held) -> StoreOutcome:
         reports = self._reports.setdefault(task_id, {})
         held = reports.get(one.report_id, {})
         if one.round in held:
             stored = held[one.round]
             same = (stored.digest, stored.certificate) == (one.digest, one.certificate)
-            return Outcome.SAME if same else Outcome.OTHER_BYTES
+            return StoreOutcome.SAME if same else StoreOutcome.OTHER_BYTES
         task = self._tasks.get(task_id)
         if task is None or task.state not in _OPEN:
-            return Outcome.CLOSED
+            return StoreOutcome.CLOSED
         if any(other.certificate != one.certificate for other in held.values()):
-            return Outcome.OTHER_BYTES
+            return StoreOutcome.OTHER_BYTES
         if self._devices.get((task_id, one.certificate), one.report_id) != one.report_id:
-            return Outcome.SECOND_REPORT
+            return StoreOutcome.SECOND_REPORT
         if not held and len(reports) >= MAX_REPORTS_PER_TASK:
-            return Outcome.FULL
+            return StoreOutcome.FULL
         self._devices[task_id, one.certificate] = one.report_id
         reports.setdefault(one.report_id, {})[one.round] = one
-        return Outcome.STORED
+        return StoreOutcome.STORED
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
@@ -186,11 +186,11 @@ class MemoryStore:
         """See `Store.chosen`."""
         return self._chosen.get(task_id)
 
-    async def step(self, task_id: TaskId, name: str) -> Step | None:
+    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
         """See `Store.step`."""
         return self._steps.get((task_id, name))
 
-    async def apply(self, change: TaskChange) -> Step | None:
+    async def apply(self, change: TaskChange) -> StepRow | None:
         """See `Store.apply`."""
         task = self._tasks.get(change.task_id)
         if task is None:
@@ -220,12 +220,12 @@ class MemoryStore:
         """See `Store.ledger`."""
         return list(self._ledger.values())
 
-    async def remember_mark(self, peer: AggregatorId, ledger_rows: int) -> None:
-        """See `Store.remember_mark`."""
+    async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
+        """See `Store.raise_high_water`."""
         self._marks[peer] = max(ledger_rows, self._marks.get(peer, 0))
 
-    async def marks(self) -> Mapping[AggregatorId, int]:
-        """See `Store.marks`."""
+    async def high_water(self) -> Mapping[AggregatorId, int]:
+        """See `Store.high_water`."""
         return dict(self._marks)
 
     async def purge(self, task_id: TaskId) -> None:

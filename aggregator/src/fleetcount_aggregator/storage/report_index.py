@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import InstalmentRun, Outcome
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome
 
 __all__ = ["NO_ROW", "CompleteRows", "KnownReports", "ReportIndex"]
 
@@ -131,24 +131,24 @@ class ReportIndex:
     def decide(
         self, runs: Sequence[InstalmentRun], *, is_open: bool, digest_of: Callable[[int, int], bytes]
     ) -> tuple[NDArray[np.uint8], list[Places]]:
-        """Return what becomes of each instalment of some runs, as a byte of `Outcome`, and the places of those taken.
+        """Return what becomes of each instalment of some runs, a byte of `StoreOutcome`, and the places of those taken.
 
         In passes: what concerns one report or one device twice is decided after what came before it. The places of a
         pass ascend, and rows are numbered pass by pass. `digest_of` returns the digest of an instalment that is
         durable, by its round and row number.
         """
         left = self._columns(runs)
-        outcomes = np.full(len(left.places), Outcome.CLOSED, dtype=np.uint8)
+        outcomes = np.full(len(left.places), StoreOutcome.CLOSED, dtype=np.uint8)
         taken: list[Places] = []
         while len(left.places):
             left, slots = self._settle(left, outcomes, is_open=is_open, digest_of=digest_of)
             first = self._ids.first_of_each(left.id_sums) & self._certificates.first_of_each(left.certificate_sums)
             beyond = first & (slots < 0) & (np.cumsum(first & (slots < 0)) > MAX_REPORTS_PER_TASK - len(self))
             if beyond.any():
-                outcomes[left.places[beyond]] = Outcome.FULL
+                outcomes[left.places[beyond]] = StoreOutcome.FULL
                 left, slots, first = left.only(~beyond), slots[~beyond], first[~beyond]
             self._take(left.only(first), slots[first])
-            outcomes[left.places[first]] = Outcome.STORED
+            outcomes[left.places[first]] = StoreOutcome.STORED
             taken.append(left.places[first])
             left = left.only(~first)
         return outcomes, taken
@@ -179,11 +179,11 @@ class ReportIndex:
         for at in np.flatnonzero(held).tolist():
             digest = left.digests[at].tobytes()
             same = not foreign[at] and self._digest(int(left.rounds[at]), int(rows[at]), digest_of) == digest
-            outcomes[left.places[at]] = Outcome.SAME if same else Outcome.OTHER_BYTES
+            outcomes[left.places[at]] = StoreOutcome.SAME if same else StoreOutcome.OTHER_BYTES
         if not is_open:
             return left.only(np.zeros(len(slots), dtype=np.bool_)), slots[:0]
-        outcomes[left.places[foreign & ~held]] = Outcome.OTHER_BYTES
-        outcomes[left.places[second]] = Outcome.SECOND_REPORT
+        outcomes[left.places[foreign & ~held]] = StoreOutcome.OTHER_BYTES
+        outcomes[left.places[second]] = StoreOutcome.SECOND_REPORT
         rest = ~(held | foreign | second)
         return left.only(rest), slots[rest]
 

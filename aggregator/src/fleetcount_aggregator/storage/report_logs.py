@@ -13,7 +13,7 @@ from fleetcount_aggregator.storage.digest_file import DigestFile
 from fleetcount_aggregator.storage.log_slice import CompleteLog
 from fleetcount_aggregator.storage.report_index import CompleteRows
 from fleetcount_aggregator.storage.report_log import ReportLog, sync_directory
-from fleetcount_aggregator.storage.store import InstalmentRun, Outcome, StoreError
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreError, StoreOutcome
 
 __all__ = ["GroupAnswer", "LogState", "ReportLogs"]
 
@@ -33,7 +33,7 @@ class LogState:
 
 
 GroupAnswer = list[bytes] | StoreError
-"""What became of one list of runs of a group: `Outcome` bytes, run by run."""
+"""What became of one list of runs of a group: `StoreOutcome` bytes, run by run."""
 
 
 class ReportLogs:
@@ -135,12 +135,14 @@ class ReportLogs:
 
     def _decide_ended(self, run: InstalmentRun) -> bytes:
         file, size = self.digest_file(run.task_id), Digest.SIZE
-        outcomes: list[Outcome] = []
+        outcomes: list[StoreOutcome] = []
         for at in range(len(run)):
             held = file.find(ReportId(run.report_ids[at * ReportId.SIZE : (at + 1) * ReportId.SIZE]), run.round)
             came = run.digests[at * size : (at + 1) * size], run.certificates[at * size : (at + 1) * size]
             same = held is not None and (held.digest, held.certificate) == came
-            outcomes.append(Outcome.CLOSED if held is None else Outcome.SAME if same else Outcome.OTHER_BYTES)
+            outcomes.append(
+                StoreOutcome.CLOSED if held is None else StoreOutcome.SAME if same else StoreOutcome.OTHER_BYTES
+            )
         return bytes(outcomes)
 
     def _write(self, task_ids: Sequence[TaskId]) -> dict[TaskId, StoreError]:

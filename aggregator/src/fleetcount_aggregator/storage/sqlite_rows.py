@@ -19,7 +19,7 @@ from fleetcount_aggregator.storage.store import (
     BatchRow,
     LedgerRow,
     SessionRow,
-    Step,
+    StepRow,
     StoreError,
     TaskChange,
     TaskRow,
@@ -34,12 +34,13 @@ __all__ = [
     "install_task",
     "note_durable",
     "purge_task",
+    "raise_high_water",
     "read_batch",
     "read_batches",
     "read_chosen",
+    "read_high_water",
     "read_ledger",
     "read_log_states",
-    "read_marks",
     "read_rejections",
     "read_session",
     "read_sessions",
@@ -47,7 +48,6 @@ __all__ = [
     "read_step",
     "read_task",
     "read_tasks",
-    "remember_mark",
     "takes_instalments",
 ]
 
@@ -214,14 +214,14 @@ def read_chosen(db: sqlite3.Connection, task_id: TaskId) -> bytes | None:
     return None if row is None else row[0]
 
 
-def read_step(db: sqlite3.Connection, task_id: TaskId, name: str) -> Step | None:
+def read_step(db: sqlite3.Connection, task_id: TaskId, name: str) -> StepRow | None:
     """See `Store.step`."""
     query = "SELECT request, answer, passing FROM steps WHERE task_id = ? AND name = ?"
     row = db.execute(query, (task_id, name)).fetchone()
-    return Step(name=name, request=row[0], answer=row[1], passing=bool(row[2])) if row else None
+    return StepRow(name=name, request=row[0], answer=row[1], passing=bool(row[2])) if row else None
 
 
-def apply_change(db: sqlite3.Connection, change: TaskChange, closing: Closing | None) -> Step | None:
+def apply_change(db: sqlite3.Connection, change: TaskChange, closing: Closing | None) -> StepRow | None:
     """See `Store.apply`; `closing` comes with a change that closes intake."""
     task = _present(read_task(db, change.task_id), change.task_id)
     if change.step is not None and (known := read_step(db, change.task_id, change.step.name)) is not None:
@@ -248,7 +248,7 @@ def apply_change(db: sqlite3.Connection, change: TaskChange, closing: Closing | 
     return None
 
 
-def _insert_step(db: sqlite3.Connection, task_id: TaskId, step: Step) -> None:
+def _insert_step(db: sqlite3.Connection, task_id: TaskId, step: StepRow) -> None:
     db.execute(
         "INSERT INTO steps (task_id, name, request, answer, passing) VALUES (?, ?, ?, ?, ?)",
         (task_id, step.name, step.request, step.answer, int(step.passing)),
@@ -288,8 +288,8 @@ def read_ledger(db: sqlite3.Connection) -> Sequence[LedgerRow]:
     ]
 
 
-def remember_mark(db: sqlite3.Connection, peer: AggregatorId, ledger_rows: int) -> None:
-    """See `Store.remember_mark`."""
+def raise_high_water(db: sqlite3.Connection, peer: AggregatorId, ledger_rows: int) -> None:
+    """See `Store.raise_high_water`."""
     db.execute(
         "INSERT INTO marks (peer, ledger_rows) VALUES (?, ?) ON CONFLICT (peer)"
         " DO UPDATE SET ledger_rows = excluded.ledger_rows WHERE excluded.ledger_rows > marks.ledger_rows",
@@ -297,8 +297,8 @@ def remember_mark(db: sqlite3.Connection, peer: AggregatorId, ledger_rows: int) 
     )
 
 
-def read_marks(db: sqlite3.Connection) -> Mapping[AggregatorId, int]:
-    """See `Store.marks`."""
+def read_high_water(db: sqlite3.Connection) -> Mapping[AggregatorId, int]:
+    """See `Store.high_water`."""
     return {AggregatorId(row[0]): row[1] for row in db.execute("SELECT peer, ledger_rows FROM marks").fetchall()}
 
 

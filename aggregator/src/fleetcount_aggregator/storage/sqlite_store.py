@@ -31,7 +31,7 @@ from fleetcount_aggregator.storage.store import (
     InstalmentRun,
     LedgerRow,
     SessionRow,
-    Step,
+    StepRow,
     StoreBusyError,
     StoreError,
     TaskChange,
@@ -344,17 +344,17 @@ class SqliteStore:
         chosen: bytes | None = await self._read(lambda db: sqlite_rows.read_chosen(db, task_id))
         return chosen
 
-    async def step(self, task_id: TaskId, name: str) -> Step | None:
+    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
         """See `Store.step`."""
-        step: Step | None = await self._read(lambda db: sqlite_rows.read_step(db, task_id, name))
+        step: StepRow | None = await self._read(lambda db: sqlite_rows.read_step(db, task_id, name))
         return step
 
-    async def apply(self, change: TaskChange) -> Step | None:
+    async def apply(self, change: TaskChange) -> StepRow | None:
         """See `Store.apply`."""
-        step: Step | None = await self._write(lambda db: self._apply(db, change))
+        step: StepRow | None = await self._write(lambda db: self._apply(db, change))
         return step
 
-    def _apply(self, db: sqlite3.Connection, change: TaskChange) -> Step | None:
+    def _apply(self, db: sqlite3.Connection, change: TaskChange) -> StepRow | None:
         held = None
         # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
         if change.new_state is State.AGREEING and sqlite_rows.takes_instalments(db, change.task_id):
@@ -366,13 +366,13 @@ class SqliteStore:
         rows: Sequence[LedgerRow] = await self._read(sqlite_rows.read_ledger)
         return rows
 
-    async def remember_mark(self, peer: AggregatorId, ledger_rows: int) -> None:
-        """See `Store.remember_mark`."""
-        await self._write(lambda db: sqlite_rows.remember_mark(db, peer, ledger_rows))
+    async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
+        """See `Store.raise_high_water`."""
+        await self._write(lambda db: sqlite_rows.raise_high_water(db, peer, ledger_rows))
 
-    async def marks(self) -> Mapping[AggregatorId, int]:
-        """See `Store.marks`."""
-        marks: Mapping[AggregatorId, int] = await self._read(sqlite_rows.read_marks)
+    async def high_water(self) -> Mapping[AggregatorId, int]:
+        """See `Store.high_water`."""
+        marks: Mapping[AggregatorId, int] = await self._read(sqlite_rows.read_high_water)
         return marks
 
     async def purge(self, task_id: TaskId) -> None:

@@ -25,16 +25,16 @@ __all__ = [
     "InstalmentRun",
     "LedgerRow",
     "LoadedReports",
-    "Outcome",
     "ReportSource",
+    "ReportVerdict",
     "SessionRow",
-    "Step",
+    "StepRow",
     "Store",
     "StoreBusyError",
     "StoreError",
+    "StoreOutcome",
     "TaskChange",
     "TaskRow",
-    "Verdict",
     "every_batch",
 ]
 
@@ -50,7 +50,7 @@ class StoreBusyError(StoreError):
     """The store's queue is full; try again later."""
 
 
-class Outcome(enum.IntEnum):
+class StoreOutcome(enum.IntEnum):
     """What became of one instalment; the value is a byte of what `Store.add_instalments` returns."""
 
     STORED = 0
@@ -66,7 +66,7 @@ class Outcome(enum.IntEnum):
     """The task has as many reports as a task can have; a second instalment of one of them is still taken."""
 
 
-class Verdict(enum.IntEnum):
+class ReportVerdict(enum.IntEnum):
     """How far one report of a batch has come at this aggregator; the value is a byte of `BatchRow.verdicts`."""
 
     VERIFIED = 0
@@ -197,8 +197,8 @@ class CompleteReports(Protocol):
 class BatchRow:
     """One batch of verified reports, in columns of n: what is needed to finish it and to add it up.
 
-    `positions` are those of `CompleteReports`; `verdicts` one byte of `Verdict` each; `share_digests` n x 32: of their
-    public shares. `kept` is sealed at rest: the sum of the verified output shares, and at a helper the seeds.
+    `positions` are those of `CompleteReports`; `verdicts` one byte of `ReportVerdict` each; `share_digests` n x 32: of
+    their public shares. `kept` is sealed at rest: the sum of the verified output shares, and at a helper the seeds.
     """
 
     number: int
@@ -209,7 +209,7 @@ class BatchRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepRow:
     """A step that happens once a task: the digest of what was asked, and the bytes answered ever after.
 
     `passing`: of no use once the task has ended; `Store.purge` deletes it.
@@ -245,7 +245,7 @@ class TaskChange:
     required: frozenset[State]
     new_state: State | None = None
     abort_reason: str = ""
-    step: Step | None = None
+    step: StepRow | None = None
     batch: BatchRow | None = None
     """Stored under its number, in place of the one before."""
     chosen: bytes | None = field(default=None, repr=False)
@@ -290,7 +290,7 @@ class Store(Protocol):
         ...
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
-        """Store instalments with one sync a task; for each run one byte of `Outcome` an instalment, in order."""
+        """Store instalments with one sync a task; for each run one byte of `StoreOutcome` an instalment, in order."""
         ...
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
@@ -321,11 +321,11 @@ class Store(Protocol):
         """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
         ...
 
-    async def step(self, task_id: TaskId, name: str) -> Step | None:
+    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
         """Return a step that was taken, or None."""
         ...
 
-    async def apply(self, change: TaskChange) -> Step | None:
+    async def apply(self, change: TaskChange) -> StepRow | None:
         """Apply a change; return the stored step if `change.step` had been taken before (then nothing is applied).
 
         Raises:
@@ -337,11 +337,11 @@ class Store(Protocol):
         """Return every debit, oldest first."""
         ...
 
-    async def remember_mark(self, peer: AggregatorId, ledger_rows: int) -> None:
+    async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
         """Remember the highest ledger count a peer has shown; a lower one is not stored."""
         ...
 
-    async def marks(self) -> Mapping[AggregatorId, int]:
+    async def high_water(self) -> Mapping[AggregatorId, int]:
         """Return the highest ledger count of every peer seen so far."""
         ...
 

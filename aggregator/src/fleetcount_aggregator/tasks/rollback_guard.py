@@ -9,30 +9,30 @@ from fleetcount_protocol.messages import TaskStatus
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 
-__all__ = ["check_mark", "note_status"]
+__all__ = ["check_rollback", "note_ledger_rows"]
 
 
-async def note_status(context: Context, peer_id: AggregatorId, status: TaskStatus) -> None:
+async def note_ledger_rows(context: Context, peer_id: AggregatorId, status: TaskStatus) -> None:
     """Compare a peer's ledger with what it has shown before, and remember the longer.
 
     Raises:
         PeerRefusalError: BEHIND, the ledger has become shorter.
     """
-    known = (await context.store.marks()).get(peer_id, 0)
+    known = (await context.store.high_water()).get(peer_id, 0)
     if status.ledger_rows < known:
         raise PeerRefusalError(PeerProblem.BEHIND)
     if status.ledger_rows > known:
-        await context.store.remember_mark(peer_id, status.ledger_rows)
+        await context.store.raise_high_water(peer_id, status.ledger_rows)
 
 
-async def check_mark(context: Context, peer_id: AggregatorId, task_id: TaskId) -> None:
+async def check_rollback(context: Context, peer_id: AggregatorId, task_id: TaskId) -> None:
     """Ask a peer for its ledger before helping it to a release.
 
     Raises:
         PeerRefusalError: BEHIND; or BUSY if it has a mark to be held against and cannot be asked now.
     """
     peer: Peer | None = context.peers.get(peer_id)
-    known = (await context.store.marks()).get(peer_id, 0)
+    known = (await context.store.high_water()).get(peer_id, 0)
     try:
         if peer is None:
             raise PeerUnreachableError(f"no peer {peer_id}")
@@ -41,4 +41,4 @@ async def check_mark(context: Context, peer_id: AggregatorId, task_id: TaskId) -
         if known:
             raise PeerRefusalError(PeerProblem.BUSY) from error
         return
-    await note_status(context, peer_id, status)
+    await note_ledger_rows(context, peer_id, status)

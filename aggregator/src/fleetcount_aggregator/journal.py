@@ -1,0 +1,185 @@
+"""The journal: the closed list of a task's durable steps, the states that allow each, and the one way to take one.
+
+A step is taken once a task, or once a batch of it. What it answers and everything it changes become durable in one
+transaction (`Store.apply`), before anybody sees the answer. A crash before that leaves nothing of the step, so that it
+is done anew; a crash after it leaves all of it, so that the stored answer is given again, byte for byte. The same step
+with another request is refused for ever. In the order in which a task passes them, with what a repeat does not redo:
+
+    step        at      first taken in           what survives a crash
+    installed   leader  announced .. releasing   every helper has the task
+    batches     leader  agreeing                 how many reports one batch has
+    propose/n   helper  agreeing                 batch n is verified; the reply, with the verifier shares
+    finish/n    helper  agreeing                 the leader's messages are checked; the reports accepted here
+    batch/n     leader  agreeing                 batch n is decided
+    set         both    agreeing -> releasing    the one set and its digest
+    commit      both    releasing                noise and noised share, drawn once, and the debit of the budget
+    open        both    releasing                the list of commitments this aggregator opened its share against
+    sign        both    releasing                the one record this aggregator signed, and the signature
+    release     both    releasing -> released    the record with every signature
+    delivered   leader  released                 every helper has the record
+
+Decides nothing of what a step does (agreement, release, roles).
+"""
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.host.states import TRANSITIONS, State, StateConflictError
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, TaskChange
+
+__all__ = ["RULES", "Entry", "Step", "StepRule", "move", "once", "step_name", "taken"]
+
+
+class Step(enum.Enum):
+    """The durable steps of a task; the value is the name in the store, which existing stores hold: never change one."""
+
+    INSTALLED = "installed"
+    BATCHES = "batches"
+    PROPOSE = "propose"
+    FINISH = "finish"
+    BATCH = "batch"
+    SET = "set"
+    COMMIT = "commit"
+    OPEN = "open"
+    SIGN = "sign"
+    RELEASE = "release"
+    DELIVERED = "delivered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRule:
+    """In which states a step may be taken first, and the state it moves the task to, None if to no other.
+
+    `per_batch`: taken once a batch, and deleted once the task has ended, as its batches are.
+    """
+
+    allowed: frozenset[State]
+    moves_to: State | None = None
+    per_batch: bool = False
+
+
+_AGREEING: Final = frozenset({State.AGREEING})
+_RELEASING: Final = frozenset({State.RELEASING})
+
+RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
+    {
+        Step.INSTALLED: StepRule(allowed=UNFINISHED),
+        Step.BATCHES: StepRule(allowed=_AGREEING),
+        Step.PROPOSE: StepRule(allowed=_AGREEING, per_batch=True),
+        Step.FINISH: StepRule(allowed=_AGREEING, per_batch=True),
+        Step.BATCH: StepRule(allowed=_AGREEING, per_batch=True),
+        Step.SET: StepRule(allowed=_AGREEING, moves_to=State.RELEASING),
+        Step.COMMIT: StepRule(allowed=_RELEASING),
+        Step.OPEN: StepRule(allowed=_RELEASING),
+        Step.SIGN: StepRule(allowed=_RELEASING),
+        Step.RELEASE: StepRule(allowed=_RELEASING, moves_to=State.RELEASED),
+        Step.DELIVERED: StepRule(allowed=frozenset({State.RELEASED})),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a step writes: the bytes it answers ever after, and what changes in the same transaction (`TaskChange`)."""
+
+    answer: bytes = field(default=b"", repr=False)
+    batch: BatchRow | None = None
+    chosen: bytes | None = field(default=None, repr=False)
+    rejections: Mapping[RejectReason, int] = field(default_factory=dict[RejectReason, int])
+    debit: LedgerRow | None = None
+
+
+def step_name(step: Step, batch: int | None = None) -> str:
+    """Return the name of a step in the store: `propose/3` is the proposal of batch 3."""
+    return step.value if batch is None else f"{step.value}/{batch}"
+
+
+async def taken(context: Context, task_id: TaskId, step: Step) -> StepRow | None:
+    """Return a step with its request and its answer if it has been taken, else None."""
+    return await context.store.step(task_id, step_name(step))
+
+
+async def once(
+    context: Context,
+    task_id: TaskId,
+    step: Step,
+    request: bytes,
+    work: Entry | Callable[[], Awaitable[Entry]],
+    *,
+    batch: int | None = None,
+    within: AbstractContextManager[None] | None = None,
+) -> bytes:
+    """Return the answer of a step, taking it if it has not been taken; run by every aggregator for itself.
+
+    `request` are the bytes, or their digest, that make two requests the same. `work` makes the entry, and is not begun
+    if the task's state forbids the step. It goes on when its caller gives up waiting, and who asks again meanwhile
+    waits for the same work. What it draws or computes is lost with a crash, but also seen by nobody. `within` is
+    entered by who really takes the step, from before the work to after the entry is stored.
+
+    Raises:
+        StateConflictError: the step was not taken, and the task's state does not allow it.
+        PeerRefusalError: CONFLICT, the step was taken for another request; or what `work` raises.
+        StoreError: this machine failed; whether the step was taken shows when it is asked for again.
+    """
+    name = step_name(step, batch)
+    known = await context.store.step(task_id, name)
+    if known is None:
+        key = (task_id, name)
+        begin = partial(_take, context, task_id, step, name, request, work, within or nullcontext())
+        known = await context.steps_under_way.once(key, begin)
+    if known.request != request:
+        raise PeerRefusalError(PeerProblem.CONFLICT)
+    return known.answer
+
+
+async def _take(
+    context: Context,
+    task_id: TaskId,
+    step: Step,
+    name: str,
+    request: bytes,
+    work: Entry | Callable[[], Awaitable[Entry]],
+    within: AbstractContextManager[None],
+) -> StepRow:
+    rule, state = RULES[step], context.states[task_id]
+    if state not in rule.allowed:
+        raise StateConflictError(state, name)
+    with within:
+        entry = work if isinstance(work, Entry) else await work()
+        row = StepRow(name=name, request=request, answer=entry.answer, passing=rule.per_batch)
+        return await context.apply(_change(task_id, rule, row, entry)) or row
+
+
+def _change(task_id: TaskId, rule: StepRule, row: StepRow, entry: Entry) -> TaskChange:
+    return TaskChange(
+        task_id=task_id,
+        required=rule.allowed,
+        new_state=rule.moves_to,
+        step=row,
+        batch=entry.batch,
+        chosen=entry.chosen,
+        rejections=entry.rejections,
+        debit=entry.debit,
+    )
+
+
+async def move(context: Context, task_id: TaskId, to: State, *, reason: str = "") -> State:
+    """Move a task to a state without a step, if its own state allows; return the state it is in after that."""
+    allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)
+    if context.states[task_id] not in allowed:
+        return context.states[task_id]
+    try:
+        await context.apply(TaskChange(task_id=task_id, required=allowed, new_state=to, abort_reason=reason))
+    except StateConflictError as conflict:
+        return conflict.state
+    return to

@@ -1,0 +1,336 @@
+"""The journal of steps: each is taken once, in the states that allow it, and repeated byte for byte ever after."""
+
+import ast
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import fleetcount_aggregator
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator import journal
+from fleetcount_aggregator.context import UNFINISHED, Context, Identity, Limits
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.states import TRANSITIONS, State, StateConflictError
+from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, TaskRow
+from fleetcount_aggregator.verification.workers import Workers
+from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, TaskId
+
+from tests.support.aggregators import NoNoise
+
+TASK = TaskId(b"t" * 32)
+LOG_KEY = bytes(32)
+SOURCE = Path(fleetcount_aggregator.__file__).parent
+
+TABLE = {
+    "installed": ({"announced", "collecting", "agreeing", "releasing"}, None),
+    "batches": ({"agreeing"}, None),
+    "propose": ({"agreeing"}, None),
+    "finish": ({"agreeing"}, None),
+    "batch": ({"agreeing"}, None),
+    "set": ({"agreeing"}, "releasing"),
+    "commit": ({"releasing"}, None),
+    "open": ({"releasing"}, None),
+    "sign": ({"releasing"}, None),
+    "release": ({"releasing"}, "released"),
+    "delivered": ({"released"}, None),
+}
+"""The names existing stores hold, the states that allow each step, and the state it leads to."""
+TaskIn = Callable[[State], Awaitable[Context]]
+BATCH_STEPS = {"propose": "propose/3", "finish": "finish/3", "batch": "batch/3"}
+
+
+def a_context(store: Store, state: State) -> Context:
+    key = Ed25519PrivateKey.generate()
+    identity = Identity(
+        aggregator_id=AggregatorId("alpha"), operator="A", deployment="test", signing_key=key, trusted={}, device_ca=()
+    )
+    context = Context(
+        identity=identity,
+        store=store,
+        keys=KeyRing({}),
+        clock=ManualClock(0),
+        workers=cast("Workers", None),  # No step of this file verifies anything.
+        limits=Limits(),
+        noise=NoNoise(),
+    )
+    context.states[TASK] = state
+    return context
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def task_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TaskIn]:
+    opened: list[Store] = []
+
+    async def make(state: State) -> Context:
+        store: Store = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "a.db", LOG_KEY)
+        opened.append(store)
+        row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
+        await store.install(row)
+        return a_context(store, state)
+
+    yield make
+    for store in opened:
+        await store.close()
+
+
+class Work:
+    """Counts how often it was begun; each time it would give another answer."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self) -> Entry:
+        self.begun += 1
+        answer = b"answer %d" % self.begun
+        await self.gate.wait()
+        debit = LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="1", debited_at=3)
+        return Entry(answer=answer, debit=debit, rejections={RejectReason.INVALID_PROOF: 1})
+
+
+def batch_of(step: Step) -> int | None:
+    return 3 if RULES[step].per_batch else None
+
+
+async def take(context: Context, step: Step, work: Work, request: bytes = b"request") -> bytes:
+    return await once(context, TASK, step, request, work, batch=batch_of(step))
+
+
+def allowed_state(step: Step) -> State:
+    return next(state for state in State if state in RULES[step].allowed)
+
+
+def test_the_table_is_the_one_existing_stores_were_written_by() -> None:
+    rules = {
+        step.value: ({state.value for state in rule.allowed}, rule.moves_to and rule.moves_to.value)
+        for step, rule in RULES.items()
+    }
+
+    assert rules == TABLE
+    assert list(RULES) == list(Step)
+    assert {step.value for step in Step if RULES[step].per_batch} == set(BATCH_STEPS)
+    assert {step.value: step_name(step, 3) for step in Step if RULES[step].per_batch} == BATCH_STEPS
+
+
+def test_every_move_of_a_step_is_one_of_the_table_of_states() -> None:
+    for rule in RULES.values():
+        assert rule.moves_to is None or all(rule.moves_to in TRANSITIONS[state] for state in rule.allowed)
+
+
+def test_the_page_of_the_journal_names_every_step_and_no_other() -> None:
+    lines = re.findall(r"^    ([a-z]+)(?:/n)? +(?:leader|helper|both) ", str(journal.__doc__), re.MULTILINE)
+
+    assert lines == [step.value for step in Step]
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("step", list(Step))
+async def test_a_step_is_taken_iff_the_state_allows_it(task_in: TaskIn, step: Step, state: State) -> None:
+    context, work = await task_in(state), Work()
+    states, moves_to = TABLE[step.value]
+
+    if state.value not in states:
+        with pytest.raises(StateConflictError) as conflict:
+            await take(context, step, work)
+        assert (conflict.value.state, work.begun) == (state, 0)
+        assert await context.store.step(TASK, step_name(step, batch_of(step))) is None
+        return
+    answer = await take(context, step, work)
+
+    after = state if moves_to is None else State(moves_to)
+    assert answer == b"answer 1"
+    assert context.states[TASK] is after
+    row = await context.store.task(TASK)
+    assert row is not None
+    assert row.state is after
+    stored = await context.store.step(TASK, step_name(step, batch_of(step)))
+    assert stored == StepRow(
+        name=BATCH_STEPS.get(step.value, step.value),
+        request=b"request",
+        answer=answer,
+        passing=step.value in BATCH_STEPS,
+    )
+    assert len(await context.store.ledger()) == 1
+
+
+@pytest.mark.parametrize("step", list(Step))
+async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(task_in: TaskIn, step: Step) -> None:
+    context, work = await task_in(allowed_state(step)), Work()
+    first = await take(context, step, work)
+
+    again = [await take(context, step, work)]
+    while following := sorted(TRANSITIONS[context.states[TASK]] - {State.ABORTED}, key=list(State).index):
+        await move(context, TASK, following[0])
+        again.append(await take(context, step, work))
+
+    assert set(again) == {first}
+    assert work.begun == 1
+    assert await context.store.rejections(TASK) == {RejectReason.INVALID_PROOF: 1}
+
+
+@pytest.mark.parametrize("step", list(Step))
+async def test_another_request_under_a_step_that_was_taken_is_refused(task_in: TaskIn, step: Step) -> None:
+    context, work = await task_in(allowed_state(step)), Work()
+    await take(context, step, work)
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await take(context, step, work, b"another request")
+
+    assert refusal.value.problem is PeerProblem.CONFLICT
+    assert work.begun == 1
+
+
+async def test_two_that_ask_at_once_share_the_work_and_the_other_request_is_refused(
+    task_in: TaskIn,
+) -> None:
+    context, work = await task_in(State.RELEASING), Work()
+
+    answers = await asyncio.gather(
+        *(take(context, Step.SIGN, work, request) for request in (b"one", b"one", b"two")), return_exceptions=True
+    )
+
+    assert answers[:2] == [b"answer 1"] * 2
+    assert isinstance(answers[2], PeerRefusalError)
+    assert work.begun == 1
+
+
+async def test_the_work_goes_on_when_its_caller_gives_up(
+    task_in: TaskIn,
+) -> None:
+    context, work = await task_in(State.RELEASING), Work()
+    work.gate.clear()
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await take(context, Step.COMMIT, work)
+    work.gate.set()
+
+    assert await take(context, Step.COMMIT, work) == b"answer 1"
+    assert work.begun == 1
+
+
+async def test_work_that_fails_leaves_nothing_and_is_done_anew(
+    task_in: TaskIn,
+) -> None:
+    context, ends = await task_in(State.AGREEING), []
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+        else:
+            ends.append(None)
+
+    async def fails() -> Entry:
+        raise PeerRefusalError(PeerProblem.DISAGREES)
+
+    with pytest.raises(PeerRefusalError, match="disagrees"):
+        await once(context, TASK, Step.SET, b"request", fails, within=within())
+    assert await taken(context, TASK, Step.SET) is None
+    assert context.states[TASK] is State.AGREEING
+
+    assert await once(context, TASK, Step.SET, b"request", Entry(answer=b"a"), within=within()) == b"a"
+    assert await once(context, TASK, Step.SET, b"request", Entry(answer=b"b"), within=within()) == b"a"
+    assert ends == [PeerRefusalError, None], "entered only by who takes the step"
+
+
+async def test_a_task_that_ends_meanwhile_takes_the_step_no_more(
+    task_in: TaskIn,
+) -> None:
+    context, work = await task_in(State.RELEASING), Work()
+    work.gate.clear()
+    asked = asyncio.create_task(take(context, Step.COMMIT, work))
+    while not work.begun:
+        await asyncio.sleep(0)
+    await move(context, TASK, State.ABORTED, reason="leader_silent")
+    work.gate.set()
+
+    with pytest.raises(StateConflictError):
+        await asked
+
+    assert await taken(context, TASK, Step.COMMIT) is None
+    assert not await context.store.ledger()
+
+
+async def test_a_step_survives_its_process(tmp_path: Path) -> None:
+    work = Work()
+    for _ in range(2):
+        store = SqliteStore.open(tmp_path / "a.db", LOG_KEY)
+        row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0)
+        context = a_context(store, (await store.install(row)).state)
+
+        answer = await take(context, Step.COMMIT, work)
+        await store.close()
+
+        assert answer == b"answer 1"
+    assert work.begun == 1
+
+
+@pytest.mark.parametrize("to", list(State))
+@pytest.mark.parametrize("state", list(State))
+async def test_a_move_is_made_iff_the_table_of_states_lists_it(task_in: TaskIn, state: State, to: State) -> None:
+    context = await task_in(state)
+
+    after = await move(context, TASK, to, reason="why" if to is State.ABORTED else "")
+
+    row = await context.store.task(TASK)
+    assert row is not None
+    assert after is row.state is context.states[TASK]
+    assert after is (to if to in TRANSITIONS[state] else state)
+
+
+async def test_a_move_learns_the_state_of_the_store() -> None:
+    store = MemoryStore()
+    await store.install(
+        TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.RELEASED, abort_reason="", installed_at=0)
+    )
+    context = a_context(store, State.COLLECTING)
+
+    assert await move(context, TASK, State.AGREEING) is State.RELEASED
+    assert context.states[TASK] is State.RELEASED
+
+
+def test_unfinished_are_the_states_that_something_follows() -> None:
+    assert {state.value for state in UNFINISHED} == {"announced", "collecting", "agreeing", "releasing"}
+
+
+# No step is taken beside the journal.
+
+MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+BELOW = {"journal.py", "context.py", *(name for name in MODULES if name.startswith("storage/"))}
+
+
+def test_the_code_uses_every_step_and_no_other() -> None:
+    used = {
+        node.attr
+        for name, tree in MODULES.items()
+        if name != "journal.py"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Step"
+    }
+
+    assert used == {step.name for step in Step}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - BELOW))
+def test_no_module_above_the_journal_names_a_step_to_the_store(name: str) -> None:
+    """A row or a change made by hand, or a look-up by a string, would be a step outside the table."""
+    names = {node.id for node in ast.walk(MODULES[name]) if isinstance(node, ast.Name)}
+    calls = {node.attr for node in ast.walk(MODULES[name]) if isinstance(node, ast.Attribute)}
+
+    assert not names & {"StepRow", "TaskChange"}
+    assert not calls & {"step", "apply"}
