@@ -10,7 +10,6 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.channel.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
 from fleetcount_protocol.errors import DecodeError, TaskError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.layout import Reader, fraction_bytes, sized, text_bytes, uint
@@ -23,6 +22,7 @@ from fleetcount_protocol.limits import (
     MIN_AGGREGATORS,
 )
 from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, SquareGrid, ValueDomain
+from fleetcount_protocol.task.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
 from fleetcount_protocol.task.task import (
     Aggregator,
     HpkeKey,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.channel.public_keys import check_hpke_public_key, check_signing_public_key
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.layout import check_text
 from fleetcount_protocol.limits import (
@@ -33,6 +32,7 @@ from fleetcount_protocol.limits import (
     MIN_OPERATORS,
 )
 from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, SquareGrid
+from fleetcount_protocol.task.public_keys import check_hpke_public_key, check_signing_public_key
 from fleetcount_protocol.task.task import (
     Aggregator,
     Mode,
