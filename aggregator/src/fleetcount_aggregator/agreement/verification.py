@@ -37,13 +37,13 @@ class Verification:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._turns = FairQueue(2 * context.workers.count)
+        self._queue = FairQueue(2 * context.workers.count)
 
     async def verify(
         self, task: InstalledTask, reports: CompleteReports, positions: NDArray[np.int64]
     ) -> VerifiedReports:
         """Return what the reports at these positions give, in their order."""
-        async with self._turns.of(task.leader_id):
+        async with self._queue.of(task.leader_id):
             verified = await self._context.workers.run(
                 verify_reports, proof_setting(task, reports), reports.source(positions)
             )

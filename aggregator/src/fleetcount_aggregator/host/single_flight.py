@@ -14,7 +14,7 @@ ResultT = TypeVar("ResultT")
 
 
 class SingleFlight(Generic[KeyT, ResultT]):
-    """What is being done now, by its name."""
+    """What is being done now, by its key."""
 
     def __init__(self) -> None:
         self._running: dict[KeyT, asyncio.Task[ResultT]] = {}
@@ -29,10 +29,10 @@ class SingleFlight(Generic[KeyT, ResultT]):
         return iter(self._running)
 
     async def once(self, key: KeyT, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """Return what the work under way under this name gives, or begin it."""
+        """Return what the work being done under this key gives, or begin it."""
         running = self._running.get(key)
         if running is None:
-            running = self._running[key] = asyncio.create_task(work(), name=f"underway {key}")
+            running = self._running[key] = asyncio.create_task(work(), name=f"once {key}")
             running.add_done_callback(lambda done: self._done(key, done))
         return await asyncio.shield(running)
 

@@ -80,7 +80,7 @@ class Sessions:
         self._context = context
         self._workers = workers
         self._live: dict[bytes, PackedSession] = {}
-        self._turns: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
         self._judging = Coalescing(self._judge, _MOST_AT_ONCE)
 
     async def open(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
@@ -129,7 +129,7 @@ class Sessions:
         return SessionAccepted(session_id=request.session_id, expiry=request.expiry)
 
     async def _remember(self, request: SessionRequest, session: PackedSession) -> RejectReason | None:
-        async with self._turn(session.certificate):
+        async with self._lock_of(session.certificate):
             if await self._is_beyond_quota(request.session_id, session.certificate):
                 return RejectReason.OVER_QUOTA
             await self._context.store.add_session(
@@ -143,9 +143,9 @@ class Sessions:
         self._keep(request.session_id, session)
         return None
 
-    def _turn(self, certificate: Digest) -> asyncio.Lock:
+    def _lock_of(self, certificate: Digest) -> asyncio.Lock:
         """Return the device's lock, which lives as long as somebody holds or awaits it."""
-        return self._turns.setdefault(certificate, asyncio.Lock())
+        return self._locks.setdefault(certificate, asyncio.Lock())
 
     async def _is_beyond_quota(self, session_id: SessionId, certificate: Digest) -> bool:
         store = self._context.store

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import (
     AbortTask,
     Commitment,
@@ -84,8 +84,7 @@ class Leader:
         """
         try:
             if self._context.states[task.task_id] is not State.RELEASED:
-                await self._agree(task)
-                await self._release(task)
+                await self._release(task, await self._agree(task))
         except _Ending as ending:
             return await self._end(task, ending.reason)
         except PeerRefusalError as refusal:
@@ -104,13 +103,13 @@ class Leader:
 
     # Agreement.
 
-    async def _agree(self, task: InstalledTask) -> None:
-        """Find the one set and seal it everywhere."""
+    async def _agree(self, task: InstalledTask) -> Digest:
+        """Find the one set and seal it everywhere; return its digest."""
         await close_intake(self._context, task.task_id)
         self._context.failpoints.hit("leader.after_close")
         if await sealed_digest(self._context, task.task_id) is None:
             await self._batches.run(task)
-        await self._seal(task)
+        return await self._seal(task)
 
     async def _seal(self, task: InstalledTask) -> Digest:
         """Seal the set here, then at every helper."""
@@ -129,9 +128,8 @@ class Leader:
 
     # Release.
 
-    async def _release(self, task: InstalledTask) -> None:
+    async def _release(self, task: InstalledTask, digest: Digest) -> None:
         """Commit, open, build the record, collect every signature, store the release."""
-        digest = await self._sealed(task.task_id)
         await self._check_rollback(task)
         own = await self._steps.commit(task, digest)
         commitments: list[Commitment] = [
@@ -157,12 +155,6 @@ class Leader:
         await self._steps.finish(task, FinishedRecord(task_id=task.task_id, record=record, signatures=signatures))
         self._context.failpoints.hit("leader.after_release")
         log.info("task_released", task=str(task.task_id), name=task.task.name)
-
-    async def _sealed(self, task_id: TaskId) -> Digest:
-        digest = await sealed_digest(self._context, task_id)
-        if digest is None:
-            raise _Ending(AbortReason.SET_DISAGREEMENT)
-        return digest
 
     async def _record(self, task: InstalledTask, shares: Sequence[NoisedShare]) -> bytes:
         try:

@@ -1,6 +1,6 @@
-"""High-water marks: whoever shows a shorter ledger than before was restored from a backup, and gets no help.
+"""The rollback guard: a peer that shows a shorter ledger than before was restored from a backup, and gets no help.
 
-Remembers what peers have shown; this aggregator's own ledger is the store's.
+Remembers how long a ledger each peer has shown, its high-water mark; this aggregator's own ledger is the store's.
 """
 
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -29,7 +29,7 @@ async def check_rollback(context: Context, peer_id: AggregatorId, task_id: TaskI
     """Ask a peer for its ledger before helping it to a release.
 
     Raises:
-        PeerRefusalError: BEHIND; or BUSY if it has a mark to be held against and cannot be asked now.
+        PeerRefusalError: BEHIND; or BUSY if it has shown a ledger before and cannot be asked now.
     """
     peer: Peer | None = context.peers.get(peer_id)
     known = (await context.store.high_water()).get(peer_id, 0)
