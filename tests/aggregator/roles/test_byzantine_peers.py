@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from fleetcount_aggregator.agreement.helper_batches import _MOST_AT_ONCE
+from fleetcount_aggregator.agreement.report_set import close_intake
 from fleetcount_aggregator.agreement.verification import kept_seeds
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
@@ -18,7 +19,7 @@ from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict
+from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreError
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
@@ -236,6 +237,29 @@ async def test_a_report_in_a_second_batch_is_refused() -> None:
     again = proposed(task, 7, first)
 
     assert await refusal(network.core(1).helper.propose_batch(ALPHA, again)) is PeerProblem.CONFLICT
+
+
+@pytest.mark.parametrize("broken", ["verification", "store"])
+async def test_a_proposal_that_could_not_be_stored_leaves_its_reports_free(
+    monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    network, task = await stopped_at("leader.after_close")
+    helper = network.core(1)
+
+    async def fails(*_: Any) -> Any:
+        raise StoreError("the disk is full")
+
+    await close_intake(helper.context, task.task_id)
+    ids = (await helper.context.store.complete_reports(task.task_id)).ids.joined
+    first = (ids[:16], Digest(bytes(32)))
+    with monkeypatch.context() as broken_machine:
+        place = (helper.context.workers, "run") if broken == "verification" else (helper.context.store, "apply")
+        broken_machine.setattr(*place, fails)
+        with pytest.raises(StoreError):
+            await helper.helper.propose_batch(ALPHA, proposed(task, 0, first))
+
+    assert isinstance(await helper.helper.propose_batch(ALPHA, proposed(task, 1, first)), BatchReply)
+    assert await refusal(helper.helper.propose_batch(ALPHA, proposed(task, 0, first))) is PeerProblem.CONFLICT
 
 
 async def test_a_leader_that_gives_up_and_asks_again_finds_the_work_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
