@@ -186,14 +186,17 @@ def test_noise_for_a_target_never_passes_it_and_wastes_less_than_a_millionth(
     assert forward(rate, noise + Fraction(1, 10**6)) > target - Fraction(1, 10**12)
 
 
-def by_slug(views: tuple[fm.AdversaryView, ...]) -> dict[str, fm.AdversaryView]:
-    return {view.adversary: view for view in views}
+def views_by_slug(
+    answer: fm.SamplingDie | fm.Truth | fm.RandomizedResponse, noise: fm.NoiseLaw, aggregators: int = 2
+) -> dict[str, fm.AdversaryView]:
+    design = fm.Design(answer=answer, noise=noise, values=answer.values, aggregators=aggregators)
+    return {view.adversary: view for view in design.views()}
 
 
 def test_the_views_of_the_binary_default_are_the_table_of_the_privacy_page() -> None:
     die = fm.SamplingDie.uniform(Fraction(9, 20), 1)
 
-    views = by_slug(fm.sampling_views(die, Fraction("1.572"), 2, 1))
+    views = views_by_slug(die, fm.TwoSidedNoise(Fraction("1.572")))
 
     shown = {slug: (view.epsilon, view.delta) for slug, view in views.items()}
     zero = Decimal(0)
@@ -211,7 +214,7 @@ def test_the_views_of_the_binary_default_are_the_table_of_the_privacy_page() -> 
 def test_more_than_one_value_is_charged_for_two_cells() -> None:
     die = fm.SamplingDie.uniform(Fraction(1, 4), 9)
 
-    views = by_slug(fm.sampling_views(die, Fraction("1.729"), 3))
+    views = views_by_slug(die, fm.TwoSidedNoise(Fraction("1.729")), 3)
 
     assert views["public_and_broker"].epsilon == Decimal("0.99975")
     assert views["sampled_bit_leaked"].epsilon == Decimal("3.458")
@@ -220,20 +223,18 @@ def test_more_than_one_value_is_charged_for_two_cells() -> None:
 
 
 def test_the_exact_release_of_the_paper_has_no_finite_epsilon_for_anybody() -> None:
-    views = by_slug(fm.exact_sampling_views(fm.SamplingDie.uniform(Fraction(1, 4), 9), 2))
+    views = views_by_slug(fm.SamplingDie.uniform(Fraction(1, 4), 9), fm.NoNoise())
 
-    assert fm.release_epsilon(views.values()) is None
+    assert views["public_and_broker"].epsilon is None
     assert views["public_and_broker"].delta == Decimal("0.25")
     assert views["sampled_bit_leaked"].delta == 1
     assert views["one_round_two_message"].epsilon is not None
 
 
 def test_direct_mode_rests_on_the_noise_alone() -> None:
-    one = by_slug(fm.direct_views(Fraction(1), 1, 2))
-    baseline = by_slug(fm.direct_views(Fraction(1), 1, 2, baseline_released=True))
-    many = by_slug(fm.direct_views(Fraction(1), 9, 2))
+    one, many = (views_by_slug(fm.Truth(values), fm.TwoSidedNoise(Fraction(1))) for values in (1, 9))
 
-    assert [fm.release_epsilon(views.values()) for views in (one, baseline, many)] == [1, 2, 2]
+    assert [views["public_and_broker"].epsilon for views in (one, many)] == [1, 2]
     assert (one["all_aggregators"].epsilon, one["all_aggregators"].delta) == (None, 1)
 
 
@@ -271,13 +272,13 @@ def test_noise_never_makes_an_answer_less_private_than_its_coins_or_its_noise() 
 def test_the_local_loss_of_a_response_holds_against_all_aggregators_and_mangat_says_it_is_one_sided() -> None:
     warner, mangat = fm.Warner.from_epsilon(Fraction(1)), fm.Mangat.from_epsilon(Fraction(1))
 
-    plain = by_slug(fm.response_views(warner, None, 2))
-    noised = by_slug(fm.response_views(warner, Fraction(1, 10), 2))
-    one_sided = by_slug(fm.response_views(mangat, None, 2))
+    plain = views_by_slug(warner, fm.NoNoise())
+    noised = views_by_slug(warner, fm.TwoSidedNoise(Fraction(1, 10)))
+    one_sided = views_by_slug(mangat, fm.NoNoise())
 
     assert {view.epsilon for view in plain.values()} == {Decimal(1)}
     assert noised["all_aggregators"].epsilon == 1
-    public = fm.release_epsilon(noised.values())
+    public = noised["public_and_broker"].epsilon
     assert public is not None
     assert public < Decimal("0.2")
     assert {view.neighbours for view in one_sided.values()} == {"one-sided"}
@@ -296,10 +297,12 @@ def test_the_local_loss_of_a_response_holds_against_all_aggregators_and_mangat_s
         (lambda: fm.noise_epsilon_for(Fraction(1, 10**9), HALF, ONE), "target epsilon is 1/1000000000"),
         (lambda: fm.noise_epsilon_for(1.0, HALF, ONE), "exact Fraction"),  # type: ignore[arg-type] # is refused
         (lambda: fm.exposure(HALF, -1), "queries is -1"),
-        (lambda: fm.sampling_views(DICE[0], Fraction(1), 1, 1), "aggregators is 1, allowed: aggregators >= 2"),
-        (lambda: fm.sampling_views(DICE[0], Fraction(1), 2, 4), "values is 4, allowed: the die's own 1"),
-        (lambda: fm.sampling_views(DICE[0], Fraction(0), 2), "noise epsilon is 0"),
-        (lambda: fm.release_epsilon(()), "public_and_broker"),
+        (lambda: views_by_slug(DICE[0], fm.NoNoise(), 1), "aggregators is 1, allowed: aggregators >= 2"),
+        (
+            lambda: fm.Design(answer=DICE[0], noise=fm.NoNoise(), values=4, aggregators=2),
+            "values is 4, allowed: the answer's own 1",
+        ),
+        (lambda: fm.TwoSidedNoise(Fraction(0)), "noise epsilon is 0"),
         (lambda: fm.message_epsilon_of_face(0.0, 0.5), "face probability 0.0"),
     ],
 )

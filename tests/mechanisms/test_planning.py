@@ -97,10 +97,10 @@ def test_the_defaults_are_the_profiles_of_the_privacy_page(
 ) -> None:
     plan = fm.plan_sampling(10**6, values, epsilon)
 
-    assert plan.die.sampling_rate == rate
-    assert float(plan.noise_epsilon) == pytest.approx(noise, abs=1e-3)
-    assert plan.release_epsilon is not None
-    assert epsilon - Fraction(1, 10**4) < plan.release_epsilon <= epsilon
+    assert plan.design.exposure == rate
+    assert float(plan.design.noise.epsilon or 0) == pytest.approx(noise, abs=1e-3)
+    assert plan.design.epsilon is not None
+    assert epsilon - Fraction(1, 10**4) < plan.design.epsilon <= epsilon
     assert [plan.sd(count) for count in (0, 100, 1000)] == pytest.approx(sds, abs=0.06)
 
 
@@ -110,7 +110,7 @@ def test_the_interval_is_where_the_estimate_is_within_its_own_error() -> None:
     low, high = plan.interval(100)
 
     for end in (low, high):
-        variance = plan.sd(0) ** 2 + end * float((1 - plan.die.sampling_rate) / plan.die.sampling_rate)
+        variance = plan.sd(0) ** 2 + end * float((1 - plan.design.exposure) / plan.design.exposure)
         assert abs(100 - end) == pytest.approx(1.959963985 * math.sqrt(variance))
     assert plan.interval(0)[0] == 0
     assert plan.width(100) == high - low
@@ -144,7 +144,7 @@ def test_a_larger_rate_is_more_accurate_at_the_same_loss_and_reveals_more_to_all
     plans = [fm.plan_sampling(10_000, 1, Fraction(1), 2, Fraction(rate, 20)) for rate in (1, 5, 9)]
 
     errors = [plan.sd(100) for plan in plans]
-    revealed = [next(v.delta for v in plan.views if v.adversary == "all_aggregators") for plan in plans]
+    revealed = [next(v.delta for v in plan.design.views() if v.adversary == "all_aggregators") for plan in plans]
     assert errors == sorted(errors, reverse=True)
     assert revealed == [Decimal("0.05"), Decimal("0.25"), Decimal("0.45")]
 

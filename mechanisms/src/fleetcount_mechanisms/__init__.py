@@ -8,16 +8,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "FEWEST_AGGREGATORS",
     "LARGEST_EPSILON",
+    "MOST_AGGREGATORS",
     "SMALLEST_EPSILON",
     "AdversaryView",
     "Answer",
+    "AnswerForm",
+    "AnswerKind",
     "AsymmetricGeometric",
     "AsymmetricSparseVector",
     "AttributePolicy",
     "BlowfishPolicy",
     "BoundedGeometric",
     "CoinShape",
+    "Design",
     "DigitThresholds",
     "Direction",
     "EverythingProtected",
@@ -33,30 +38,39 @@ __all__ = [
     "MechanismError",
     "Monotonicity",
     "Neighbours",
+    "NoNoise",
+    "NoiseLaw",
     "OneSidedGeometric",
+    "OneSidedNoise",
     "OneSidedPolicy",
     "OptimizedUnaryEncoding",
     "OrPolicy",
+    "Outputs",
     "PlainSparseVector",
+    "Plan",
     "Policy",
     "RandomSource",
     "RandomizedResponse",
+    "Relation",
     "SampledTwoCoin",
     "SamplingAndNoise",
     "SamplingDie",
-    "SamplingPlan",
     "SanitizedSparseVector",
     "SeededRandom",
     "SystemRandom",
+    "Truth",
     "TwoCoin",
     "TwoRoundAnswer",
     "TwoSidedGeometric",
+    "TwoSidedNoise",
     "UniformBelow",
     "VectorPolicy",
     "Warner",
     "WeightedChoice",
     "absolute_loss",
     "affordable_queries",
+    "answer_named",
+    "answer_names",
     "approximate_detection",
     "approximate_detection_paper",
     "approximate_dp_delta_required",
@@ -76,12 +90,10 @@ __all__ = [
     "default_sampling_rate",
     "die_for_local_epsilons",
     "digit_thresholds",
-    "direct_views",
     "dp_epsilon_required",
     "estimate",
     "estimate_baseline",
     "exact_loss_ratio",
-    "exact_sampling_views",
     "exp_minus_bounds",
     "expected_correct_safe",
     "expected_loss",
@@ -107,6 +119,7 @@ __all__ = [
     "noise_epsilon_for",
     "noise_epsilon_one_cell",
     "noise_epsilon_two_cell",
+    "noise_for",
     "noisy_sum_detection",
     "noisy_sum_law",
     "optimal_delta",
@@ -117,22 +130,22 @@ __all__ = [
     "osdp_required_non_sensitive",
     "osdp_revealing_law",
     "place_policy",
+    "plan_question",
     "plan_sampling",
     "predicted_sd",
     "ratio_above",
-    "release_epsilon",
+    "register_answer",
     "release_epsilon_one_cell",
     "release_epsilon_two_cell",
     "release_sd",
+    "released_loss",
     "remapped",
     "response_release_epsilon",
-    "response_views",
     "risk",
     "risk_bound_visited",
     "safe_law",
     "sampling_rate_for_local_epsilon",
     "sampling_sd",
-    "sampling_views",
     "sanitized_law",
     "sensitivity",
     "simulation_only_asymmetric_laplace",
@@ -153,6 +166,15 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from fleetcount_mechanisms.answers import (
+        AnswerForm,
+        AnswerKind,
+        Relation,
+        Truth,
+        answer_named,
+        answer_names,
+        register_answer,
+    )
     from fleetcount_mechanisms.asymmetric import (
         AsymmetricGeometric,
         Direction,
@@ -196,15 +218,9 @@ if TYPE_CHECKING:
         optimal_epsilon_per_query,
         optimal_epsilon_repeated,
     )
-    from fleetcount_mechanisms.errors import (
-        InfeasibleTargetError,
-        MechanismError,
-    )
-    from fleetcount_mechanisms.exponential import (
-        CoinShape,
-        ExponentialCoin,
-        exp_minus_bounds,
-    )
+    from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Outputs
+    from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
+    from fleetcount_mechanisms.exponential import CoinShape, ExponentialCoin, exp_minus_bounds
     from fleetcount_mechanisms.geometric import (
         LARGEST_EPSILON,
         SMALLEST_EPSILON,
@@ -212,12 +228,9 @@ if TYPE_CHECKING:
         TwoSidedGeometric,
         digit_thresholds,
     )
-    from fleetcount_mechanisms.losses import (
-        AdversaryView,
+    from fleetcount_mechanisms.loss_formulas import (
         Neighbours,
         central_delta,
-        direct_views,
-        exact_sampling_views,
         exposure,
         linked_delta,
         message_epsilon,
@@ -227,15 +240,13 @@ if TYPE_CHECKING:
         noise_epsilon_for,
         noise_epsilon_one_cell,
         noise_epsilon_two_cell,
-        release_epsilon,
         release_epsilon_one_cell,
         release_epsilon_two_cell,
         release_sd,
-        response_release_epsilon,
-        response_views,
         sampling_sd,
-        sampling_views,
     )
+    from fleetcount_mechanisms.losses import noise_for, released_loss, response_release_epsilon
+    from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
     from fleetcount_mechanisms.osdp import (
         BlowfishPolicy,
         OneSidedPolicy,
@@ -247,12 +258,13 @@ if TYPE_CHECKING:
         osdp_revealing_law,
     )
     from fleetcount_mechanisms.planning import (
-        SamplingPlan,
+        Plan,
         crossover_share,
         default_sampling_rate,
         die_for_local_epsilons,
         largest_sampling_rate,
         local_sampling_rate,
+        plan_question,
         plan_sampling,
         predicted_sd,
         sampling_rate_for_local_epsilon,
@@ -304,13 +316,7 @@ if TYPE_CHECKING:
         unary_sd,
         warner_sd,
     )
-    from fleetcount_mechanisms.sampling import (
-        SamplingDie,
-        TwoRoundAnswer,
-        estimate,
-        estimate_baseline,
-        toss,
-    )
+    from fleetcount_mechanisms.sampling import SamplingDie, TwoRoundAnswer, estimate, estimate_baseline, toss
     from fleetcount_mechanisms.sparse_vector import (
         Answer,
         AsymmetricSparseVector,
@@ -321,18 +327,17 @@ if TYPE_CHECKING:
         expected_correct_safe,
         sanitized_law,
     )
-    from fleetcount_mechanisms.toys import (
-        SampledTwoCoin,
-        SamplingAndNoise,
-    )
+    from fleetcount_mechanisms.statement import AdversaryView
+    from fleetcount_mechanisms.toys import SampledTwoCoin, SamplingAndNoise
 
-# Module: its public names.
 _MODULES = {
+    "answers": ("AnswerForm AnswerKind Relation Truth answer_named answer_names register_answer"),
     "asymmetric": (
-        "AsymmetricGeometric Direction OneSidedGeometric approximate_detection approximate_detection_paper "
-        "asymmetric_row expected_safe_answers expected_safe_answers_approximate noisy_sum_detection "
-        "noisy_sum_law optimal_detection ratio_above safe_law simulation_only_asymmetric_laplace "
-        "simulation_only_can_come_from simulation_only_laplace simulation_only_safe_detection"
+        "AsymmetricGeometric Direction OneSidedGeometric approximate_detection "
+        "approximate_detection_paper asymmetric_row expected_safe_answers "
+        "expected_safe_answers_approximate noisy_sum_detection noisy_sum_law optimal_detection "
+        "ratio_above safe_law simulation_only_asymmetric_laplace simulation_only_can_come_from "
+        "simulation_only_laplace simulation_only_safe_detection"
     ),
     "bounded_geometric": (
         "BoundedGeometric ExtremesExample absolute_loss bounded_geometric_matrix bounded_geometric_row "
@@ -342,43 +347,45 @@ _MODULES = {
         "Guarantee affordable_queries asymmetric_optimal_epsilon basic_epsilon compose_asymmetric "
         "optimal_delta optimal_epsilon optimal_epsilon_per_query optimal_epsilon_repeated"
     ),
-    "errors": "InfeasibleTargetError MechanismError",
-    "exponential": "CoinShape ExponentialCoin exp_minus_bounds",
-    "geometric": "LARGEST_EPSILON SMALLEST_EPSILON DigitThresholds TwoSidedGeometric digit_thresholds",
-    "losses": (
-        "AdversaryView Neighbours central_delta direct_views exact_sampling_views exposure linked_delta "
-        "message_epsilon message_epsilon_binary message_epsilon_of_face neighbours_of noise_epsilon_for "
-        "noise_epsilon_one_cell noise_epsilon_two_cell release_epsilon release_epsilon_one_cell "
-        "release_epsilon_two_cell release_sd response_release_epsilon response_views sampling_sd "
-        "sampling_views"
+    "design": ("Design FEWEST_AGGREGATORS MOST_AGGREGATORS Outputs"),
+    "errors": ("InfeasibleTargetError MechanismError"),
+    "exponential": ("CoinShape ExponentialCoin exp_minus_bounds"),
+    "geometric": ("DigitThresholds LARGEST_EPSILON SMALLEST_EPSILON TwoSidedGeometric digit_thresholds"),
+    "loss_formulas": (
+        "Neighbours central_delta exposure linked_delta message_epsilon message_epsilon_binary "
+        "message_epsilon_of_face neighbours_of noise_epsilon_for noise_epsilon_one_cell "
+        "noise_epsilon_two_cell release_epsilon_one_cell release_epsilon_two_cell release_sd sampling_sd"
     ),
+    "losses": ("noise_for released_loss response_release_epsilon"),
+    "noise": ("NoNoise NoiseLaw OneSidedNoise TwoSidedNoise"),
     "osdp": (
         "BlowfishPolicy OneSidedPolicy approximate_dp_delta_required blowfish_revealing_law "
         "blowfish_widest_one_sided dp_epsilon_required osdp_required_non_sensitive osdp_revealing_law"
     ),
     "planning": (
-        "SamplingPlan crossover_share default_sampling_rate die_for_local_epsilons largest_sampling_rate "
-        "local_sampling_rate plan_sampling predicted_sd sampling_rate_for_local_epsilon"
+        "Plan crossover_share default_sampling_rate die_for_local_epsilons largest_sampling_rate "
+        "local_sampling_rate plan_question plan_sampling predicted_sd sampling_rate_for_local_epsilon"
     ),
     "policies": (
-        "AttributePolicy EverythingProtected Intersection Monotonicity OrPolicy Policy VectorPolicy databases "
-        "exact_loss_ratio find_boolean_policy is_neighbour minimum_path monotonicity neighbours place_policy "
-        "risk risk_bound_visited sensitivity vector_place_policy worst_case_risk"
+        "AttributePolicy EverythingProtected Intersection Monotonicity OrPolicy Policy VectorPolicy "
+        "databases exact_loss_ratio find_boolean_policy is_neighbour minimum_path monotonicity "
+        "neighbours place_policy risk risk_bound_visited sensitivity vector_place_policy worst_case_risk"
     ),
     "randomness": (
         "RandomSource SeededRandom SystemRandom UniformBelow WeightedChoice bernoulli uniform_below "
         "uniform_many_below weighted_index"
     ),
     "responses": (
-        "KaryResponse Mangat MangatVector OptimizedUnaryEncoding RandomizedResponse TwoCoin Warner k_ary_sd "
-        "mangat_sd two_coin_sd unary_sd warner_sd"
+        "KaryResponse Mangat MangatVector OptimizedUnaryEncoding RandomizedResponse TwoCoin Warner "
+        "k_ary_sd mangat_sd two_coin_sd unary_sd warner_sd"
     ),
-    "sampling": "SamplingDie TwoRoundAnswer estimate estimate_baseline toss",
+    "sampling": ("SamplingDie TwoRoundAnswer estimate estimate_baseline toss"),
     "sparse_vector": (
-        "Answer AsymmetricSparseVector Mark PlainSparseVector SanitizedSparseVector asymmetric_sparse_law "
-        "expected_correct_safe sanitized_law"
+        "Answer AsymmetricSparseVector Mark PlainSparseVector SanitizedSparseVector "
+        "asymmetric_sparse_law expected_correct_safe sanitized_law"
     ),
-    "toys": "SampledTwoCoin SamplingAndNoise",
+    "statement": ("AdversaryView"),
+    "toys": ("SampledTwoCoin SamplingAndNoise"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -5,11 +5,12 @@ It must not choose parameters that lose more than the target: rates and noise pa
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from math import erf, expm1, sqrt
 from typing import Final
 
+from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
     MechanismError,
@@ -18,18 +19,19 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.exponential import fraction_down, fraction_up, near_exp
-from fleetcount_mechanisms.loss_formulas import exact_message_epsilon, neighbours_of, noise_epsilon_for, release_sd
-from fleetcount_mechanisms.losses import AdversaryView, release_epsilon, sampling_views
+from fleetcount_mechanisms.losses import noise_for
+from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
 __all__ = [
-    "SamplingPlan",
+    "Plan",
     "crossover_share",
     "default_sampling_rate",
     "die_for_local_epsilons",
     "largest_sampling_rate",
     "local_sampling_rate",
+    "plan_question",
     "plan_sampling",
     "predicted_sd",
     "sampling_rate_for_local_epsilon",
@@ -41,6 +43,7 @@ _GRID: Final = 10**6
 _FACE_GRID: Final = 10**12
 _HALF: Final = Fraction(1, 2)
 _LEVEL: Final = Fraction(95, 100)
+_ONE_MESSAGE: Final = ("one_round_two_message", "one_answer_alone")
 
 
 def default_sampling_rate(values: int) -> Fraction:
@@ -148,13 +151,21 @@ def _faces(rate: Fraction, epsilons: Sequence[Fraction]) -> tuple[Fraction, ...]
     return tuple(faces)
 
 
-def predicted_sd(count: int, die: SamplingDie, noise_epsilon: Fraction, aggregators: int) -> float:
-    """Return the standard deviation to expect for a cell of `count` devices, devices being the unit.
+def predicted_sd(design: Design, count: int, devices: int) -> float:
+    """Return the standard deviation to expect for a cell of `count` among `devices` devices, devices being the unit.
 
-    Raises:
-        MechanismError: as for release_sd.
+    With (P, Q) the answer's channel and k VarZ the aggregators' noise on one opened number, the variance is
+    [n P(1-P) + (N-n) Q(1-Q) + k VarZ w]/(P-Q)^2. w is 1; where the estimate takes Q times all outputs off, (1-Q)^2 +
+    V Q^2; where it takes Q times the participation bit's count off, 1 + Q^2.
     """
-    return release_sd(count, die.sampling_rate, noise_epsilon, aggregators)
+    hit, miss = (float(one) for one in design.channel)
+    coins = count * hit * (1 - hit) + (devices - count) * miss * (1 - miss)
+    weight = {
+        Outputs.CELLS: 1.0,
+        Outputs.ALL: (1 - miss) ** 2 + design.values * miss**2,
+        Outputs.PARTICIPATION: 1 + miss**2,
+    }[design.outputs]
+    return sqrt(coins + design.aggregators * design.noise.variance * weight) / (hit - miss)
 
 
 def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fraction | None:
@@ -175,37 +186,28 @@ def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingPlan:
-    """A planned count by Sampling Privacy: its parameters, its error, its loss against every adversary.
+class Plan:
+    """A planned count: its design, its error, its loss against every adversary.
 
     level is that of the intervals, e.g. 95/100; warnings are sentences for the person who plans.
 
     Raises:
-        MechanismError: fewer than 1 device, 2 aggregators, or a level not in (0, 1).
+        MechanismError: fewer than 1 device, or a level not in (0, 1).
     """
 
     devices: int
-    die: SamplingDie
-    noise_epsilon: Fraction
-    aggregators: int
+    design: Design
     level: Fraction
-    views: tuple[AdversaryView, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_at_least("devices", self.devices, 1)
-        require_at_least("aggregators", self.aggregators, 2)
         require_open_unit("level", self.level)
-
-    @property
-    def release_epsilon(self) -> Decimal | None:
-        """The loss of the release against the public, rounded up: what a ledger is charged."""
-        return release_epsilon(self.views)
 
     def sd(self, count: int) -> float:
         """Return the standard deviation to expect for a cell of `count` devices."""
-        return predicted_sd(count, self.die, self.noise_epsilon, self.aggregators)
+        return predicted_sd(self.design, count, self.devices)
 
     def interval(self, count: int) -> tuple[float, float]:
         """Return the closed-form interval when the estimate falls on `count`: its two ends, the lower one at least 0.
@@ -213,9 +215,9 @@ class SamplingPlan:
         All n with |x - n| <= z sd(n), x the estimate: the roots of (x - n)**2 = c1 n + c0.
         """
         quantile = _normal_quantile(self.level)
-        rate = self.die.sampling_rate
-        slope, flat = quantile**2 * float((1 - rate) / rate), (quantile * self.sd(0)) ** 2
-        middle, spread = count + slope / 2, sqrt(slope * count + slope * slope / 4 + flat)
+        flat = (quantile * self.sd(0)) ** 2
+        slope = ((quantile * self.sd(self.devices)) ** 2 - flat) / self.devices
+        middle, spread = count + slope / 2, sqrt(max(slope * count + slope * slope / 4 + flat, 0.0))
         return max(0.0, middle - spread), middle + spread
 
     def width(self, count: int) -> float:
@@ -245,8 +247,8 @@ def plan_sampling(
     *,
     level: Fraction = _LEVEL,
     allow_large_rate: bool = False,
-) -> SamplingPlan:
-    """Return the plan of a count of V values whose release loses at most epsilon, with the uniform die.
+) -> Plan:
+    """Return the plan of a count of V values by Sampling Privacy with the uniform die; see `plan_question`.
 
     Without a sampling rate the default for V is taken. At a given epsilon a larger p is always more accurate; what a
     smaller one buys is the fallback when all aggregators collude, delta = p.
@@ -254,35 +256,44 @@ def plan_sampling(
     Raises:
         MechanismError: a parameter outside its range; p >= 1/2 without allow_large_rate.
     """
-    require_at_least("devices", devices, 1)
     rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
     die = SamplingDie.uniform(rate, values, allow_large_rate=allow_large_rate)
-    noise = noise_epsilon_for(_checked_target(epsilon), die.sampling_rate, neighbours_of(values))
-    plan = SamplingPlan(
-        devices=devices,
-        die=die,
-        noise_epsilon=noise,
-        aggregators=aggregators,
-        level=level,
-        views=sampling_views(die, noise, aggregators),
-        warnings=(),
-    )
+    return plan_question(devices, die, epsilon, aggregators, level=level)
+
+
+def plan_question(
+    devices: int,
+    answer: AnswerLaw,
+    epsilon: Fraction,
+    aggregators: int = 2,
+    *,
+    noise: type[TwoSidedNoise] | type[OneSidedNoise] = TwoSidedNoise,
+    level: Fraction = _LEVEL,
+) -> Plan:
+    """Return the plan of a count whose release loses at most epsilon, with the weakest noise of that law.
+
+    Raises:
+        MechanismError: a parameter outside its range, or no noise reaches epsilon.
+    """
+    law = noise_for(answer, _checked_target(epsilon), noise)
+    design = Design(answer=answer, noise=law, values=answer.values, aggregators=aggregators)
+    plan = Plan(devices=devices, design=design, level=level)
     return replace(plan, warnings=_warnings(plan))
 
 
-def _warnings(plan: SamplingPlan) -> tuple[str, ...]:
-    die, found = plan.die, list[str]()
-    message = float(exact_message_epsilon(die))
-    if message > MESSAGE_EPSILON_TO_WARN:
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    design, found = plan.design, list[str]()
+    alone = next((view.epsilon for view in design.views() if view.adversary in _ONE_MESSAGE), None)
+    if alone is not None and alone > MESSAGE_EPSILON_TO_WARN:
+        what = "one round-two message" if design.rounds == 2 else "one answer"
         found.append(
-            f"one round-two message alone loses {message:.2f}, more than {MESSAGE_EPSILON_TO_WARN}: "
+            f"{what} alone loses {alone:.2f}, more than {MESSAGE_EPSILON_TO_WARN}: "
             "a smaller sampling rate or fewer values would lose less"
         )
-    released = plan.release_epsilon
-    if released is not None and released > RELEASE_EPSILON_TO_WARN:
-        found.append(f"the release loses {released}, more than {RELEASE_EPSILON_TO_WARN}: a weak promise")
-    if die.sampling_rate >= _HALF:
-        found.append(f"the sampling rate is {die.sampling_rate}: all aggregators together see most truths")
+    if design.epsilon is not None and design.epsilon > RELEASE_EPSILON_TO_WARN:
+        found.append(f"the release loses {design.epsilon}, more than {RELEASE_EPSILON_TO_WARN}: a weak promise")
+    if design.exposure >= _HALF and design.rounds == 2:
+        found.append(f"the sampling rate is {design.exposure}: all aggregators together see most truths")
     if plan.smallest_count_seen is None:
         found.append(f"no count among {plan.devices} devices could be told from 0 at this epsilon")
     return tuple(found)

@@ -1,0 +1,262 @@
+"""The families of answer laws: what one device's answer is, by which name, and with which parameters.
+
+One row a family: here a new mechanism is added (CONTRIBUTING.md). What follows for a whole question is `design`'s.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.responses import (
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    RandomizedResponse,
+    TwoCoin,
+    Warner,
+)
+from fleetcount_mechanisms.sampling import SamplingDie
+
+__all__ = [
+    "AnswerForm",
+    "AnswerKind",
+    "AnswerLaw",
+    "BitVectorResponse",
+    "Relation",
+    "Truth",
+    "answer_named",
+    "answer_names",
+    "channel_of",
+    "kind_named",
+    "kind_of",
+    "register_answer",
+]
+
+
+class AnswerForm(Enum):
+    """What one device's answer is, and so which circuit proves it and how answers add up."""
+
+    TWO_ROUNDS = "two rounds"
+    """A position 0..V in each of two rounds; what adds up is round two minus round one (Sampling Privacy)."""
+    TRUTH = "truth"
+    """The true position 0..V, in shares: privacy is the aggregators' noise alone (direct mode)."""
+    POSITION = "position"
+    """One position 0..V, randomized by the device."""
+    BITS = "bits"
+    """One bit a cell, each randomized by the device, behind a first bit that is always 1."""
+
+
+class Relation(Enum):
+    """For which change of one device's truth a loss holds; ledgers add up losses of one relation."""
+
+    ANY_VALUE = "any-value"
+    """Any value, or none, replaced by any other."""
+    ANY_BIT = "any-bit"
+    """One place of a vector changed; m places cost m times as much."""
+    ONE_SIDED = "one-sided"
+    """Value to none only (or the mirror image): the other way no finite loss exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The answer law of direct mode: the truth itself, for V = `values`.
+
+    Raises:
+        MechanismError: V below 1.
+    """
+
+    values: int
+
+    def __post_init__(self) -> None:
+        """Check V."""
+        require_at_least("values", self.values, 1)
+
+
+BitVectorResponse = MangatVector | OptimizedUnaryEncoding
+AnswerLaw = SamplingDie | Truth | RandomizedResponse | BitVectorResponse
+"""The law of one device's answer; a response of another make joins by `register_answer`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerKind:
+    """What a design must know of a family of answer laws; one row a family, all rows in this module.
+
+    `parameters` are the law's own exact probabilities, by the names of its attributes, those in `defaults` optional;
+    `make(values, parameters)` and `from_epsilon(epsilon, values, parameters)` return the law, the latter None where the
+    law has no loss of its own to be made for. `relation` is what a single opened answer's loss holds for; `multi_hot`
+    says that the truth is a set of values and not one.
+    """
+
+    law: type
+    name: str
+    form: AnswerForm
+    make: Callable[[int, Mapping[str, Fraction]], Any]
+    parameters: tuple[str, ...] = ()
+    defaults: Mapping[str, Fraction] = field(default_factory=lambda: MappingProxyType({}))
+    from_epsilon: Callable[[Fraction, int, Mapping[str, Fraction]], Any] | None = None
+    relation: Relation = Relation.ANY_VALUE
+    multi_hot: bool = False
+
+    @property
+    def own(self) -> str:
+        """The parameter that may be given in place of the loss of an answer."""
+        return self.parameters[0]
+
+
+_KINDS: Final[dict[type, AnswerKind]] = {}
+
+
+def register_answer(kind: AnswerKind) -> None:
+    """Make a family of answer laws known to designs.
+
+    Raises:
+        MechanismError: its law or its name is known already.
+    """
+    if kind.law in _KINDS or kind.name in answer_names():
+        raise MechanismError(f"answer {kind.name!r} of {kind.law.__name__} is registered twice; allowed: once")
+    _KINDS[kind.law] = kind
+
+
+def kind_of(answer: AnswerLaw) -> AnswerKind:
+    """Return the family of an answer law.
+
+    Raises:
+        MechanismError: no answer law.
+    """
+    kind = _KINDS.get(type(answer))
+    if kind is None:
+        raise MechanismError(f"answer is a {type(answer).__name__}, allowed: {', '.join(answer_names())}")
+    return kind
+
+
+def answer_names() -> tuple[str, ...]:
+    """Return the name of every family, the one spelling of it in task files, scenarios, records and documents."""
+    return tuple(kind.name for kind in _KINDS.values())
+
+
+def kind_named(name: str) -> AnswerKind:
+    """Return the family of a name.
+
+    Raises:
+        MechanismError: no such name.
+    """
+    for kind in _KINDS.values():
+        if kind.name == name:
+            return kind
+    raise MechanismError(f"answer is {name!r}, allowed: {', '.join(answer_names())}")
+
+
+def answer_named(
+    name: str, values: int, *, epsilon_local: Fraction | None = None, parameters: Mapping[str, Fraction] | None = None
+) -> AnswerLaw:
+    """Return the law of a family for V values, from its own parameters or else for the loss of one answer.
+
+    Raises:
+        MechanismError: a parameter is missing, unknown or outside its range, or a yes/no law is asked V > 1 values.
+    """
+    kind = kind_named(name)
+    given = {**kind.defaults, **(parameters or {})}
+    for unknown in set(given) - set(kind.parameters):
+        raise MechanismError(f"parameter {unknown!r} of {name} is unknown, allowed: {', '.join(kind.parameters)}")
+    if epsilon_local is not None and kind.from_epsilon is not None:
+        law = kind.from_epsilon(epsilon_local, values, given)
+    else:
+        for missing in [one for one in kind.parameters if one not in given]:
+            raise MechanismError(f"{missing} is missing" + (", or epsilon_local" if kind.from_epsilon else ""))
+        law = kind.make(values, given)
+    if law.values != values:
+        raise MechanismError(f"{name!r} answers yes or no, V = 1; this question has V = {values}")
+    return cast("AnswerLaw", law)
+
+
+def channel_of(answer: AnswerLaw) -> tuple[Fraction, Fraction]:
+    """Return (P, Q): the chances that a device counts in cell v when its truth is v, and when it is not.
+
+    An answer is a mixture of the truth, with weight P - Q, and of a draw that ignores it.
+    """
+    form = kind_of(answer).form
+    if form is AnswerForm.TRUTH:
+        return Fraction(1), Fraction(0)
+    if form is AnswerForm.TWO_ROUNDS:
+        return cast("SamplingDie", answer).sampling_rate, Fraction(0)
+    if form is AnswerForm.BITS:
+        law = cast("BitVectorResponse", answer).bit_probability
+    else:
+        law = cast("RandomizedResponse", answer).probability
+    return law(1, 1), law(1, 0)
+
+
+def _uniform_die(values: int, given: Mapping[str, Fraction]) -> SamplingDie:
+    return SamplingDie.uniform(given["sampling_rate"], values)
+
+
+_ONE_HALF: Final = MappingProxyType({"yes_probability": Fraction(1, 2)})
+
+for _kind in (
+    AnswerKind(
+        law=SamplingDie,
+        name="sampling",
+        form=AnswerForm.TWO_ROUNDS,
+        make=_uniform_die,
+        parameters=("sampling_rate",),
+    ),
+    AnswerKind(law=Truth, name="direct", form=AnswerForm.TRUTH, make=lambda values, given: Truth(values)),
+    AnswerKind(
+        law=TwoCoin,
+        name="two-coin",
+        form=AnswerForm.POSITION,
+        make=lambda values, given: TwoCoin(given["truth_probability"], given["yes_probability"]),
+        parameters=("truth_probability", "yes_probability"),
+        defaults=_ONE_HALF,
+        from_epsilon=lambda epsilon, values, given: TwoCoin.from_epsilon(epsilon, given["yes_probability"]),
+    ),
+    AnswerKind(
+        law=Warner,
+        name="warner",
+        form=AnswerForm.POSITION,
+        make=lambda values, given: Warner(given["keep"]),
+        parameters=("keep",),
+        from_epsilon=lambda epsilon, values, given: Warner.from_epsilon(epsilon),
+    ),
+    AnswerKind(
+        law=Mangat,
+        name="mangat",
+        form=AnswerForm.POSITION,
+        make=lambda values, given: Mangat(given["flip"]),
+        parameters=("flip",),
+        from_epsilon=lambda epsilon, values, given: Mangat.from_epsilon(epsilon),
+        relation=Relation.ONE_SIDED,
+    ),
+    AnswerKind(
+        law=MangatVector,
+        name="mangat-vector",
+        form=AnswerForm.BITS,
+        make=lambda values, given: MangatVector(given["flip"], values),
+        parameters=("flip",),
+        from_epsilon=lambda epsilon, values, given: MangatVector.from_epsilon(epsilon, values),
+        relation=Relation.ONE_SIDED,
+        multi_hot=True,
+    ),
+    AnswerKind(
+        law=KaryResponse,
+        name="k-ary",
+        form=AnswerForm.POSITION,
+        make=lambda values, given: KaryResponse(given["keep"], values),
+        parameters=("keep",),
+        from_epsilon=lambda epsilon, values, given: KaryResponse.from_epsilon(epsilon, values),
+    ),
+    AnswerKind(
+        law=OptimizedUnaryEncoding,
+        name="unary",
+        form=AnswerForm.BITS,
+        make=lambda values, given: OptimizedUnaryEncoding(given["flip"], values),
+        parameters=("flip",),
+        from_epsilon=lambda epsilon, values, given: OptimizedUnaryEncoding.from_epsilon(epsilon, values),
+    ),
+):
+    register_answer(_kind)

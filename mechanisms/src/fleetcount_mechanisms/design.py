@@ -1,0 +1,150 @@
+"""The design of a question: how each device answers, which noise each aggregator adds, and all that follows from both.
+
+Tasks, scenarios and plans produce a `Design`; statement, charge, opened outputs and noise for a target come from it and
+from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It holds no time,
+no key and no signal.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, AnswerLaw, Relation, channel_of, kind_of
+from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise
+
+if (
+    TYPE_CHECKING
+):  # The statement and its exact logarithms are loaded only by who asks for them: a device starts without.
+    from fleetcount_mechanisms.statement import AdversaryView
+
+__all__ = ["FEWEST_AGGREGATORS", "MOST_AGGREGATORS", "Design", "Outputs"]
+
+FEWEST_AGGREGATORS: Final = 2
+MOST_AGGREGATORS: Final = 5
+"""How many aggregators a question has, everywhere: tasks, plans and scenarios."""
+
+
+class Outputs(Enum):
+    """Which sums are opened."""
+
+    CELLS = "1..V"
+    """Two rounds: output 0 of a difference tells nothing more. Truth: output 0 beside the cells would double the loss
+    of a yes/no question, and in a one-sided release it moves against the side that noise protects."""
+    ALL = "0..V"
+    """The sum of all outputs stands for the number of devices, which the estimates need and nobody may know exactly."""
+    PARTICIPATION = "participation, 1..V"
+    """The same number for bit vectors: how many set the participation bit, then the cells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """One question's law: each device answers by `answer`, each of k `aggregators` adds `noise` to V `values`' sums.
+
+    Raises:
+        MechanismError: an answer for another V, another number of aggregators than 2..5, or noise that does not go with
+            the answer: the truth needs noise, one-sided noise goes with the truth alone.
+    """
+
+    answer: AnswerLaw
+    noise: NoiseLaw
+    values: int
+    aggregators: int
+
+    def __post_init__(self) -> None:
+        """Check that the parts fit."""
+        require_at_least("values", self.values, 1)
+        if self.answer.values != self.values:
+            raise MechanismError(f"values is {self.values}, allowed: the answer's own {self.answer.values}")
+        require_at_least("aggregators", self.aggregators, FEWEST_AGGREGATORS)
+        if self.aggregators > MOST_AGGREGATORS:
+            raise MechanismError(f"aggregators is {self.aggregators}, allowed: aggregators <= {MOST_AGGREGATORS}")
+        if self.form is AnswerForm.TRUTH and not self.noised:
+            raise MechanismError("a direct release has no noise, allowed: noise; it is all that protects the truth")
+        if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
+            raise MechanismError(f"one-sided noise is on answers by {self.name}, allowed: on direct counts alone")
+
+    @cached_property
+    def kind(self) -> AnswerKind:
+        """The family of the answer law."""
+        return kind_of(self.answer)
+
+    @property
+    def form(self) -> AnswerForm:
+        """What one answer is."""
+        return self.kind.form
+
+    @property
+    def name(self) -> str:
+        """The mechanism's one spelling; counts of the truth under one-sided noise are "one-sided"."""
+        return "one-sided" if isinstance(self.noise, OneSidedNoise) else self.kind.name
+
+    @property
+    def noised(self) -> bool:
+        """Whether aggregators add noise at all."""
+        return not isinstance(self.noise, NoNoise)
+
+    @property
+    def rounds(self) -> int:
+        """How many messages make up an answer."""
+        return 2 if self.form is AnswerForm.TWO_ROUNDS else 1
+
+    @property
+    def device_randomizes(self) -> bool:
+        """Whether each answer has a loss of its own, whoever opens it: a randomized response."""
+        return self.form in (AnswerForm.POSITION, AnswerForm.BITS)
+
+    @property
+    def outputs(self) -> Outputs:
+        """Which sums are opened."""
+        if self.form is AnswerForm.POSITION:
+            return Outputs.ALL
+        return Outputs.PARTICIPATION if self.form is AnswerForm.BITS else Outputs.CELLS
+
+    @property
+    def baseline_opened(self) -> bool:
+        """Whether a number stands before those of the cells 1..V: output 0, or the participation bit."""
+        return self.outputs is not Outputs.CELLS
+
+    @property
+    def output_count(self) -> int:
+        """How many numbers the aggregators add, noise and open: V, or V + 1 with the baseline."""
+        return self.values + self.baseline_opened
+
+    @cached_property
+    def channel(self) -> tuple[Fraction, Fraction]:
+        """(P, Q): the chances that a device counts in cell v when its truth is v, and when it is not."""
+        return channel_of(self.answer)
+
+    @property
+    def exposure(self) -> Fraction:
+        """The chance that what all aggregators together see of a device is its truth: P - Q, p of the die, 1 if direct.
+
+        q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of a vector), P - Q of k-ary.
+        """
+        hit, miss = self.channel
+        return hit - miss
+
+    def views(self) -> "tuple[AdversaryView, ...]":
+        """Return the privacy statement: what each adversary could learn, one view an adversary, the public first."""
+        return self._views
+
+    @cached_property
+    def _views(self) -> "tuple[AdversaryView, ...]":
+        from fleetcount_mechanisms.statement import views_of  # As above.
+
+        return views_of(self.answer, self.noise, self.aggregators)
+
+    @property
+    def epsilon(self) -> Decimal | None:
+        """What the ledgers charge: the loss of the published result, rounded up; None when it has no finite one."""
+        return self.views()[0].epsilon
+
+    @property
+    def relation(self) -> Relation:
+        """For which change of a device's truth `epsilon` holds."""
+        named = self.views()[0].neighbours
+        return next((one for one in Relation if one.value == named), Relation.ANY_VALUE)

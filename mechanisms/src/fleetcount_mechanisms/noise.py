@@ -1,0 +1,136 @@
+"""The noise that each aggregator adds to every opened number, as small values: none, two-sided or one-sided geometric.
+
+A law says what it is and draws; what it promises for one device is `statement`'s, how its sums are read is analysis's.
+A further law is a further class with the members of `NoiseLaw`; nothing here lists the laws.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import expm1, sinh
+from typing import ClassVar, Final, Literal, Protocol
+
+from fleetcount_mechanisms.errors import MechanismError, require_positive
+from fleetcount_mechanisms.randomness import RandomSource
+
+__all__ = ["LARGEST_NOISE_EPSILON", "NoNoise", "NoiseLaw", "OneSidedNoise", "Side", "TwoSidedNoise"]
+
+LARGEST_NOISE_EPSILON: Final = 100
+"""The weakest geometric noise there is; a task takes at most 10."""
+
+Side = Literal["up", "down"]
+
+
+class NoiseLaw(Protocol):
+    """What every law of noise offers; a frozen, hashable value."""
+
+    @property
+    def name(self) -> str:
+        """What records, tables and people call the law."""
+        ...
+
+    @property
+    def epsilon(self) -> Fraction | None:
+        """The law's parameter as tasks write it, None where there is none."""
+        ...
+
+    @property
+    def mean(self) -> float:
+        """The mean of one draw."""
+        ...
+
+    @property
+    def variance(self) -> float:
+        """The variance of one draw."""
+        ...
+
+    def draw(self, source: RandomSource, count: int) -> list[int]:
+        """Return `count` independent exact draws; run by every aggregator, each at full strength."""
+        ...
+
+
+def _checked(epsilon: object) -> Fraction:
+    exact = require_positive("noise epsilon", epsilon)
+    if exact > LARGEST_NOISE_EPSILON:
+        raise MechanismError(f"noise epsilon is {exact}, allowed: 0 < noise epsilon <= {LARGEST_NOISE_EPSILON}")
+    return exact
+
+
+@dataclass(frozen=True, slots=True)
+class NoNoise:
+    """No noise: the opened numbers are the exact sums."""
+
+    name: ClassVar[str] = "none"
+    epsilon: ClassVar[None] = None
+    mean: ClassVar[float] = 0.0
+    variance: ClassVar[float] = 0.0
+
+    def draw(self, source: RandomSource, count: int) -> list[int]:
+        """Return zeros; see `NoiseLaw.draw`."""
+        return [0] * count
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSidedNoise:
+    """P[z] = (1-a)/(1+a) a^|z| on all integers, a = exp(-epsilon) ([GEO] Definition 2.1; `geometric`).
+
+    Raises:
+        MechanismError: epsilon is not an exact number in (0, 100].
+    """
+
+    epsilon: Fraction
+    name: ClassVar[str] = "two-sided geometric"
+    mean: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the parameter."""
+        object.__setattr__(self, "epsilon", _checked(self.epsilon))
+
+    @property
+    def variance(self) -> float:
+        """2a/(1-a)^2."""
+        return 1 / (2 * sinh(self.epsilon / 2) ** 2)
+
+    def draw(self, source: RandomSource, count: int) -> list[int]:
+        """See `NoiseLaw.draw`."""
+        from fleetcount_mechanisms.geometric import TwoSidedGeometric  # A device states this law and never draws it.
+
+        return TwoSidedGeometric(self.epsilon).sample_many(source, count)
+
+
+@dataclass(frozen=True, slots=True)
+class OneSidedNoise:
+    """P[z] = (1-q) q^z for z = 0, 1, ..., q = exp(-epsilon) ([ADP] AGeo without a cut; `asymmetric`).
+
+    `direction` "up" adds z: a count is never shown too small. "down" takes it off: a count is never shown too large.
+
+    Raises:
+        MechanismError: epsilon is not an exact number in (0, 100], or another direction.
+    """
+
+    epsilon: Fraction
+    direction: Side = "up"
+    name: ClassVar[str] = "one-sided geometric"
+
+    def __post_init__(self) -> None:
+        """Check both parameters."""
+        object.__setattr__(self, "epsilon", _checked(self.epsilon))
+        if self.direction not in ("up", "down"):
+            raise MechanismError(f"direction is {self.direction!r}, allowed: 'up', 'down'")
+
+    @property
+    def mean(self) -> float:
+        """q/(1-q), below 0 for "down"."""
+        size = 1 / expm1(self.epsilon)
+        return size if self.direction == "up" else -size
+
+    @property
+    def variance(self) -> float:
+        """q/(1-q)^2."""
+        return 1 / (2 * sinh(self.epsilon / 2)) ** 2
+
+    def draw(self, source: RandomSource, count: int) -> list[int]:
+        """See `NoiseLaw.draw`."""
+        from fleetcount_mechanisms.asymmetric import OneSidedGeometric  # A device states this law and never draws it.
+
+        drawn = OneSidedGeometric(self.epsilon).sample_many(source, count)
+        return drawn if self.direction == "up" else [-one for one in drawn]

@@ -1,0 +1,259 @@
+"""The privacy statement of a question: who looks, at what, and what remains hidden, one view an adversary.
+
+The only place where it is worded. It must not state a loss smaller than the truth: the decimals of a view are rounded
+up. p is the sampling rate, e1 the epsilon of each aggregator's noise.
+"""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, cast
+
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, kind_of
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.exponential import rounded_up
+from fleetcount_mechanisms.loss_formulas import (
+    exact_message_epsilon,
+    exact_release_epsilon,
+    linked_delta,
+    neighbours_of,
+)
+from fleetcount_mechanisms.losses import released_loss
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.sampling import SamplingDie
+
+__all__ = ["AdversaryView", "views_of"]
+
+_PLACES: Final = 5
+_NONE: Final = Decimal("0.00000")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdversaryView:
+    """What one adversary can learn of one device from one release.
+
+    adversary is a stable slug, audience the same in words; epsilon is rounded up to 5 decimal places, None when no
+    finite epsilon exists; delta is rounded up too; neighbours names the change protected; sentence is for people.
+
+    Raises:
+        MechanismError: a negative epsilon, or a delta outside [0, 1].
+    """
+
+    adversary: str
+    audience: str
+    epsilon: Decimal | None
+    delta: Decimal
+    neighbours: str
+    sentence: str
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.epsilon is not None and self.epsilon < 0:
+            raise MechanismError(f"epsilon is {self.epsilon}, allowed: 0 or more")
+        if not 0 <= self.delta <= 1:
+            raise MechanismError(f"delta is {self.delta}, allowed: 0..1")
+
+
+_Views = tuple[AdversaryView, ...]
+
+
+def views_of(answer: AnswerLaw, noise: NoiseLaw, aggregators: int) -> _Views:
+    """Return what each adversary could learn of one device from one release, the public first.
+
+    Raises:
+        MechanismError: a law of noise whose promise is not worked out.
+    """
+    if isinstance(noise, OneSidedNoise):
+        return _one_sided(answer.values, noise, aggregators)
+    if not isinstance(noise, TwoSidedNoise | NoNoise):
+        raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose promise is worked out")
+    covered = _covered(answer, noise, aggregators) if isinstance(noise, TwoSidedNoise) else ()
+    form = kind_of(answer).form
+    if form is AnswerForm.TWO_ROUNDS:
+        return _sampling(cast("SamplingDie", answer), noise, covered, aggregators)
+    if form is AnswerForm.TRUTH:
+        return *covered, _all_aggregators(Fraction(1), aggregators, neighbours_of(answer.values).value)
+    return _response(answer, covered, aggregators)
+
+
+def _change(neighbours: str) -> str:
+    """Return a neighbour relation in words."""
+    if neighbours == "any-bit":
+        return "a change of one place of one device's truth"
+    if neighbours == "any-value":
+        return "any change of one device's truth"
+    return f"a {neighbours} change of one device's truth"
+
+
+def _finite(
+    adversary: str, audience: str, epsilon: Fraction, neighbours: str, sees: str, *, change: str | None = None
+) -> AdversaryView:
+    shown = rounded_up(epsilon, _PLACES)
+    protects = change or _change(neighbours)
+    return AdversaryView(
+        adversary=adversary,
+        audience=audience,
+        epsilon=shown,
+        delta=_NONE,
+        neighbours=neighbours,
+        sentence=f"sees {sees}; epsilon {shown}, delta 0, for {protects}.",
+    )
+
+
+def _revealed(adversary: str, audience: str, delta: Fraction, neighbours: str, sees: str) -> AdversaryView:
+    shown = rounded_up(delta, _PLACES)
+    learns = "for certain" if delta == 1 else f"with probability {shown} and nothing otherwise"
+    return AdversaryView(
+        adversary=adversary,
+        audience=audience,
+        epsilon=None,
+        delta=shown,
+        neighbours=neighbours,
+        sentence=f"sees {sees}; no finite epsilon, delta {shown}: learns a device's truth {learns}.",
+    )
+
+
+def _released_to(aggregators: int) -> tuple[tuple[str, str, str, str], ...]:
+    """Return who reads a release and knows no more than all but one aggregator: slug, words, whose shares, whose noise
+    is left."""
+    rest = f"any {aggregators - 1} of the {aggregators} aggregators, together with any number of devices"
+    return (
+        ("public_and_broker", "everyone who reads the release, and the broker", "", "one aggregator"),
+        ("one_aggregator", "one aggregator", "its shares and ", "another"),
+        ("all_but_one_aggregators", rest, "their shares and ", "the remaining one"),
+    )
+
+
+def _all_aggregators(delta: Fraction, aggregators: int, neighbours: str) -> AdversaryView:
+    what = "both rounds of every device" if delta < 1 else "the answer of every device"
+    return _revealed("all_aggregators", f"all {aggregators} aggregators together", delta, neighbours, what)
+
+
+# Noise on both sides: what one honest aggregator's noise covers.
+
+
+def _covered(answer: AnswerLaw, noise: TwoSidedNoise, aggregators: int) -> _Views:
+    kind = kind_of(answer)
+    if kind.form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
+        neighbours, what = neighbours_of(answer.values).value, "the released counts"
+    else:
+        neighbours = (Relation.ANY_BIT if kind.multi_hot else Relation.ANY_VALUE).value
+        what = "noised counts of randomized answers"
+    loss = released_loss(answer, noise.epsilon)
+    return tuple(
+        _finite(
+            slug,
+            who,
+            loss,
+            neighbours,
+            shares + what,
+            change=f"{_change(neighbours)}, as long as {honest} adds its noise",
+        )
+        for slug, who, shares, honest in _released_to(aggregators)
+    )
+
+
+# Sampling Privacy [SP]: the difference of the two rounds over cells 1..V, noised or exact.
+
+
+def _sampling(die: SamplingDie, noise: NoiseLaw, covered: _Views, aggregators: int) -> _Views:
+    """Return the views of a two-round count.
+
+    With noise the public, one aggregator and all but one of them see a loss of eps'; without, as in [SP] itself, no
+    finite epsilon, delta = p. All together see the truth with probability p; if the bit "this device was sampled"
+    leaks, e1 (one-cell) or 2 e1 (two-cell) remains; one round-two message alone loses max ln(1 + p/pi_v).
+    """
+    neighbours, delta = neighbours_of(die.values), linked_delta(die)
+    leaked = ("sampled_bit_leaked", "whoever knows that a device was sampled, and reads the release")
+    if noise.epsilon is None:
+        covered = tuple(
+            _revealed(slug, who, delta, neighbours.value, f"{shares}the exact counts")
+            for slug, who, shares, _ in _released_to(aggregators)
+        )
+        sampled = _revealed(*leaked, Fraction(1), neighbours.value, "the exact counts and that bit")
+    else:
+        direct = exact_release_epsilon(Fraction(1), noise.epsilon, neighbours)
+        sampled = _finite(*leaked, direct, neighbours.value, "the released counts and that bit")
+    message = _finite(
+        "one_round_two_message",
+        "whoever opens one round-two message alone",
+        exact_message_epsilon(die),
+        Relation.ANY_VALUE.value,
+        "one round-two message without its round-one message",
+    )
+    return *covered, _all_aggregators(delta, aggregators, neighbours.value), sampled, message
+
+
+# Responses: the local loss holds against everybody; noise on all outputs only improves what the public sees.
+
+
+def _response(answer: AnswerLaw, covered: _Views, aggregators: int) -> _Views:
+    """Return the views of answers that devices randomize: the local loss, and less where noise covers.
+
+    For a vector the loss is that of one place; m places cost m times as much. Mangat's local loss is one-sided; with
+    noise the public's loss is for any change.
+    """
+    what = "exact counts of randomized answers"
+    readers = covered or tuple(
+        _local(slug, who, answer, shares + what) for slug, who, shares, _ in _released_to(aggregators)
+    )
+    return (
+        *readers,
+        _local(
+            "all_aggregators", f"all {aggregators} aggregators together", answer, "every device's randomized answer"
+        ),
+        _local("one_answer_alone", "whoever opens one answer alone", answer, "one randomized answer"),
+    )
+
+
+def _local(adversary: str, audience: str, answer: AnswerLaw, sees: str) -> AdversaryView:
+    loss, relation = Fraction(cast("RandomizedResponse", answer).epsilon), kind_of(answer).relation
+    change = "a Yes replaced by a No (that a No is a No is not protected)" if relation is Relation.ONE_SIDED else None
+    return _finite(adversary, audience, loss, relation.value, sees, change=change)
+
+
+# One-sided noise (AGeo; Takagi et al., Asymmetric Differential Privacy).
+
+
+def _one_sided(values: int, noise: OneSidedNoise, aggregators: int) -> _Views:
+    """Return the views of counts of the truth with noise of one sign.
+
+    "up": P[z | a value] <= e^eps P[z | none], and no finite bound the other way: z = n proves that none was added. A
+    device that has another value instead lowers its own cell, so which of two values it has is not protected either.
+    "down" is the mirror image: P[z | none] <= e^eps P[z | a value].
+    """
+    epsilon = rounded_up(noise.epsilon, _PLACES)
+    had, instead, not_protected = _ONE_SIDED_CLAIMS[noise.direction]
+    which = ", nor which of two values it had" if values > 1 else ""
+    promise = (
+        f"that a device had {had} can always be explained by {instead}, with epsilon {epsilon}; "
+        f"that it had {not_protected} is not protected{which}."
+    )
+    sentences = ("Released counts", "Shares and released counts", "Their shares and released counts")
+    covered = tuple(
+        AdversaryView(
+            adversary=slug,
+            audience=who,
+            epsilon=epsilon,
+            delta=Decimal(0),
+            neighbours=Relation.ONE_SIDED.value,
+            sentence=f"{what}, if one aggregator adds its noise: {promise}",
+        )
+        for (slug, who, _, _), what in zip(_released_to(aggregators), sentences, strict=True)
+    )
+    exposed = AdversaryView(
+        adversary="all_aggregators",
+        audience=f"all {aggregators} aggregators together",
+        epsilon=None,
+        delta=Decimal(1),
+        neighbours=Relation.ONE_SIDED.value,
+        sentence="The answer of every device, put together: no finite epsilon; every truth is seen for certain.",
+    )
+    return *covered, exposed
+
+
+_ONE_SIDED_CLAIMS: Final = {
+    "up": ("a value", '"none of them"', "none"),
+    "down": ("none of the values", "any of them", "one"),
+}
