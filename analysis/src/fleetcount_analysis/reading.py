@@ -1,0 +1,153 @@
+"""Read a release: estimates, standard errors and intervals of the cells 1..V, one release or many at once.
+
+It must not ask for anything but the question's design and the opened numbers: every aggregator, analyst and study reads
+the same. Which formula belongs to which design is decided here and nowhere else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, cast
+
+import numpy as np
+from fleetcount_mechanisms.asymmetric import ratio_above
+from fleetcount_mechanisms.design import Design, Outputs
+from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
+from numpy.typing import ArrayLike, NDArray
+
+from fleetcount_analysis import estimates, intervals
+from fleetcount_analysis.errors import RangeError, ShapeError
+
+__all__ = ["Reading", "exact_estimates", "read"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Ends = list[tuple[int, int]]
+
+_MEAN_GRID: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reading:
+    """Estimates, their standard errors and interval ends of cells 1..V, in devices; all of one shape.
+
+    The shape is (V,) for one release and (runs, V) for many.
+    """
+
+    estimates: Floats
+    standard_errors: Floats
+    low: Integers
+    high: Integers
+
+
+def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
+    """Return what is read out of opened numbers: `design.outputs` of one release, or of one release a row.
+
+    Intervals come from the exact channel where it is known (see `intervals`). A row's reading does not depend on the
+    other rows.
+
+    Raises:
+        ShapeError: the last axis is not `design.output_count` long.
+        RangeError: an output beyond 10^12 in size, a level outside (0, 1), or a law of noise that cannot be read.
+    """
+    opened = np.asarray(outputs, dtype=np.int64)
+    rows = np.atleast_2d(opened)
+    if rows.ndim != 2 or rows.shape[1] != design.output_count:
+        raise ShapeError(
+            f"a release has shape {opened.shape}; allowed is {design.output_count} numbers, or rows of them"
+        )
+    cells, ends = _read_rows(design, rows, level)
+    shape = (design.values,) if opened.ndim == 1 else (len(rows), design.values)
+    both = np.array(ends, dtype=np.int64).reshape(*shape, 2)
+    counts, errors = (one.reshape(shape) for one in (cells.counts, cells.standard_errors))
+    return Reading(estimates=counts, standard_errors=errors, low=both[..., 0], high=both[..., 1])
+
+
+def exact_estimates(design: Design, outputs: Sequence[int]) -> list[Fraction]:
+    """Return the unbiased estimates of cells 1..V from the opened numbers of one release, as records state them.
+
+    One-sided noise has an irrational mean; it is taken off rounded to 10^-9, so that every aggregator signs the same.
+
+    Raises:
+        ShapeError: not exactly `design.output_count` numbers.
+    """
+    if len(outputs) != design.output_count:
+        raise ShapeError(f"a release has {len(outputs)} outputs; allowed is {design.output_count}")
+    hit, miss = design.channel
+    cells = outputs[1:] if design.baseline_opened else outputs
+    devices = sum(outputs) if design.outputs is Outputs.ALL else outputs[0]
+    mean = _mean_noise(design)
+    return [(cell - mean - miss * devices) / (hit - miss) for cell in cells]
+
+
+def _mean_noise(design: Design) -> Fraction:
+    if not isinstance(design.noise, OneSidedNoise):
+        return Fraction(0)
+    ratio = ratio_above(design.noise.epsilon)
+    mean = Fraction(round(design.aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
+    return mean if design.noise.direction == "up" else -mean
+
+
+def _read_rows(design: Design, rows: Integers, level: Fraction) -> tuple[estimates.CellEstimates, Ends]:
+    noise, parties = design.noise, design.aggregators
+    if isinstance(noise, OneSidedNoise):
+        cells = estimates.one_sided_cells(rows, noise.epsilon, parties, noise.direction)
+        return cells, _one_sided_ends(noise, rows, parties, level)
+    if not isinstance(noise, TwoSidedNoise | NoNoise):
+        raise RangeError("law of noise", noise.name, "two-sided geometric, one-sided geometric or none")
+    if design.outputs is Outputs.CELLS:
+        rate = design.channel[0]
+        listed = rows.ravel().tolist()
+        ends = intervals.sampling_intervals(listed, rate, noise.epsilon, parties, level)
+        return estimates.sampling_cells(rows, rate, noise.epsilon, parties), ends
+    return _with_baseline(design, rows, level)
+
+
+def _with_baseline(design: Design, rows: Integers, level: Fraction) -> tuple[estimates.CellEstimates, Ends]:
+    """Read randomized answers: the number of devices is the sum of all outputs, or the participation bit's count."""
+    epsilon, parties = design.noise.epsilon, design.aggregators
+    if design.outputs is Outputs.ALL:
+        response = cast("estimates.ResponseLaw", design.answer)
+        cells = estimates.response_cells(rows, response, epsilon, parties)
+        devices = rows.sum(axis=1)
+    else:
+        devices = rows[:, 0]
+        cells = estimates.unary_cells(rows[:, 1:], devices[:, None], *design.channel, epsilon, parties)
+    if not design.noised:
+        return cells, _ends_by_devices(design, rows[:, 1:], devices, level)
+    ends: Ends = []
+    for row in cast("list[list[int]]", rows.tolist()):
+        ends += _noised_ends(design, row, level)
+    return cells, ends
+
+
+def _noised_ends(design: Design, row: list[int], level: Fraction) -> Ends:
+    epsilon, parties = design.noise.epsilon, design.aggregators
+    if design.outputs is Outputs.ALL:
+        response = cast("estimates.ResponseLaw", design.answer)
+        return intervals.response_intervals(row, response, epsilon, parties, level)
+    return intervals.unary_intervals(row[1:], row[0], *design.channel, epsilon, parties, level)
+
+
+def _ends_by_devices(design: Design, cells: Integers, devices: Integers, level: Fraction) -> Ends:
+    """Return the intervals of counts without noise: one call for all rows of equally many devices, which is exact."""
+    width = cells.shape[1]
+    found: list[Ends] = [[] for _ in cells]
+    for total in cast("list[int]", np.unique(devices).tolist()):
+        rows = np.flatnonzero(devices == total)
+        listed = cells[rows].ravel().tolist()
+        pairs = intervals.unary_intervals(listed, total, *design.channel, None, design.aggregators, level)
+        for place, row in enumerate(rows.tolist()):
+            found[row] = pairs[place * width : (place + 1) * width]
+    return [pair for row in found for pair in row]
+
+
+def _one_sided_ends(noise: OneSidedNoise, rows: Integers, parties: int, level: Fraction) -> Ends:
+    """Noise >= 0 ("up") leaves the truth in [Y - m, Y]; noise <= 0 ("down") is its mirror image, [Y, Y + m]."""
+    reach = 0
+    if noise.direction == "down":
+        probe = 10**9
+        low, high = intervals.one_sided_intervals([probe], noise.epsilon, parties, level)[0]
+        reach = high - low
+    listed = (rows + reach).ravel().tolist()
+    return intervals.one_sided_intervals(listed, noise.epsilon, parties, level)
