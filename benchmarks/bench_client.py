@@ -31,15 +31,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.task.domain import SquareGrid
-from fleetcount_protocol.task.task import (
-    Aggregator,
-    HpkeKey,
-    Mode,
-    Release,
-    ReleaseKind,
-    Task,
-    UploadStyle,
-)
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
 from rows import Row, quick, report, smoke
 
 LIMIT_MS = 6.0

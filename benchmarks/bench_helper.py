@@ -16,7 +16,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import SessionSecret, seal_instalment
 from fleetcount_protocol.ids import ReportId, SessionId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_protocol.wire.device import INSTALMENTS, batches

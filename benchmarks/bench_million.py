@@ -46,9 +46,9 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.release import decode_record
-from fleetcount_protocol.task.codec import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from meter import Meter

@@ -20,7 +20,8 @@ from fleetcount_protocol.channel import certificates, receipts, session  # noqa:
 from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
 from fleetcount_protocol.release import set_digest  # noqa: E402 - path
-from fleetcount_protocol.task import codec as task_codec  # noqa: E402 - path
+from fleetcount_protocol.task import signed_file, task_json  # noqa: E402 - path
+from fleetcount_protocol.task import task as tasks  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
 from tests.support import wire_messages  # noqa: E402 - path
@@ -58,11 +59,11 @@ def tasks() -> list[dict[str, Any]]:
             "name": name,
             "canonical": task.canonical.hex(),
             "task_id": task.task_id.hex(),
-            "task": task_codec.task_to_json(task),
+            "task": task_json.task_to_json(task),
             "signing_keys": [samples.seed_bytes(f"signing {place}").hex() for place in range(len(task.aggregators))],
             "signatures": [signature.hex() for signature in samples.sign_all(task).signatures],
-            "file": task_codec.encode_signed_task(samples.sign_all(task)).hex(),
-            "bad": refused_only(task_codec.decode_task, cut_and_flipped(task.canonical)),
+            "file": signed_file.encode_signed_task(samples.sign_all(task)).hex(),
+            "bad": refused_only(tasks.decode_task, cut_and_flipped(task.canonical)),
         }
         for name, task in samples.every_task().items()
     ]

@@ -211,7 +211,6 @@ def test_every_mechanism_can_be_specified(
 
 
 def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Callable, deployed: Path) -> None:
-    from fleetcount_protocol.task.rules import task_epsilon
 
     for number, epsilon in enumerate(["0.1", "1/3", "1", "2.5"]):
         name = f"q{number}.task"
@@ -221,7 +220,7 @@ def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Call
         ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", name, "--epsilon", epsilon)
 
         assert ran.code == 0, ran.err
-        loss = task_epsilon(read_task(deployed / name).task)
+        loss = read_task(deployed / name).task.design.epsilon
         assert loss is not None
         # The statement is rounded up at the fifth digit.
         assert Fraction(epsilon) * Fraction(99, 100) < Fraction(loss) < Fraction(epsilon) + Fraction(1, 10**5)

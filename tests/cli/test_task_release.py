@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from fleetcount import readers, task_commands, task_files
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
-from fleetcount_protocol.task.codec import signed_task
 from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.signed_file import signed_task
 
 from tests.support.protocol_samples import sampling_task
 

@@ -16,19 +16,10 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.rules import context_of, prio3_for
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import (
-    Aggregator,
-    HpkeKey,
-    Mode,
-    Release,
-    ReleaseKind,
-    SignedTask,
-    Task,
-    UploadStyle,
-)
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from fleetcount_protocol.vdaf.two_round import join_instalments
 
 START = 1_800_000_000

@@ -20,8 +20,8 @@ from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Bins, Categories
-from fleetcount_protocol.task.rules import context_of, prio3_for
 from fleetcount_protocol.task.task import Mode, Task
 
 from tests.client.deployment import START, Deployment

@@ -10,7 +10,6 @@ from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.rules import task_epsilon
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -25,7 +24,7 @@ def test_a_task_within_every_limit_is_allowed() -> None:
 
 def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     task = WORLD.task()
-    epsilon = task_epsilon(task)
+    epsilon = task.design.epsilon
     assert epsilon is not None
 
     at = judge_task(open_policy(largest_epsilon=Fraction(epsilon)), task)
@@ -192,5 +191,5 @@ def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
 
     cost = charge_of(task)
 
-    assert (cost.epsilon, cost.exposure) == (task_epsilon(task), Fraction(1, 5))
+    assert (cost.epsilon, cost.exposure) == (task.design.epsilon, Fraction(1, 5))
     assert (cost.asked_at, cost.asked_until) == (task.round_one_opens, task.round_one_closes)

@@ -36,19 +36,10 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
+from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.rules import context_of, prio3_for
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import (
-    Aggregator,
-    HpkeKey,
-    Mode,
-    Release,
-    ReleaseKind,
-    SignedTask,
-    Task,
-    UploadStyle,
-)
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 
 START = 1_800_000_000

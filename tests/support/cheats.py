@@ -8,7 +8,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
-from fleetcount_protocol.task.rules import context_of, prio3_for
+from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.prio3 import Prio3
 

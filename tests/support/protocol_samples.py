@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_mechanisms.losses import AdversaryView
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import SessionSecret
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
@@ -20,16 +20,7 @@ from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
 from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import (
-    Aggregator,
-    HpkeKey,
-    Mode,
-    Release,
-    ReleaseKind,
-    SignedTask,
-    Task,
-    UploadStyle,
-)
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.signing import TrustedAggregator
-from fleetcount_protocol.task.task import Release
 
 from fleetcount_aggregator.failpoints import Failpoints
 from fleetcount_aggregator.host.keys import KeyRing
@@ -67,8 +67,8 @@ class Limits:
 class NoiseSource(Protocol):
     """Where noise comes from. Only tests have another source than `release.noise.SystemNoise`."""
 
-    def draw(self, release: Release, count: int) -> list[int]:
-        """Return `count` independent integers of the law the release names."""
+    def draw(self, law: NoiseLaw, count: int) -> list[int]:
+        """Return `count` independent integers of the law of the task's design."""
         ...
 
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Final
 
 from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.task.rules import context_of, prio3_for
-from fleetcount_protocol.task.task import Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.circuit import context_of, prio3_for
+from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_protocol.vdaf.prio3 import Prio3
 from fleetcount_protocol.vdaf.two_round import first_instalment_size, second_instalment_size
 
@@ -76,7 +76,7 @@ class InstalledTask:
     def windows(self) -> dict[int, Window]:
         """The window of every round the task has: rounds 1 and 2, or 0 when reports travel whole."""
         task = self.task
-        if task.mode is Mode.SAMPLING and task.upload_style is UploadStyle.TWO_INSTALMENTS:
+        if task.two_instalments:
             return {
                 1: Window(opens=task.round_one_opens, closes=task.round_one_closes),
                 2: Window(opens=task.round_one_closes, closes=task.round_two_closes),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from fleetcount_mechanisms.losses import noise_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -25,7 +26,6 @@ from fleetcount_simulator.demo_scenarios import (
 from fleetcount_simulator.truths import MAX_VEHICLES, Truths, parse_truths
 
 from fleetcount.files import read_text
-from fleetcount.noise_plan import planned_noise
 
 __all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "Question", "question_of"]
 
@@ -88,7 +88,7 @@ def question_of(options: DemoOptions) -> Question:
     else:
         rate = options.sampling_rate or (BOLOGNA_SAMPLING_RATE if values > 9 else default_sampling_rate(values))
         mode, mechanism = Mode.SAMPLING, SamplingDie.uniform(rate, values)
-    noise = planned_noise(mechanism, values, ReleaseKind.GEOMETRIC, options.epsilon)
+    noise = noise_for(mechanism, options.epsilon).epsilon
     release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=noise, level=LEVEL)
     return Question(scenario=scenario, mode=mode, mechanism=mechanism, release=release)
 

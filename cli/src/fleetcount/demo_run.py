@@ -17,7 +17,6 @@ from typing import Any, Final
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task.rules import task_epsilon
 from fleetcount_protocol.task.task import Task, UploadStyle
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO, StartedBroker, start_broker
@@ -180,7 +179,7 @@ async def _start_fleet(
         device_ca_key_file=str(deployment.root / "ca" / "devices.key"),
         spool_file=str(deployment.root.parent / f"vehicles-{transport}.db"),
         # Each owner allows exactly what is asked, and not more.
-        policy={"largest_epsilon": str(task_epsilon(draft)), "largest_local_epsilon": "20"},
+        policy={"largest_epsilon": str(draft.design.epsilon), "largest_local_epsilon": "20"},
         at_once=AT_ONCE[broker if transport == "mqtt" else transport],
         coin_seed=options.seed if options.insecure_coins else None,
         readings=question.scenario.readings[transports.index(transport) :: len(transports)],

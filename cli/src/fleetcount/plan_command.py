@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Outputs
 
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
@@ -19,7 +20,8 @@ from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, Count
 
 if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
-    from fleetcount_mechanisms.planning import SamplingPlan
+    from fleetcount_mechanisms.answers import AnswerLaw
+    from fleetcount_mechanisms.planning import Plan
 
 __all__ = ["plan", "plan_rows"]
 
@@ -33,21 +35,31 @@ _POINTS: Final = 60
 @click.command(cls=StrictCommand, short_help="What a number of devices and an epsilon will give.")
 @click.option("--devices", required=True, type=Count(1, _MOST_DEVICES), help="How many will answer.")
 @click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
+@click.option("--mechanism", default="sampling", show_default=True, help="As in task files, or direct or one-sided.")
 @click.option("--epsilon", required=True, type=EPSILON, help="Loss of the published counts, 0.001 to 10.")
 @click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.45, 0.25 or 0.10 by V).")
-@click.option("--aggregators", type=Count(2, 255), default=2, show_default=True, help="How many, 2 to 255.")
+@click.option("--epsilon-local", type=EPSILON, help="Loss of one answer alone, where devices randomize it.")
+@click.option(
+    "--aggregators",
+    type=Count(FEWEST_AGGREGATORS, MOST_AGGREGATORS),
+    default=FEWEST_AGGREGATORS,
+    show_default=True,
+    help=f"How many, {FEWEST_AGGREGATORS} to {MOST_AGGREGATORS}.",
+)
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
 def plan(  # one parameter an option, passed by name
     devices: int,
     values: int,
+    mechanism: str,
     epsilon: Fraction,
     sampling_rate: Fraction | None,
+    epsilon_local: Fraction | None,
     aggregators: int,
     level: Fraction,
     output: Path | None,
 ) -> None:
-    """Show what a count by Sampling Privacy will give, before anyone is asked.
+    """Show what a count will give, by Sampling Privacy or another mechanism, before anyone is asked.
 
     For true counts from 0 to all devices: the standard error and the exact interval that a typical release gives; the
     smallest count that is told apart from 0; and what each adversary could learn. The error does not grow with the
@@ -56,11 +68,14 @@ def plan(  # one parameter an option, passed by name
     The noise is planned so that the release loses at most the epsilon asked for. At one epsilon a larger sampling rate
     is always more accurate; a smaller one only helps if all aggregators collude, who then see the truth that often.
     """
-    from fleetcount_mechanisms.planning import plan_sampling
+    from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
+    from fleetcount_mechanisms.planning import plan_question
 
     if output is not None:
         check_output_directory(output)
-    planned = plan_sampling(devices, values, epsilon, aggregators, sampling_rate, level=level)
+    answer = _answer(mechanism, values, sampling_rate, epsilon_local)
+    noise = OneSidedNoise if mechanism == "one-sided" else TwoSidedNoise
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=noise, level=level)
     rows = plan_rows(planned, _round_counts(devices))
     for line in [*_head(planned), "", *_table(rows), "", *_foot(planned)]:
         click.echo(line)
@@ -70,17 +85,39 @@ def plan(  # one parameter an option, passed by name
         click.echo(one_line(f"wrote plan.csv, plan.json, plan.svg, plan.png in {output}"))
 
 
-def plan_rows(planned: "SamplingPlan", counts: Sequence[int]) -> list[tuple[int, float, int, int]]:
+def _answer(mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None) -> "AnswerLaw":
+    from fleetcount_mechanisms.answers import answer_named
+    from fleetcount_mechanisms.planning import default_sampling_rate
+
+    if mechanism == "sampling":
+        rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
+        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters={"sampling_rate": rate})
+    given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
+    name = "direct" if mechanism == "one-sided" else mechanism
+    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given)
+
+
+def plan_rows(planned: "Plan", counts: Sequence[int]) -> list[tuple[int, float, int, int]]:
     """Return (true count, standard error, low, high): the exact interval when the released number is the expected one.
 
-    The expected number is p n rounded to the nearest whole; counts in devices.
+    The expected number is rounded to the nearest whole; counts in devices.
     """
-    from fleetcount_analysis.intervals import sampling_intervals
+    from fleetcount_analysis.reading import read
 
-    rate = planned.die.sampling_rate
-    outputs = [round(rate * count) for count in counts]
-    intervals = sampling_intervals(outputs, rate, planned.noise_epsilon, planned.aggregators, planned.level)
-    return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, intervals, strict=True)]
+    reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
+    ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
+    return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
+
+
+def _expected(planned: "Plan", count: int) -> list[int]:
+    """Return the opened numbers to expect when `count` devices have value 1 and no other value counts anybody."""
+    design, (hit, miss) = planned.design, planned.design.channel
+    cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
+    opened = [cell, *([0] * (design.values - 1))]
+    if not design.baseline_opened:
+        return opened
+    # Output 0 brings the sum of all outputs to the number of devices; the participation bit's count is that number.
+    return [planned.devices - (cell if design.outputs is Outputs.ALL else 0), *opened]
 
 
 def _round_counts(devices: int) -> list[int]:
@@ -89,12 +126,13 @@ def _round_counts(devices: int) -> list[int]:
     return [0, *(step for step in steps if 3 <= step < devices), devices]
 
 
-def _head(planned: "SamplingPlan") -> list[str]:
-    die = planned.die
+def _head(planned: "Plan") -> list[str]:
+    design = planned.design
+    rate = f"sampling rate {_exact(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
     return [
-        f"{planned.devices:,} devices, {die.values} value{'s' if die.values > 1 else ''}, "
-        f"{planned.aggregators} aggregators, epsilon {planned.release_epsilon} of a release",
-        f"sampling rate {_exact(die.sampling_rate)}; each aggregator's noise: epsilon {_exact(planned.noise_epsilon)}",
+        f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
+        f"{design.aggregators} aggregators, epsilon {design.epsilon} of a release",
+        f"{rate}; each aggregator's noise: epsilon {_exact(design.noise.epsilon or Fraction(0))}",
     ]
 
 
@@ -115,19 +153,19 @@ def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
     return f"{count:,}", f"{error:,.1f}", f"{low:,}", f"{high:,}", f"{high - low:,}", share
 
 
-def _foot(planned: "SamplingPlan") -> list[str]:
+def _foot(planned: "Plan") -> list[str]:
     seen, level = planned.smallest_count_seen, f"{float(planned.level * 100):g} %"
     first = (
         f"The smallest count told apart from 0 ({level} both ways): {seen:,}"
         if seen is not None
         else f"No count among {planned.devices:,} devices is told apart from 0 ({level} both ways)"
     )
-    views = [f"  {view.audience}: {view.sentence}" for view in planned.views]
+    views = [f"  {view.audience}: {view.sentence}" for view in planned.design.views()]
     warnings = [f"Warning: {warning}" for warning in planned.warnings]
     return [first, "", "What each adversary can learn of one device:", *views, *([""] if warnings else []), *warnings]
 
 
-def _write(directory: Path, planned: "SamplingPlan", rows: Sequence[tuple[int, float, int, int]]) -> None:
+def _write(directory: Path, planned: "Plan", rows: Sequence[tuple[int, float, int, int]]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["true_count", "standard_error", "low", "high"])
@@ -137,14 +175,16 @@ def _write(directory: Path, planned: "SamplingPlan", rows: Sequence[tuple[int, f
     _draw(directory / "plan", planned)
 
 
-def _record(planned: "SamplingPlan") -> dict[str, Any]:
+def _record(planned: "Plan") -> dict[str, Any]:
+    design = planned.design
     return {
         "devices": planned.devices,
-        "values": planned.die.values,
-        "aggregators": planned.aggregators,
-        "sampling_rate": str(planned.die.sampling_rate),
-        "noise_epsilon": str(planned.noise_epsilon),
-        "release_epsilon": None if planned.release_epsilon is None else f"{planned.release_epsilon:f}",
+        "values": design.values,
+        "aggregators": design.aggregators,
+        "mechanism": design.name,
+        "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
+        "noise_epsilon": str(design.noise.epsilon),
+        "release_epsilon": None if design.epsilon is None else f"{design.epsilon:f}",
         "level": str(planned.level),
         "smallest_count_seen": planned.smallest_count_seen,
         "warnings": list(planned.warnings),
@@ -157,29 +197,30 @@ def _record(planned: "SamplingPlan") -> dict[str, Any]:
                 "neighbours": view.neighbours,
                 "sentence": view.sentence,
             }
-            for view in planned.views
+            for view in planned.design.views()
         ],
     }
 
 
-def _draw(stem: Path, planned: "SamplingPlan") -> None:
+def _draw(stem: Path, planned: "Plan") -> None:
     import numpy as np
     from fleetcount_analysis.figures import plan_plot, save_figure
     from scipy.special import ndtri
 
     counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
     quantile = float(ndtri(float((1 + planned.level) / 2)))
-    rate, empty = float(planned.die.sampling_rate), planned.sd(0)
-    sampling = quantile * np.sqrt(counts * (1 - rate) / rate)
+    design, empty = planned.design, planned.sd(0)
+    both = np.array([planned.sd(round(count)) for count in counts])
     title = (
-        f"{planned.devices:,} devices, {planned.die.values} values, {planned.aggregators} aggregators, "
-        f"epsilon {planned.release_epsilon}, sampling rate {rate:g}"
+        f"{planned.devices:,} devices, {design.values} values, {design.aggregators} aggregators, "
+        f"epsilon {design.epsilon}, "
+        + (f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}")
     )
     figure = plan_plot(
         counts.tolist(),
-        sampling=sampling.tolist(),
+        sampling=(quantile * np.sqrt(np.maximum(both**2 - empty**2, 0))).tolist(),
         noise=[quantile * empty] * len(counts),
-        both=np.hypot(sampling, quantile * empty).tolist(),
+        both=(quantile * both).tolist(),
         smallest_count_seen=planned.smallest_count_seen,
         title=title,
         level_percent=float(planned.level * 100),

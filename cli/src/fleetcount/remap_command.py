@@ -144,14 +144,12 @@ def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "
         AnalysisError: the channel is too large for the prior's largest count.
     """
     from fleetcount_analysis.remap import sampling_remap
-    from fleetcount_protocol.task.task import Mode, ReleaseKind
 
-    task = record.task
-    if task.mode is Mode.RESPONSE or task.release.kind is ReleaseKind.ONE_SIDED:
-        kind = "a response release" if task.mode is Mode.RESPONSE else "a one-sided release"
+    task, design = record.task, record.task.design
+    if design.device_randomizes or design.noise.mean:
+        kind = "a response release" if design.device_randomizes else "a one-sided release"
         raise UsageError(f"task {task.name!r} is {kind}; remap reads sampling and direct releases")
-    rate = getattr(task.mechanism, "sampling_rate", Fraction(1))
-    return sampling_remap(prior, loss, rate, task.release.noise_epsilon, len(task.aggregators))
+    return sampling_remap(prior, loss, design.channel[0], design.noise.epsilon, design.aggregators)
 
 
 def _rows(record: "ReleaseRecord", found: "Remap") -> list[tuple[str, str, str, str, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.task.codec import decode_signed_task, encode_signed_task, signed_task
+from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task, signed_task
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task
 
@@ -200,7 +200,6 @@ def utc(moment: float) -> str:
 
 def describe_task(signed: SignedTask) -> list[str]:
     """Return what a person wants to know before signing, a line each."""
-    from fleetcount_protocol.task.rules import task_views
 
     task = signed.task
     who = [
@@ -216,4 +215,4 @@ def describe_task(signed: SignedTask) -> list[str]:
         f"at least {task.min_batch_size} reports; release {task.release.kind.name.lower()}",
         "aggregators: " + "; ".join(who),
     ]
-    return lines + [f"{view.audience}: {view.sentence}" for view in task_views(task)]
+    return lines + [f"{view.audience}: {view.sentence}" for view in task.design.views()]

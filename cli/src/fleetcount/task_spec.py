@@ -11,16 +11,18 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
+from fleetcount_mechanisms.losses import noise_for
+from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid, ValueDomain
-from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Response, Task, UploadStyle
+from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
+from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_transport.toml_table import Table
 
 from fleetcount.descriptors import parse_toml, read_descriptor
-from fleetcount.noise_plan import planned_noise
 
 __all__ = ["read_spec"]
 
@@ -64,7 +66,7 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
         expiry=expiry,
         time_precision_s=task.integer("time_precision_s", 1, 86_400, 1),
         min_batch_size=task.integer("min_batch_size", 2, 2**32),
-        release=_release(root, mechanism, domain.values, epsilon),
+        release=_release(root, Truth(domain.values) if mechanism is None else mechanism, epsilon),
         upload_style=UploadStyle[task.choice("upload_style", _STYLES, "two_instalments").upper()],
         verify_key_digest=verify_key_digest,
     )
@@ -187,15 +189,23 @@ def _on_grid(moment: float, step: int) -> int:
 # How.
 
 
-def _mechanism(root: Table, mode: Mode, values: int) -> SamplingDie | Response | None:
+def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
     if mode is Mode.DIRECT:
         root.section("mechanism", ())
         return None
     if mode is Mode.SAMPLING:
         return _die(root, values)
-    name = _kind(root, "mechanism").choice("kind", tuple(_RESPONSES))
-    keys, read = _RESPONSES[name]
-    return read(root.section("mechanism", ("kind", *keys)), values)
+    kinds = {kind.name: kind for kind in map(kind_of_law, MECHANISM_NUMBERS) if kind.form in MODE_FORMS[mode]}
+    kind = kinds[_kind(root, "mechanism").choice("kind", tuple(kinds))]
+    table = root.section("mechanism", ("kind", "epsilon_local", *kind.parameters))
+    if table.has("epsilon_local") == table.has(kind.own):
+        raise table.refuse("epsilon_local", f"exactly one of epsilon_local (of one answer alone) and {kind.own}")
+    return answer_named(
+        kind.name,
+        values,
+        epsilon_local=table.fraction("epsilon_local", _LARGEST) if table.has("epsilon_local") else None,
+        parameters={name: table.fraction(name, 1) for name in kind.parameters if table.has(name)},
+    )
 
 
 def _die(root: Table, values: int) -> SamplingDie:
@@ -208,63 +218,14 @@ def _die(root: Table, values: int) -> SamplingDie:
     return SamplingDie(sampling_rate=rate, values=values, face_probabilities=tuple(faces))
 
 
-def _mangat(table: Table, values: int) -> Response:
-    _one_of(table, "epsilon", "flip")
-    if table.has("flip"):
-        return Mangat(table.fraction("flip", 1))
-    return Mangat.from_epsilon(table.fraction("epsilon", _LARGEST))
-
-
-def _mangat_vector(table: Table, values: int) -> Response:
-    _one_of(table, "epsilon", "flip")
-    if table.has("flip"):
-        return MangatVector(table.fraction("flip", 1), values)
-    return MangatVector.from_epsilon(table.fraction("epsilon", _LARGEST), values)
-
-
-def _warner(table: Table, values: int) -> Response:
-    _one_of(table, "epsilon", "keep")
-    if table.has("keep"):
-        return Warner(table.fraction("keep", 1))
-    return Warner.from_epsilon(table.fraction("epsilon", _LARGEST))
-
-
-def _k_ary(table: Table, values: int) -> Response:
-    _one_of(table, "epsilon", "keep")
-    if table.has("keep"):
-        return KaryResponse(table.fraction("keep", 1), values)
-    return KaryResponse.from_epsilon(table.fraction("epsilon", _LARGEST), values)
-
-
-def _two_coin(table: Table, values: int) -> Response:
-    yes = table.fraction("yes_probability", 1, Fraction(1, 2))
-    _one_of(table, "epsilon", "truth_probability")
-    if table.has("truth_probability"):
-        return TwoCoin(table.fraction("truth_probability", 1), yes)
-    return TwoCoin.from_epsilon(table.fraction("epsilon", _LARGEST), yes)
-
-
-_RESPONSES: Final[dict[str, tuple[tuple[str, ...], Callable[[Table, int], Response]]]] = {
-    "mangat": (("epsilon", "flip"), _mangat),
-    "mangat-vector": (("epsilon", "flip"), _mangat_vector),
-    "warner": (("epsilon", "keep"), _warner),
-    "k-ary": (("epsilon", "keep"), _k_ary),
-    "two-coin": (("epsilon", "truth_probability", "yes_probability"), _two_coin),
-}
-
-
-def _one_of(table: Table, first: str, second: str) -> None:
-    if table.has(first) == table.has(second):
-        raise table.refuse(first, f"exactly one of {first} and {second}")
-
-
 # What comes out.
 
 
-def _release(root: Table, mechanism: SamplingDie | Response | None, values: int, epsilon: Fraction | None) -> Release:
+def _release(root: Table, answer: AnswerLaw, epsilon: Fraction | None) -> Release:
     table = root.section("release", _RELEASE_KEYS)
-    kind = ReleaseKind[table.choice("kind", ("geometric", "exact", "one_sided"), "geometric").upper()]
-    noise = None if kind is ReleaseKind.EXACT else _noise(table, kind, mechanism, values, epsilon)
+    kinds = {kind.label: kind for kind in ReleaseKind}
+    kind = kinds[table.choice("kind", tuple(kinds), ReleaseKind.GEOMETRIC.label)]
+    noise = None if kind is ReleaseKind.EXACT else _noise(table, kind, answer, epsilon)
     if kind is ReleaseKind.EXACT and (epsilon is not None or table.has("epsilon") or table.has("noise_epsilon")):
         raise table.refuse("kind", "'geometric' together with an epsilon: an exact release has no noise")
     thresholds = _list(table, "thresholds", "whole numbers") if table.has("thresholds") else []
@@ -278,9 +239,7 @@ def _release(root: Table, mechanism: SamplingDie | Response | None, values: int,
     )
 
 
-def _noise(
-    table: Table, kind: ReleaseKind, mechanism: SamplingDie | Response | None, values: int, epsilon: Fraction | None
-) -> Fraction:
+def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction | None) -> Fraction:
     """Return e1: as given, or planned so that the published result loses at most `epsilon`."""
     if epsilon is None and table.has("noise_epsilon") == table.has("epsilon"):
         raise table.refuse(
@@ -289,7 +248,7 @@ def _noise(
     if epsilon is None and table.has("noise_epsilon"):
         return table.fraction("noise_epsilon", _LARGEST)
     target = epsilon if epsilon is not None else table.fraction("epsilon", _LARGEST)
-    return planned_noise(mechanism, values, kind, target)
+    return noise_for(answer, target, OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise).epsilon
 
 
 def _aggregators(path: Path, root: Table) -> tuple[Aggregator, ...]:

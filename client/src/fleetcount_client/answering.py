@@ -6,15 +6,16 @@ Pure: randomness is an argument, nothing is stored, sealed or sent, and no truth
 import hashlib
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
+from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.randomness import RandomSource
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId
-from fleetcount_protocol.task.rules import context_of, prio3_for
-from fleetcount_protocol.task.task import Mode, Task
+from fleetcount_protocol.task.circuit import context_of, prio3_for
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.signals import Reading
 
@@ -103,7 +104,7 @@ def truth_of(task: Task, reading: Reading) -> Truth:
     """
     values = reading if isinstance(reading, frozenset) else (reading,)
     positions = {task.domain.value_of(value) for value in values} - {0}
-    if isinstance(task.mechanism, MangatVector):
+    if task.design.kind.multi_hot:
         return tuple(int(value in positions) for value in range(1, task.values + 1))
     return positions.pop() if len(positions) == 1 else 0
 
@@ -168,16 +169,15 @@ def one_round_parts(task: Task, truth: Truth, source: RandomSource) -> ReportPar
 
 
 def _measurement(task: Task, truth: Truth, source: RandomSource) -> Truth:
-    if task.mode is Mode.DIRECT:
+    answer, form = task.design.answer, task.design.form
+    if form is AnswerForm.TRUTH:
         return truth
-    match task.mechanism, truth:
-        case MangatVector() as vector, tuple():
-            # The first bit is not an answer: it says that the device takes part (docs/wire.md, "Modes").
-            return (1, *vector.randomize_bits(truth, source))
-        case (TwoCoin() | Warner() | Mangat() | KaryResponse()) as response, int():
-            return response.randomize(truth, source)
-        case _:
-            raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not RESPONSE or DIRECT")
+    if form is AnswerForm.BITS and isinstance(truth, tuple):
+        # The first bit is not an answer: it says that the device takes part (docs/wire.md, "Modes").
+        return (1, *cast("MangatVector", answer).randomize_bits(truth, source))
+    if form is AnswerForm.POSITION and isinstance(truth, int):
+        return cast("RandomizedResponse", answer).randomize(truth, source)
+    raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not RESPONSE or DIRECT")
 
 
 def _rand(task: Task, secret: TwoRoundSecret) -> bytes:

@@ -9,7 +9,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from fleetcount_protocol.task.rules import task_epsilon, task_exposure
 from fleetcount_protocol.task.task import Task
 
 __all__ = ["TaskCost", "cost_of"]
@@ -47,4 +46,4 @@ def cost_of(task: Task) -> TaskCost:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _cost(named: _ById) -> TaskCost:
-    return TaskCost(epsilon=task_epsilon(named.task), exposure=task_exposure(named.task))
+    return TaskCost(epsilon=named.task.design.epsilon, exposure=named.task.design.exposure)

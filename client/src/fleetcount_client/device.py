@@ -243,7 +243,7 @@ class Device:
         Raises:
             Unreachable: no offer could be fetched and nothing is unfinished.
         """
-        from fleetcount_protocol.task.codec import decode_signed_task  # Only with the first task.
+        from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
 
         now = self._timer.now()
         self._spool.tidy(now)

@@ -8,9 +8,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.rules import task_views
-from fleetcount_protocol.task.task import Mode, ReleaseKind, Task
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.costs import cost_of
 
@@ -92,14 +92,14 @@ def _batch(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
 
 
 def _mode(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.mode is not Mode.DIRECT or policy.allow_direct:
+    if task.design.form is not AnswerForm.TRUTH or policy.allow_direct:
         return None
     message = "the task takes the truth in shares (direct mode); allowed only with allow_direct = true"
     return PolicyRefusal(rule="allow_direct", message=message)
 
 
 def _release(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.release.kind is not ReleaseKind.EXACT or policy.allow_exact_release:
+    if task.design.noised or policy.allow_exact_release:
         return None
     message = "the task publishes sums without noise; allowed only with allow_exact_release = true"
     return PolicyRefusal(rule="allow_exact_release", message=message)
@@ -125,9 +125,9 @@ def _no_finite_epsilon(policy: OwnerPolicy) -> PolicyRefusal | None:
 def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     # The central noise of a response task may be strong while its coins hide next to nothing: all aggregators together
     # see the answer behind the coins alone.
-    if task.mode is not Mode.RESPONSE:
+    if not task.design.device_randomizes:
         return None
-    views = [view.epsilon for view in task_views(task) if view.adversary == ALL_AGGREGATORS]
+    views = [view.epsilon for view in task.design.views() if view.adversary == ALL_AGGREGATORS]
     if views and all(e is not None and Fraction(e) <= policy.largest_local_epsilon for e in views):
         return None
     shown = ", ".join("not finite" if e is None else str(e) for e in views) or "not stated"
@@ -140,7 +140,7 @@ def _sampling_rate(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     exposure = cost_of(task).exposure
     # Direct mode has exposure 1 by nature; whoever allows it allows that. A response is judged by its local epsilon.
     # The total counts all of them.
-    if task.mode is not Mode.SAMPLING or exposure <= policy.largest_sampling_rate:
+    if task.design.rounds == 1 or exposure <= policy.largest_sampling_rate:
         return None
     limit = _number(policy.largest_sampling_rate)
     message = f"the sampling rate is {_number(exposure)}; the largest allowed is {limit}"

@@ -10,8 +10,8 @@ from typing import Final
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.task.codec import encode_signed_task
-from fleetcount_protocol.task.task import Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.signed_file import encode_signed_task
+from fleetcount_protocol.task.task import SignedTask, Task, UploadStyle
 
 from fleetcount_client import failpoints
 from fleetcount_client.answering import (
@@ -130,7 +130,7 @@ class Rounds:
     ) -> tuple[Report, ReportParts]:
         truth = truth_of(task, read_signal(signals, task.signal))
         secret = b""
-        if task.mode is not Mode.SAMPLING:
+        if task.design.rounds == 1:
             parts = one_round_parts(task, truth, self.source)
         else:
             sessions = tuple(session.secret.session_id for session in opened)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import numpy as np
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
-from fleetcount_protocol.task.rules import context_of, opened_outputs, prio3_for
+from fleetcount_protocol.task.circuit import context_of, opened_outputs, prio3_for
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState

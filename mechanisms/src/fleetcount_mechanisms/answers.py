@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, cast
 
-from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.errors import MechanismError, did_you_mean, require_at_least
 from fleetcount_mechanisms.responses import (
     KaryResponse,
     Mangat,
@@ -34,6 +34,7 @@ __all__ = [
     "channel_of",
     "kind_named",
     "kind_of",
+    "kind_of_law",
     "register_answer",
 ]
 
@@ -128,9 +129,14 @@ def kind_of(answer: AnswerLaw) -> AnswerKind:
     Raises:
         MechanismError: no answer law.
     """
-    kind = _KINDS.get(type(answer))
+    return kind_of_law(type(answer))
+
+
+def kind_of_law(law: type) -> AnswerKind:
+    """Return the family of a class of answer laws; raises as `kind_of`."""
+    kind = _KINDS.get(law)
     if kind is None:
-        raise MechanismError(f"answer is a {type(answer).__name__}, allowed: {', '.join(answer_names())}")
+        raise MechanismError(f"answer is a {law.__name__}, allowed: {', '.join(answer_names())}")
     return kind
 
 
@@ -148,7 +154,8 @@ def kind_named(name: str) -> AnswerKind:
     for kind in _KINDS.values():
         if kind.name == name:
             return kind
-    raise MechanismError(f"answer is {name!r}, allowed: {', '.join(answer_names())}")
+    hint = did_you_mean(name, answer_names())
+    raise MechanismError(f"answer is {name!r}, allowed: {', '.join(answer_names())}{hint}")
 
 
 def answer_named(

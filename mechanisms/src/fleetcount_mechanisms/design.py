@@ -10,11 +10,12 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, AnswerLaw, Relation, channel_of, kind_of
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise
+from fleetcount_mechanisms.responses import RandomizedResponse
 
 if (
     TYPE_CHECKING
@@ -96,6 +97,11 @@ class Design:
     def device_randomizes(self) -> bool:
         """Whether each answer has a loss of its own, whoever opens it: a randomized response."""
         return self.form in (AnswerForm.POSITION, AnswerForm.BITS)
+
+    @property
+    def local_epsilon(self) -> float | None:
+        """The loss of one answer alone where devices randomize it, for changes of the family's relation; else None."""
+        return cast("RandomizedResponse", self.answer).epsilon if self.device_randomizes else None
 
     @property
     def outputs(self) -> Outputs:

@@ -6,12 +6,13 @@ It must not put a device's truth, a coin or a noise value into a message: only p
     └── InfeasibleTargetError        every parameter is in range, but no mechanism can meet them all at once
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 __all__ = [
     "InfeasibleTargetError",
     "MechanismError",
+    "did_you_mean",
     "require_at_least",
     "require_counts",
     "require_fraction",
@@ -27,6 +28,19 @@ class MechanismError(ValueError):
 
 class InfeasibleTargetError(MechanismError):
     """No mechanism meets the targets asked for together."""
+
+
+def did_you_mean(given: object, known: Collection[str]) -> str:
+    """Return "; did you mean 'x'?" for the nearest known name, in whatever order its words came, or ""."""
+    from difflib import get_close_matches  # Only a wrong name pays for this import.
+
+    by_words = {_words(name): name for name in known}
+    near = get_close_matches(_words(given), by_words, n=1) if isinstance(given, str) else []
+    return f"; did you mean {by_words[near[0]]!r}?" if near else ""
+
+
+def _words(name: str) -> str:
+    return "-".join(sorted(name.replace("_", "-").split("-")))
 
 
 def require_fraction(name: str, value: object) -> Fraction:

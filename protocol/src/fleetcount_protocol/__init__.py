@@ -83,7 +83,6 @@ __all__ = [
     "decode_task",
     "encode_record",
     "encode_signed_task",
-    "encode_task",
     "first_instalments",
     "join_instalments",
     "make_receipt",
@@ -107,10 +106,7 @@ __all__ = [
     "second_instalments",
     "sign_record",
     "sign_task",
-    "task_epsilon",
-    "task_exposure",
     "task_to_json",
-    "task_views",
     "verify_chain",
     "verify_record_signatures",
     "verify_signed_task",
@@ -163,15 +159,10 @@ if TYPE_CHECKING:
         verify_record_signatures,
     )
     from fleetcount_protocol.replay.vectors import ReplayResult, replay
-    from fleetcount_protocol.task.codec import (
-        decode_signed_task,
-        decode_task,
-        encode_signed_task,
-        encode_task,
-        task_to_json,
-    )
+    from fleetcount_protocol.task.circuit import prio3_for
     from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
-    from fleetcount_protocol.task.rules import check_task, prio3_for, task_epsilon, task_exposure, task_views
+    from fleetcount_protocol.task.rules import check_task
+    from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
     from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
     from fleetcount_protocol.task.task import (
         Aggregator,
@@ -182,7 +173,9 @@ if TYPE_CHECKING:
         SignedTask,
         Task,
         UploadStyle,
+        decode_task,
     )
+    from fleetcount_protocol.task.task_json import task_to_json
     from fleetcount_protocol.vdaf.circuits import (
         Count,
         Histogram,
@@ -234,9 +227,11 @@ _MODULES = {
     ),
     "channel.hpke": "HpkeKeyPair seal_to",
     "channel.session": "DeviceIdentity SessionSecret accept_session new_session open_instalment seal_instalment",
-    "task.task": "Aggregator HpkeKey Mode Release ReleaseKind SignedTask Task UploadStyle",
-    "task.codec": "decode_signed_task decode_task encode_signed_task encode_task task_to_json",
-    "task.rules": "check_task prio3_for task_epsilon task_exposure task_views",
+    "task.task": "Aggregator HpkeKey Mode Release ReleaseKind SignedTask Task UploadStyle decode_task",
+    "task.circuit": "prio3_for",
+    "task.rules": "check_task",
+    "task.signed_file": "decode_signed_task encode_signed_task",
+    "task.task_json": "task_to_json",
     "task.signing": "TrustedAggregator sign_task verify_signed_task",
     "vdaf.two_round": "first_instalments join_instalments second_instalments",
     "replay.vectors": "ReplayResult replay",

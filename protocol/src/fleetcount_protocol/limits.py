@@ -5,6 +5,8 @@ Holds numbers only: who applies one says so where it does.
 
 from typing import Final
 
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
+
 __all__ = [
     "AES_GCM_TAG_BYTES",
     "COMMITMENT_BLIND_BYTES",
@@ -51,8 +53,8 @@ MIB: Final = 1024 * KIB
 DAY_S: Final = 86_400
 
 # Task.
-MIN_AGGREGATORS: Final = 2
-MAX_AGGREGATORS: Final = 5
+MIN_AGGREGATORS: Final = FEWEST_AGGREGATORS
+MAX_AGGREGATORS: Final = MOST_AGGREGATORS
 MIN_OPERATORS: Final = 2
 MAX_HPKE_KEYS: Final = 8
 MIN_BATCH_SIZE: Final = 2

@@ -7,13 +7,21 @@ NumPy arrays are int64 and never changed after they are handed over.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from functools import lru_cache
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from fleetcount_mechanisms.answers import AnswerLaw, answer_named
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.task.domain import ValueDomain
 from numpy.typing import NDArray
 
+from fleetcount_simulator.errors import ScenarioError
+
 __all__ = [
+    "ONE_SIDED",
     "Attacker",
     "Case",
     "Engine",
@@ -32,9 +40,9 @@ __all__ = [
 
 Integers = NDArray[np.int64]
 EngineName = Literal["exact-law", "per-device", "network"]
-MechanismKind = Literal[
-    "sampling", "two-coin", "warner", "mangat", "k-ary", "vector-mangat", "unary", "direct", "one-sided"
-]
+MechanismKind = str
+"""The one spelling of a mechanism (`fleetcount_mechanisms.answers`), "one-sided" for the truth under such noise."""
+ONE_SIDED: Final = "one-sided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +109,7 @@ class Population(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """How devices answer and aggregators release. Unused parameters are None.
+    """How devices answer and aggregators release, for a number of values still open. Unused parameters are None.
 
     `sampling` needs sampling_rate; responses need epsilon_local (or their own `parameters`, exact fractions by the
     names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
@@ -115,6 +123,33 @@ class Mechanism:
     noise_epsilon: Fraction | None = None
     direction: Literal["up", "down"] | None = None
     parameters: tuple[tuple[str, Fraction], ...] = ()
+
+    def answer(self, values: int) -> AnswerLaw:
+        """Return the law of a device's answer for V values.
+
+        Raises:
+            MechanismError: a parameter is missing or outside its range, or a yes-or-no kind is asked V > 1 values.
+        """
+        given = dict(self.parameters)
+        if self.sampling_rate is not None:
+            given["sampling_rate"] = self.sampling_rate
+        name = "direct" if self.kind == ONE_SIDED else self.kind
+        return answer_named(name, values, epsilon_local=self.epsilon_local, parameters=given)
+
+    @property
+    def noise(self) -> NoiseLaw:
+        """The law of each aggregator's noise; raises MechanismError for a parameter outside its range."""
+        if self.noise_epsilon is None:
+            return NoNoise()
+        if self.kind == ONE_SIDED:
+            return OneSidedNoise(self.noise_epsilon, self.direction or "up")
+        return TwoSidedNoise(self.noise_epsilon)
+
+
+@lru_cache(maxsize=256)
+def _design(mechanism: Mechanism, values: int, aggregators: int) -> Design:
+    answer, noise = mechanism.answer(values), mechanism.noise
+    return Design(answer=answer, noise=noise, values=values, aggregators=aggregators)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +208,18 @@ class Case:
     faults: Faults = Faults()
     attackers: tuple[Attacker, ...] = ()
     epochs: Epochs = Epochs()
+
+    @property
+    def design(self) -> Design:
+        """The design of the question: what is answered, noised, promised and read.
+
+        Raises:
+            ScenarioError: a mechanism that cannot ask this question; names it.
+        """
+        try:
+            return _design(self.mechanism, self.population.question.values, self.aggregators)
+        except MechanismError as error:
+            raise ScenarioError(f"mechanism {self.mechanism.name!r}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

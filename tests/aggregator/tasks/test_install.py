@@ -17,7 +17,7 @@ from fleetcount_aggregator.tasks.install import install
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import InstallTask
-from fleetcount_protocol.task.codec import encode_signed_task
+from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.signing import sign_task
 from fleetcount_protocol.task.task import HpkeKey, Release, ReleaseKind, SignedTask
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from fleetcount_mechanisms.losses import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.release import (
@@ -19,7 +19,6 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.rules import task_views
 from fleetcount_protocol.task.task import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,7 +62,7 @@ def test_record_returns(made: ReleaseRecord) -> None:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_record_of_every_kind_of_task_returns_with_its_real_statement(name: str) -> None:
-    made = record(TASKS[name], statement=task_views(TASKS[name]))
+    made = record(TASKS[name], statement=TASKS[name].design.views())
 
     assert decode_record(made.canonical) == made
     assert made.task_id == TASKS[name].task_id

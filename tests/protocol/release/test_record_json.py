@@ -14,7 +14,6 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.rules import task_views
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ TEXT = record_to_json(MADE, SIGNATURES)
 
 @pytest.mark.parametrize("name", TASKS)
 def test_record_returns_through_json_and_still_verifies(name: str) -> None:
-    made = record(TASKS[name], statement=task_views(TASKS[name]))
+    made = record(TASKS[name], statement=TASKS[name].design.views())
     signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.task.aggregators)))
     if name == "sampling_post_quantum":
         assert len(signatures) == 2

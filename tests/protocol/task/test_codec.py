@@ -9,15 +9,10 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
 from fleetcount_protocol.layout import fraction_bytes, uint
-from fleetcount_protocol.task.codec import (
-    decode_signed_task,
-    decode_task,
-    encode_signed_task,
-    encode_task,
-    task_to_json,
-)
 from fleetcount_protocol.task.domain import Bins, Categories, SquareGrid, ValueDomain
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task.task import SignedTask, Task, decode_task
+from fleetcount_protocol.task.task_json import task_to_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +63,7 @@ def tasks(draw: st.DrawFn) -> Task:
 @given(tasks())
 @settings(max_examples=60, deadline=None)
 def test_task_returns(task: Task) -> None:
-    decoded = decode_task(encode_task(task))
+    decoded = decode_task(task.canonical)
 
     assert decoded == task
     assert decoded.task_id == task.task_id
@@ -163,7 +158,7 @@ def test_task_beyond_its_cap_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("fleetcount_protocol.task.codec.MAX_TASK_BYTES", 100)
 
     with pytest.raises(TaskError, match="at most 100"):
-        encode_task(sampling_task())
+        _ = sampling_task().canonical
     with pytest.raises(DecodeError, match="more than 100"):
         decode_task(bytes(101))
 

@@ -17,17 +17,9 @@ from fleetcount_mechanisms.responses import (
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.task.circuit import context_of, opened_outputs, prio3_for
 from fleetcount_protocol.task.domain import Bins, Categories, SquareGrid
-from fleetcount_protocol.task.rules import (
-    context_of,
-    opened_outputs,
-    operator_key,
-    output_length,
-    prio3_for,
-    task_epsilon,
-    task_exposure,
-    task_views,
-)
+from fleetcount_protocol.task.rules import operator_key
 from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
 
 from tests.support.protocol_samples import aggregator, every_task, one_round_task, sampling_task
@@ -284,7 +276,7 @@ def test_what_follows_from_a_task(name: str) -> None:
     assert context_of(task) == b"FCT1" + task.task_id
     assert prio3.shares == len(task.aggregators)
     verified = list(range(task.values if task.mode is Mode.SAMPLING else task.values + 1))
-    assert len(verified[opened_outputs(task)]) == output_length(task)
+    assert len(verified[opened_outputs(task)]) == task.design.output_count
     assert prio3.output_share_size == 8 * len(verified)
 
 
@@ -304,7 +296,7 @@ def test_an_answer_that_hardly_ever_is_the_truth_is_not_asked_for() -> None:
         responses = [Warner(half), TwoCoin(weight, Fraction(1, 2)), Mangat(1 - weight), KaryResponse(half, 1)]
         for response in [*responses, MangatVector(1 - weight, 1)]:
             if fits:
-                assert task_exposure(one_round_task(Mode.RESPONSE, mechanism=response)) == least
+                assert one_round_task(Mode.RESPONSE, mechanism=response).design.exposure == least
             else:
                 with pytest.raises(TaskError, match="with weight"):
                     one_round_task(Mode.RESPONSE, mechanism=response)
@@ -327,7 +319,7 @@ def test_exposure_of_a_response_is_the_weight_of_the_truth_in_its_answer(name: s
     outputs = 2 if vector else task.values + 1
     law = response.bit_probability if isinstance(response, MangatVector) else response.probability
 
-    exposure = task_exposure(task)
+    exposure = task.design.exposure
 
     rests = [
         [law(output, truth) - (exposure if output == truth else 0) for output in range(outputs)]
@@ -341,19 +333,19 @@ def test_exposure_of_a_response_is_the_weight_of_the_truth_in_its_answer(name: s
 def test_statement_and_charge_follow_the_release() -> None:
     tasks = every_task()
 
-    assert task_epsilon(tasks["sampling_exact"]) is None
-    assert task_epsilon(tasks["one_sided"]) == Decimal("0.5")
+    assert tasks["sampling_exact"].design.epsilon is None
+    assert tasks["one_sided"].design.epsilon == Decimal("0.5")
     # Two-cell neighbours: ln[(1 + p(e^e1 - 1)) / (1 - p(1 - e^-e1))] at p = 1/4, e1 = 1.7 (docs/privacy.md).
-    assert task_epsilon(tasks["sampling_grid"]) == Decimal("0.97928")
-    assert [task_exposure(tasks[name]) for name in ("sampling_grid", "direct")] == [Fraction(1, 4), 1]
+    assert tasks["sampling_grid"].design.epsilon == Decimal("0.97928")
+    assert [tasks[name].design.exposure for name in ("sampling_grid", "direct")] == [Fraction(1, 4), 1]
     for task in tasks.values():
-        adversaries = [view.adversary for view in task_views(task)]
+        adversaries = [view.adversary for view in task.design.views()]
         assert adversaries[:2] == ["public_and_broker", "one_aggregator"]
         assert "all_aggregators" in adversaries
 
 
 def test_one_sided_statement_says_which_side_is_protected() -> None:
-    views = task_views(every_task()["one_sided"])
+    views = every_task()["one_sided"].design.views()
 
     assert {view.neighbours for view in views} == {"one-sided"}
     assert "that it had none is not protected" in views[0].sentence
@@ -364,7 +356,7 @@ def test_vector_mangat_uses_the_bits_circuit() -> None:
     task = every_task()["mangat_vector"]
 
     assert isinstance(task.mechanism, MangatVector)
-    assert output_length(task) == task.values + 1
+    assert task.design.output_count == task.values + 1
 
 
 def test_position_of_an_aggregator() -> None:

@@ -25,7 +25,9 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import SessionRequest
 from fleetcount_protocol.release import set_digest
-from fleetcount_protocol.task import codec as task_codec
+from fleetcount_protocol.task.signed_file import decode_signed_task
+from fleetcount_protocol.task.task import decode_task
+from fleetcount_protocol.task.task_json import task_to_json
 
 from tests.support.wire_messages import MESSAGES
 
@@ -52,11 +54,11 @@ def by_name(name: str) -> list[Any]:
 @pytest.mark.parametrize("case", by_name("tasks"))
 def test_task(case: dict[str, Any]) -> None:
     canonical = raw(case, "canonical")
-    task = task_codec.decode_task(canonical)
+    task = decode_task(canonical)
 
     assert hashlib.sha256(canonical).hexdigest() == case["task_id"] == task.task_id.hex()
-    assert task_codec.task_to_json(task) == case["task"]
-    assert task_codec.decode_signed_task(raw(case, "file")).task == task
+    assert task_to_json(task) == case["task"]
+    assert decode_signed_task(raw(case, "file")).task == task
     for aggregator, seed, signature in zip(task.aggregators, case["signing_keys"], case["signatures"], strict=True):
         assert Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).sign(canonical).hex() == signature
         Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(bytes.fromhex(signature), canonical)
@@ -67,7 +69,7 @@ def test_bad_task(case: dict[str, Any]) -> None:
     assert len(case["bad"]) >= 5
     for bad in case["bad"]:
         with pytest.raises(DecodeError):
-            task_codec.decode_task(raw(bad, "data"))
+            decode_task(raw(bad, "data"))
 
 
 @pytest.mark.parametrize("case", load("sessions"), ids=["x25519", "mlkem768_x25519"])

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
+from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import UsageError
 
 __all__ = ["ConfigError", "Table", "is_loopback", "split_endpoint"]
@@ -106,7 +107,8 @@ class Table:
 
     def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
         """Return one of a few texts."""
-        return self.text(key, "|".join(map(re.escape, options)), " or ".join(map(repr, options)), default)
+        hint = did_you_mean(self._content.get(key), options)
+        return self.text(key, "|".join(map(re.escape, options)), " or ".join(map(repr, options)) + hint, default)
 
     def boolean(self, key: str, *, default: bool) -> bool:
         """Return true or false; no other spelling."""

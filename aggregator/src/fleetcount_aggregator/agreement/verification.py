@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.rules import output_length
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from fleetcount_transport.logs import log
@@ -72,7 +71,7 @@ def matching(seeds: bytes, messages: bytes) -> bytes:
 
 
 def _sum_bytes(task: InstalledTask) -> int:
-    return FIELD64.encoded_size * output_length(task.task)
+    return FIELD64.encoded_size * task.task.design.output_count
 
 
 def _place(task_id: TaskId, number: int) -> tuple[bytes, ...]:

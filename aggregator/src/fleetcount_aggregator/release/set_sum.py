@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 from fleetcount_kernel.proofs import add_vectors, subtract_vectors
-from fleetcount_protocol.task.rules import output_length
 from fleetcount_protocol.vdaf.field import FIELD64
 from numpy.typing import NDArray
 
@@ -34,7 +33,7 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
         raise StoreError("the set of the task is not stored")
     wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
     summed = np.zeros(len(wanted), dtype=np.int32)
-    total = bytes(FIELD64.encoded_size * output_length(task.task))
+    total = bytes(FIELD64.encoded_size * task.task.design.output_count)
     async for row in every_batch(context.store, task.task_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
         summed[verified] += 1
@@ -42,12 +41,12 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
         total = subtract_vectors(total, await _sum_of(context, task, verified[~wanted[verified]]))
     if (summed[wanted] != 1).any():
         raise StoreError("a report of the set is not in exactly one batch")
-    return FIELD64.decode_vector(total, output_length(task.task))
+    return FIELD64.decode_vector(total, task.task.design.output_count)
 
 
 async def _sum_of(context: Context, task: InstalledTask, positions: NDArray[np.int64]) -> bytes:
     """Return the sum of single reports, which fell out after they were verified."""
-    total = bytes(FIELD64.encoded_size * output_length(task.task))
+    total = bytes(FIELD64.encoded_size * task.task.design.output_count)
     if not len(positions):
         return total
     reports = await context.store.complete_reports(task.task_id)

@@ -30,7 +30,6 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.task.rules import output_length
 from fleetcount_protocol.vdaf.field import FIELD64
 
 from fleetcount_aggregator.agreement.report_set import sealed_digest
@@ -91,7 +90,7 @@ class ReleaseSteps:
     async def _draw(self, task: InstalledTask) -> Entry:
         """Add up this aggregator's output shares and its noise. What is not stored after this is never shown."""
         total = await set_sum(self._context, task)
-        noise = self._context.noise.draw(task.task.release, len(total))
+        noise = self._context.noise.draw(task.task.design.noise, len(total))
         noised = [(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)]
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
         sealed = self._context.at_rest.seal(blind + FIELD64.encode_vector(noised), b"noised share", task.task_id)
@@ -170,7 +169,7 @@ class ReleaseSteps:
         try:
             for made, share in zip(commitments, shares, strict=True):
                 check_commitment(made, share)
-            outputs = open_noised_shares(shares, output_length(task.task))
+            outputs = open_noised_shares(shares, task.task.design.output_count)
             bound = noise_bound(task.task.release.noise_epsilon, len(shares))
             check_range(outputs, bound=bound, reports=await self._count(task))
         except (DecodeError, VerificationFailed, UsageError):

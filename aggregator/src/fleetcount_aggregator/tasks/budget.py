@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.task.rules import task_epsilon
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_aggregator.context import Limits
@@ -35,7 +34,7 @@ def charge_of(task: Task) -> Charge:
         signal=task.signal,
         opens=task.round_one_opens,
         closes=max(task.round_one_closes, task.round_two_closes),
-        epsilon=task_epsilon(task),
+        epsilon=task.design.epsilon,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from fleetcount_protocol.errors import PeerError, TaskError, UsageError
 from fleetcount_protocol.limits import MAX_TASK_BYTES, VERIFY_KEY_BYTES
-from fleetcount_protocol.task.codec import decode_signed_task
+from fleetcount_protocol.task.signed_file import decode_signed_task
 from fleetcount_protocol.task.task import SignedTask
 from fleetcount_transport.logs import log
 

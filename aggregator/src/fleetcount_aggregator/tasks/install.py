@@ -9,7 +9,7 @@ from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_TASKS_PER_LIST, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import InstallTask
-from fleetcount_protocol.task.codec import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
 from fleetcount_protocol.task.signing import verify_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_transport.logs import log

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.codec import decode_signed_task
+from fleetcount_protocol.task.signed_file import decode_signed_task
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import sqlite_rows

@@ -23,7 +23,7 @@ from fleetcount_kernel.proofs import BatchVerifier, ProofBatch, VerifierSetting,
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.set_digest import public_share_digest
-from fleetcount_protocol.task.codec import decode_task
+from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from fleetcount_transport.logs import log
 

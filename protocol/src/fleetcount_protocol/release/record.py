@@ -14,15 +14,14 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.losses import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_TASK_BYTES, MAX_UNIX_TIME
-from fleetcount_protocol.task.codec import decode_task
 from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
-from fleetcount_protocol.task.task import Mode, ReleaseKind, Task
+from fleetcount_protocol.task.task import Task, decode_task
 
 __all__ = [
     "Cell",
@@ -70,13 +69,10 @@ class NoiseLaw:
 
 def noise_laws(task: Task) -> tuple[NoiseLaw, ...]:
     """Return what each aggregator of the task adds, in the task's order, each at full strength."""
-    law = {
-        ReleaseKind.GEOMETRIC: "two-sided geometric",
-        ReleaseKind.EXACT: "none",
-        ReleaseKind.ONE_SIDED: "one-sided geometric",
-    }[task.release.kind]
-    epsilon = task.release.noise_epsilon
-    return tuple(NoiseLaw(aggregator_id=one.aggregator_id, law=law, epsilon=epsilon) for one in task.aggregators)
+    law = task.design.noise
+    return tuple(
+        NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, epsilon=law.epsilon) for one in task.aggregators
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +96,7 @@ class ReleaseRecord:
 
     def __post_init__(self) -> None:
         _check_cells(self.task, self.cells)
-        response = self.task.mode is Mode.RESPONSE
-        if (self.baseline_raw is not None) != response:
+        if (self.baseline_raw is not None) != self.task.design.baseline_opened:
             raise UsageError("baseline_raw is for response mode, and needed there")
         _check_int64("baseline_raw", self.baseline_raw or 0)
         late_enough = self.task.round_two_closes <= self.released_at <= MAX_UNIX_TIME

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
 
-from fleetcount_mechanisms.losses import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.limits import MAX_JSON_BYTES
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, decode_record, plain_decimal
-from fleetcount_protocol.task.codec import task_to_json
+from fleetcount_protocol.task.task_json import task_to_json
 
 __all__ = ["decimal_text", "record_from_json", "record_to_json"]
 

@@ -1,17 +1,17 @@
-"""When a task may be asked at all, and what follows from it: circuit, context, privacy statement.
+"""When a task may be asked at all.
 
-Knows no bytes (task_codec) and no keys but the public ones a task names; never decides for a device's owner (policy).
+Knows no bytes (codec) and no keys but the public ones a task names; never decides for a device's owner (policy).
 """
 
 import ipaddress
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
-from fleetcount_mechanisms.responses import MangatVector
+from fleetcount_mechanisms.answers import AnswerForm, channel_of, kind_of
+from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import TaskError
@@ -32,37 +32,19 @@ from fleetcount_protocol.limits import (
     MIN_OPERATORS,
 )
 from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, SquareGrid
-from fleetcount_protocol.task.public_keys import check_hpke_public_key, check_signing_public_key
-from fleetcount_protocol.task.task import (
+from fleetcount_protocol.task.fields import (
+    MECHANISM_NUMBERS,
+    MODE_FORMS,
     Aggregator,
     Mode,
     Release,
     ReleaseKind,
-    Response,
-    Task,
+    TaskFields,
     UploadStyle,
 )
+from fleetcount_protocol.task.public_keys import check_hpke_public_key, check_signing_public_key
 
-if TYPE_CHECKING:  # The statement and the circuits are loaded only by who asks for them: a device starts without.
-    from fleetcount_mechanisms.losses import AdversaryView
-
-    from fleetcount_protocol.vdaf.prio3 import Prio3
-
-__all__ = [
-    "CONTEXT_LABEL",
-    "check_task",
-    "context_of",
-    "opened_outputs",
-    "operator_key",
-    "output_length",
-    "prio3_for",
-    "task_epsilon",
-    "task_exposure",
-    "task_views",
-]
-
-CONTEXT_LABEL: Final = b"FCT1"
-"""Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
+__all__ = ["check_task", "operator_key"]
 
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
@@ -75,7 +57,7 @@ _HOST_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _PORT: Final = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 
 
-def check_task(task: Task) -> None:
+def check_task(task: TaskFields) -> None:
     """Refuse a task that no honest party may ask or answer (docs/wire.md, "Rules of a task").
 
     Raises:
@@ -87,124 +69,13 @@ def check_task(task: Task) -> None:
     _check_times(task)
     _check_release(task)
     _check_aggregators(task.aggregators)
+    _check_design(task)
 
 
 def operator_key(operator: str) -> str:
     """Return the form in which two operators' names are compared: compatibility form, case and spacing folded."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", operator).casefold())
     return " ".join(folded.split())
-
-
-def context_of(task: Task) -> bytes:
-    """Return the VDAF context of the task's reports: "FCT1" and the task id, 36 bytes."""
-    return CONTEXT_LABEL + task.task_id
-
-
-def output_length(task: Task) -> int:
-    """Return how many numbers the aggregators add, noise and open: V + 1 in response mode, otherwise V.
-
-    Sampling: the differences of cells 1..V. Response: outputs 0..V of the randomized answers, or for vector Mangat the
-    participation bit, which every device sets to 1, and then the V cells. Direct: cells 1..V.
-    """
-    return task.values + 1 if task.mode is Mode.RESPONSE else task.values
-
-
-def opened_outputs(task: Task) -> slice:
-    """Return which part of a verified output share is added, noised and opened; the rest is forgotten.
-
-    All of it, but in direct mode not output 0: opened beside the cells it would double the loss of a yes/no question,
-    and in a one-sided release its count moves against the side that noise protects.
-    """
-    return slice(1, None) if task.mode is Mode.DIRECT else slice(None)
-
-
-def prio3_for(task: Task) -> "Prio3":
-    """Return the Prio3 instance of the task's reports: its circuit, one share an aggregator."""
-    from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
-
-    make = prio3_bits if isinstance(task.mechanism, MangatVector) else prio3_one_hot
-    if task.mode is Mode.SAMPLING:
-        make = prio3_two_round
-    return make(task.values + 1, len(task.aggregators))
-
-
-def task_views(task: Task) -> "tuple[AdversaryView, ...]":
-    """Return the privacy statement: what each adversary could learn, one view an adversary (docs/privacy.md)."""
-    from fleetcount_mechanisms import losses
-
-    aggregators, noise = len(task.aggregators), task.release.noise_epsilon
-    if isinstance(task.mechanism, SamplingDie):
-        if noise is None:
-            return losses.exact_sampling_views(task.mechanism, aggregators)
-        return losses.sampling_views(task.mechanism, noise, aggregators, task.values)
-    if task.mechanism is not None:
-        return losses.response_views(task.mechanism, noise, aggregators)
-    if noise is None:
-        raise TaskError("a direct task without noise has no statement")
-    if task.release.kind is ReleaseKind.ONE_SIDED:
-        return _one_sided_views(noise, aggregators)
-    return losses.direct_views(noise, task.values, aggregators)
-
-
-def _one_sided_views(noise: Fraction, aggregators: int) -> "tuple[AdversaryView, ...]":
-    """Return the statement of counts with noise >= 0 (AGeo; Takagi et al., Asymmetric Differential Privacy).
-
-    Neighbours are one-sided: a device with a value against the same device with none. That a device has no value, or
-    which of two values it has, is not protected, hence delta is 0 for that relation alone.
-    """
-    from fleetcount_mechanisms.losses import AdversaryView
-
-    epsilon = Decimal(-(-noise.numerator * 10**5 // noise.denominator)).scaleb(-5)
-    rest = f"any {aggregators - 1} of the {aggregators} aggregators, together with any number of devices"
-    audiences = (
-        ("public_and_broker", "everyone who reads the release, and the broker", "Released counts"),
-        ("one_aggregator", "one aggregator", "Shares and released counts"),
-        ("all_but_one_aggregators", rest, "Their shares and released counts"),
-    )
-    protected = tuple(
-        AdversaryView(
-            adversary=adversary,
-            audience=audience,
-            epsilon=epsilon,
-            delta=Decimal(0),
-            neighbours="one-sided",
-            sentence=f"{what}, if one aggregator adds its noise: that a device had a value can always be explained by "
-            f'"none of them", with epsilon {epsilon}; that it had none is not protected.',
-        )
-        for adversary, audience, what in audiences
-    )
-    exposed = AdversaryView(
-        adversary="all_aggregators",
-        audience=f"all {aggregators} aggregators together",
-        epsilon=None,
-        delta=Decimal(1),
-        neighbours="one-sided",
-        sentence="The answer of every device, put together: no finite epsilon; every truth is seen for certain.",
-    )
-    return (*protected, exposed)
-
-
-def task_epsilon(task: Task) -> Decimal | None:
-    """Return the loss of the published result, which every ledger charges; None when it has no finite one."""
-    from fleetcount_mechanisms.losses import release_epsilon
-
-    return release_epsilon(task_views(task))
-
-
-def task_exposure(task: Task) -> Fraction:
-    """Return the chance that what all aggregators together see of a device is its truth; 1 in direct mode.
-
-    Sampling: p. A response is a mixture of the truth, with this weight, and of a draw that ignores the truth, so the
-    weight is P[v | v] - P[v | another truth]: q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of
-    a vector), P - Q of the k-ary response.
-    """
-    mechanism = task.mechanism
-    if mechanism is None:
-        return Fraction(1)
-    if isinstance(mechanism, SamplingDie):
-        return mechanism.sampling_rate
-    law = mechanism.bit_probability if isinstance(mechanism, MangatVector) else mechanism.probability
-    return law(1, 1) - law(1, 0)
 
 
 def _require(holds: bool, message: str) -> None:
@@ -234,7 +105,7 @@ def _check_fraction(what: str, value: object) -> Fraction:
     return value
 
 
-def _check_names(task: Task) -> None:
+def _check_names(task: TaskFields) -> None:
     _check_named("name", task.name)
     _check_named("signal", task.signal)
     if not _DEPLOYMENT.fullmatch(task.deployment):
@@ -242,7 +113,7 @@ def _check_names(task: Task) -> None:
     _require(len(task.verify_key_digest) == 32, "verify_key_digest must have 32 bytes")
 
 
-def _check_domain(task: Task) -> None:
+def _check_domain(task: TaskFields) -> None:
     domain = task.domain
     _check_range("number of values", domain.values, 1, MAX_VALUES)
     if isinstance(domain, Bins):
@@ -257,39 +128,36 @@ def _check_domain(task: Task) -> None:
             _check_fraction(f"grid {what}", getattr(domain, what))
 
 
-_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
-    "TwoCoin": ("truth_probability", "yes_probability"),
-    "Warner": ("keep",),
-    "Mangat": ("flip",),
-    "MangatVector": ("flip",),
-    "KaryResponse": ("keep",),
-}
-
-
-def _check_mechanism(task: Task) -> None:
+def _check_mechanism(task: TaskFields) -> None:
     mechanism, mode = task.mechanism, task.mode
     if mode is Mode.DIRECT:
         _require(mechanism is None, f"a direct task has no mechanism, not {type(mechanism).__name__}")
         return
-    wanted = SamplingDie if mode is Mode.SAMPLING else Response
-    if mechanism is None or not isinstance(mechanism, wanted):
+    if mechanism is None or type(mechanism) not in MECHANISM_NUMBERS or kind_of(mechanism).form not in MODE_FORMS[mode]:
         raise TaskError(f"{mode.name.lower()} mode does not take the mechanism {type(mechanism).__name__}")
     if mechanism.values != task.values:
         raise TaskError(f"mechanism answers {mechanism.values} values, the domain has {task.values}")
-    if isinstance(mechanism, SamplingDie):
-        rate = _check_fraction("sampling rate", mechanism.sampling_rate)
-        fits = _SMALLEST_WEIGHT <= rate < Fraction(1, 2)
-        _require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to below 1/2")
-        for face in mechanism.face_probabilities or ():
-            _check_fraction("face probability", face)
+    kind = kind_of(mechanism)
+    for parameter in kind.parameters:
+        _check_fraction(parameter.replace("sampling_rate", "sampling rate"), getattr(mechanism, parameter))
+    hit, miss = channel_of(mechanism)
+    if kind.form is AnswerForm.TWO_ROUNDS:
+        _check_die(cast("SamplingDie", mechanism))
         return
-    for parameter in _PARAMETERS[type(mechanism).__name__]:
-        _check_fraction(parameter, getattr(mechanism, parameter))
-    weight = task_exposure(task)
-    _require(weight >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {weight}, allowed: at least 1/1000000")
+    _require(
+        hit - miss >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {hit - miss}, allowed: at least 1/1000000"
+    )
 
 
-def _check_times(task: Task) -> None:
+def _check_die(die: SamplingDie) -> None:
+    rate = die.sampling_rate
+    fits = _SMALLEST_WEIGHT <= rate < Fraction(1, 2)
+    _require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to below 1/2")
+    for face in die.face_probabilities or ():
+        _check_fraction("face probability", face)
+
+
+def _check_times(task: TaskFields) -> None:
     step = _check_range("time_precision_s", task.time_precision_s, 1, _LARGEST_PRECISION_S)
     names = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
     times = [_check_range(name, getattr(task, name), 0, MAX_UNIX_TIME) for name in names]
@@ -308,7 +176,7 @@ def _check_times(task: Task) -> None:
     )
 
 
-def _check_last_close(task: Task) -> None:
+def _check_last_close(task: TaskFields) -> None:
     one_closes, two_closes = task.round_one_closes, task.round_two_closes
     envelope = task.upload_style is UploadStyle.ONE_ENVELOPE
     if task.mode is not Mode.SAMPLING:
@@ -320,7 +188,7 @@ def _check_last_close(task: Task) -> None:
         _require(two_closes > one_closes, f"round_two_closes is {two_closes}, allowed: after {one_closes}")
 
 
-def _check_release(task: Task) -> None:
+def _check_release(task: TaskFields) -> None:
     _check_range("min_batch_size", task.min_batch_size, MIN_BATCH_SIZE, MAX_REPORTS_PER_TASK)
     release = task.release
     level = _check_fraction("level", release.level)
@@ -331,7 +199,7 @@ def _check_release(task: Task) -> None:
         ReleaseKind.EXACT: {Mode.SAMPLING},
         ReleaseKind.ONE_SIDED: {Mode.DIRECT},
     }[release.kind]
-    _require(task.mode in allowed, f"release {release.kind.name.lower()} is not for {task.mode.name.lower()} mode")
+    _require(task.mode in allowed, f"release {release.kind.label} is not for {task.mode.name.lower()} mode")
     if release.kind is ReleaseKind.EXACT:
         _require(release.noise_epsilon is None, "an exact release has no noise_epsilon")
     else:
@@ -347,6 +215,13 @@ def _check_thresholds(release: Release, values: int) -> None:
         raise TaskError(f"release has {len(release.thresholds)} thresholds, not {count}")
     for threshold in release.thresholds:
         _check_range("threshold", threshold, 0, _LARGEST_THRESHOLD)
+
+
+def _check_design(task: TaskFields) -> None:
+    try:
+        task.design.kind  # noqa: B018 - the parts fit or the design cannot be
+    except MechanismError as error:
+        raise TaskError(str(error)) from None
 
 
 def _check_aggregators(aggregators: tuple[Aggregator, ...]) -> None:

@@ -39,8 +39,8 @@ from fleetcount_protocol.messages import (
     SessionRequest,
     TaskState,
 )
-from fleetcount_protocol.task.codec import decode_task, signed_task
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.task.signed_file import signed_task
+from fleetcount_protocol.task.task import SignedTask, decode_task
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.wire.strict import WireMessage, check_count, check_label, check_size
 

@@ -11,7 +11,6 @@ It is sharp when every device has a value (a question with an "elsewhere"); devi
 import math
 
 import numpy as np
-from fleetcount_analysis.channels import noise_sum
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -34,7 +33,7 @@ def alarms(
     case: Case, outputs: Integers, participants: Integers, false_alarm: float = FALSE_ALARM
 ) -> NDArray[np.bool_]:
     """Return which runs of a sampling case raise the alarm."""
-    scores = mover_scores(outputs, participants, float(case.mechanism.sampling_rate or 0), _noise_variance(case))
+    scores = mover_scores(outputs, participants, float(case.design.exposure), _noise_variance(case))
     return np.asarray(scores > stats.norm.isf(false_alarm), dtype=np.bool_)
 
 
@@ -43,7 +42,7 @@ def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: 
 
     `holders` honest devices have a value, `others` have none, `liars` claim one.
     """
-    rate, noise = float(case.mechanism.sampling_rate or 0), _noise_variance(case)
+    rate, noise = float(case.design.exposure), _noise_variance(case)
     n = holders + others + liars
     limit = n * rate + float(stats.norm.isf(false_alarm)) * math.sqrt(n * rate * (1 - rate) + noise)
     spread = math.sqrt(holders * rate * (1 - rate) + noise)
@@ -58,7 +57,7 @@ def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) ->
 
     The root in m of m (1 - p) = c sqrt((n + m) p (1 - p) + noise), rounded down.
     """
-    rate, noise = float(case.mechanism.sampling_rate or 0), _noise_variance(case)
+    rate, noise = float(case.design.exposure), _noise_variance(case)
     square = float(stats.norm.isf(false_alarm)) ** 2
     # (1-p)^2 m^2 - c^2 p (1-p) m - c^2 (n p (1-p) + noise) = 0
     a, b = (1 - rate) ** 2, square * rate * (1 - rate)
@@ -67,5 +66,4 @@ def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) ->
 
 
 def _noise_variance(case: Case) -> float:
-    cells = case.population.question.values
-    return cells * noise_sum(case.mechanism.noise_epsilon, case.aggregators).variance
+    return case.design.values * case.aggregators * case.design.noise.variance

@@ -4,12 +4,11 @@ Plays the guessing game of `guessing` against what is left. The colluders know a
 only their own shares of the target is what secret sharing gives, and is not simulated.
 """
 
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.losses import exposure
-from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.design import MOST_AGGREGATORS
+from fleetcount_mechanisms.loss_formulas import exposure
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
@@ -19,19 +18,17 @@ from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, chec
 from fleetcount_simulator.engines.laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, Outcome, Row
-from fleetcount_simulator.scenario.laws import law_of
 
 __all__ = ["KEYS", "check", "exposure_row", "rows"]
 
 KEYS: Final = (*TARGET_KEYS, "colluders")
-_MOST_AGGREGATORS: Final = 255
 
 
 def check(attacker: Attacker) -> None:
     """See `attackers.check`."""
     given = Parameters(attacker, KEYS)
     check_target(attacker, given)
-    given.integer("colluders", 1, 1, _MOST_AGGREGATORS)
+    given.integer("colluders", 1, 1, MOST_AGGREGATORS)
 
 
 def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
@@ -41,18 +38,18 @@ def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.
         ScenarioError: as `targets.candidates`, or more colluders than aggregators.
     """
     given = Parameters(attacker, KEYS)
-    law = answer_law(case.mechanism, case.population.question.values)
-    colluders = given.integer("colluders", case.aggregators - 1, 1, _MOST_AGGREGATORS)
+    law = answer_law(case.design)
+    colluders = given.integer("colluders", case.aggregators - 1, 1, MOST_AGGREGATORS)
     if colluders > case.aggregators:
         raise ScenarioError(
             f"attacker {attacker.name!r}: colluders is {colluders}; allowed is 1 to k = {case.aggregators}"
         )
     left = case.aggregators - colluders
     pair = candidates(attacker, given, case)
-    doubt = Doubt(law=law, mechanism=case.mechanism, noises=left, candidates=pair)
+    doubt = Doubt(law=law, noise=case.design.noise, noises=left, candidates=pair)
     tried = games(given)
     measured = share_of(play(doubt, 1, tried, generator), tried)
-    bound = guess_bound(case.mechanism, law.values, case.aggregators, left)
+    bound = guess_bound(case.design, left)
     made = [
         finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(doubt), bound=bound, questions=1)
     ]
@@ -67,8 +64,7 @@ def exposure_row(attacker: Attacker, case: Case, answers: int, devices: int, gen
     The pair (0, v) with v >= 1 is sent by sampled devices alone; it tells v. In theory 1 - (1-p)^T for a device that
     always has a value, which is also what is promised (`fleetcount_mechanisms.losses.exposure`).
     """
-    law = law_of(case.mechanism, case.population.question.values)
-    rate = law.sampling_rate if isinstance(law, SamplingDie) else Fraction(1)
+    rate = case.design.exposure
     seen = int((generator.binomial(answers, float(rate), devices) > 0).sum())
     promised = float(exposure(rate, answers))
     return finding(

@@ -15,12 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 from fleetcount_analysis.channels import noise_sum
+from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
 from numpy.typing import NDArray
 from scipy import stats
 
 from fleetcount_simulator.engines.laws import AnswerLaw
 from fleetcount_simulator.engines.noise import summed_noise
-from fleetcount_simulator.model import Integers, Mechanism
+from fleetcount_simulator.model import Integers
 
 __all__ = ["CellLaw", "Doubt", "best_guess_rate", "play", "posteriors"]
 
@@ -67,7 +68,7 @@ class Doubt:
     """
 
     law: AnswerLaw
-    mechanism: Mechanism
+    noise: NoiseLaw
     noises: int
     candidates: tuple[int, ...]
     hidden: tuple[int, ...] = ()
@@ -81,14 +82,14 @@ class Doubt:
 
     def cell_law(self, value: int) -> CellLaw:
         """Return the law of what he cannot subtract from the cell of a value."""
-        return _cell_law(self.mechanism, self.noises, self._others(value), self.law.hit)
+        return _cell_law(self.noise, self.noises, self._others(value), self.law.hit)
 
     def log_likelihoods(self, held: Integers, generator: np.random.Generator) -> Floats:
         """Return shape (games, candidates): of one residual a game, in which the device holds candidates[held]."""
         truths = np.array(self.candidates)[held]
         residual = _contributions(self.law, self.cells, truths, generator)
         if self.noises:
-            noise = summed_noise(self.mechanism, self.noises, residual.size, generator)
+            noise = summed_noise(self.noise, self.noises, residual.size, generator)
             residual += noise.reshape(residual.shape)
         if self.hidden:
             others = [self._others(value) for value in self.cells]
@@ -96,7 +97,7 @@ class Doubt:
             columns = [self.cell_law(value).ratios(residual[:, index]) for index, value in enumerate(self.cells)]
             ratios = np.stack(columns, axis=1)
         else:
-            ratios = _cell_law(self.mechanism, self.noises, 0, self.law.hit).ratios(residual)
+            ratios = _cell_law(self.noise, self.noises, 0, self.law.hit).ratios(residual)
         with np.errstate(divide="ignore"):
             logs = np.stack([self._log_likelihood(ratios, value) for value in self.candidates], axis=1)
         # Certainties add up to certainties, and a candidate once ruled out stays so.
@@ -230,9 +231,9 @@ def _contributions(law: AnswerLaw, cells: Sequence[int], truths: Integers, gener
 
 
 @lru_cache(maxsize=128)
-def _cell_law(mechanism: Mechanism, noises: int, others: int, rate: float) -> CellLaw:
+def _cell_law(noise: NoiseLaw, noises: int, others: int, rate: float) -> CellLaw:
     """Return the law of the sum of `noises` noises and of Bin(others, rate)."""
-    start, log_mass = _noise_law(mechanism, noises)
+    start, log_mass = _noise_law(noise, noises)
     if others == 0:
         return CellLaw(start=start, log_mass=log_mass)
     low, high = (int(end) for end in stats.binom.ppf([_TAIL, 1 - _TAIL], others, rate))
@@ -243,14 +244,14 @@ def _cell_law(mechanism: Mechanism, noises: int, others: int, rate: float) -> Ce
 
 
 @lru_cache(maxsize=64)
-def _noise_law(mechanism: Mechanism, noises: int) -> tuple[int, Floats]:
-    if noises == 0 or mechanism.noise_epsilon is None:
+def _noise_law(noise: NoiseLaw, noises: int) -> tuple[int, Floats]:
+    if noises == 0 or noise.epsilon is None:
         return 0, np.zeros(1)
-    if mechanism.kind != "one-sided":
-        law = noise_sum(mechanism.noise_epsilon, noises)
+    if not isinstance(noise, OneSidedNoise):
+        law = noise_sum(noise.epsilon, noises)
         reach = law.reach
         return -reach, law.log_mass(np.arange(-reach, reach + 1))
-    success = -math.expm1(-float(mechanism.noise_epsilon))
+    success = -math.expm1(-float(noise.epsilon))
     reach = int(stats.nbinom.isf(1e-18, noises, success)) + 1
     mass = np.asarray(stats.nbinom.logpmf(np.arange(reach + 1), noises, success), dtype=np.float64)
-    return (0, mass) if mechanism.direction == "up" else (-reach, mass[::-1])
+    return (0, mass) if noise.direction == "up" else (-reach, mass[::-1])

@@ -39,13 +39,13 @@ def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.
         ScenarioError: as `targets.candidates`, or `knows` other than "answers" for a kind without sampling.
     """
     given = Parameters(attacker, KEYS)
-    law = answer_law(case.mechanism, case.population.question.values)
+    law = answer_law(case.design)
     pair = candidates(attacker, given, case)
     hidden = _hidden(attacker, given, law, outcome, pair)
-    doubt = Doubt(law=law, mechanism=case.mechanism, noises=case.aggregators, candidates=pair, hidden=hidden)
+    doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair, hidden=hidden)
     tried = games(given)
     measured = share_of(play(doubt, 1, tried, generator), tried)
-    bound = guess_bound(case.mechanism, law.values, case.aggregators, case.aggregators)
+    bound = guess_bound(case.design, case.aggregators)
     return [
         finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(doubt), bound=bound, questions=1)
     ]

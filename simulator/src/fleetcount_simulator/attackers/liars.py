@@ -70,7 +70,7 @@ def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.
     The shift is that of the estimate against the counted devices' truths, in the outcome's released runs; `generator`
     is not used.
     """
-    law = answer_law(case.mechanism, case.population.question.values)
+    law = answer_law(case.design)
     number = Parameters(attacker, KEYS).integer("devices", 1, 1, MOST_DEVICES)
     target = _target(attacker, law.values)
     shift = mean_of(_errors(case, law, outcome, target))
@@ -117,21 +117,13 @@ def _errors(case: Case, law: AnswerLaw, outcome: Outcome, target: int) -> NDArra
     if law.shape == "sampling":
         estimates = opened[:, column] / law.hit
     elif law.shape == "truth":
-        estimates = opened[:, column] - _mean_noise(case)
+        estimates = opened[:, column] - case.aggregators * case.design.noise.mean
     else:
         participants = (
             opened.sum(axis=1) if law.with_zero else outcome.tallies["participation"][outcome.released].astype(float)
         )
         estimates = (opened[:, column] - law.miss * participants) / (law.hit - law.miss)
     return np.asarray(estimates - outcome.counted[outcome.released, target], dtype=np.float64)
-
-
-def _mean_noise(case: Case) -> float:
-    """Return the mean of the summed noise: 0 unless it is one-sided."""
-    if case.mechanism.kind != "one-sided" or case.mechanism.noise_epsilon is None:
-        return 0.0
-    mean = case.aggregators / float(np.expm1(float(case.mechanism.noise_epsilon)))
-    return mean if case.mechanism.direction == "up" else -mean
 
 
 def _alarm_rows(attacker: Attacker, case: Case, outcome: Outcome, number: int) -> list[Row]:
@@ -144,7 +136,7 @@ def _alarm_rows(attacker: Attacker, case: Case, outcome: Outcome, number: int) -
     power = alarm_power(case, holders, others, liars)
     unseen = largest_unseen(case, holders + others)
     computed = mean_of(np.empty(0))
-    rate = float(case.mechanism.sampling_rate or 1)
+    rate = float(case.design.exposure)
     return [
         finding(attacker, "alarm", "all cells", share_of(int(rung.sum()), int(opened.sum())), theory=power),
         finding(attacker, "shift_at_alarm", "all cells", computed, theory=unseen / rate),

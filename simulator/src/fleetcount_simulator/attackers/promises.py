@@ -5,24 +5,19 @@ From the exact losses of `fleetcount_mechanisms` alone; nothing is drawn.
 
 import math
 
-from fleetcount_mechanisms.losses import exposure
-from fleetcount_mechanisms.sampling import SamplingDie
-
-from fleetcount_simulator.engines.participation import release_loss
-from fleetcount_simulator.model import Mechanism
-from fleetcount_simulator.scenario.laws import law_of
+from fleetcount_mechanisms.answers import AnswerForm, Relation
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.loss_formulas import exposure
 
 __all__ = ["allows_two_values", "guess_bound"]
 
 
-def allows_two_values(mechanism: Mechanism, values: int) -> bool:
+def allows_two_values(design: Design) -> bool:
     """Return whether the promise covers a change from one value to another, and not only from a value to none."""
-    return values > 1 and mechanism.kind not in {"one-sided", "vector-mangat"}
+    return design.values > 1 and design.relation is Relation.ANY_VALUE
 
 
-def guess_bound(
-    mechanism: Mechanism, values: int, aggregators: int, noises: int, questions: int = 1, candidates: int = 2
-) -> float:
+def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int = 2) -> float:
     """Return the largest promised rate of right guesses among equally likely candidates, after so many releases.
 
     `noises` of the aggregators' noises are unknown to the guesser. With one or more the release's own loss eps holds,
@@ -32,18 +27,18 @@ def guess_bound(
     same way; for sampling the truth is seen with probability x = 1 - (1-p)^Q, and then x + (1 - x)/C; for plain
     truths 1.
     """
-    law = law_of(mechanism, values)
-    if noises and mechanism.noise_epsilon is not None:
-        loss = release_loss(mechanism, values, aggregators)
-        total = questions * float(loss or 0)
-        return _one_sided(total) if mechanism.kind == "one-sided" else _two_sided(total, candidates)
-    if isinstance(law, SamplingDie):
-        seen = float(exposure(law.sampling_rate, questions))
-        return seen + (1 - seen) / candidates
-    if law is None:
+    if noises and design.noised:
+        return _bound(questions * float(design.epsilon or 0), design.relation, candidates)
+    if design.local_epsilon is not None:
+        return _bound(questions * design.local_epsilon, design.kind.relation, candidates)
+    if design.form is AnswerForm.TRUTH:
         return 1.0
-    total = questions * law.epsilon
-    return _one_sided(total) if mechanism.kind in {"mangat", "vector-mangat"} else _two_sided(total, candidates)
+    seen = float(exposure(design.exposure, questions))
+    return seen + (1 - seen) / candidates
+
+
+def _bound(loss: float, relation: Relation, candidates: int) -> float:
+    return _one_sided(loss) if relation is Relation.ONE_SIDED else _two_sided(loss, candidates)
 
 
 def _two_sided(loss: float, candidates: int) -> float:

@@ -8,11 +8,10 @@ to him when each device refuses once its budget is spent.
 
 import math
 from collections import Counter
-from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from fleetcount_analysis.estimates import sampling_standard_errors
+from fleetcount_mechanisms.planning import predicted_sd
 from numpy.typing import NDArray
 
 from fleetcount_simulator.attackers.colluding import exposure_row
@@ -53,13 +52,13 @@ def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.
         ScenarioError: as `targets.candidates`, more than 10^4 questions in all, or a device the population has not.
     """
     given = Parameters(attacker, KEYS)
-    law = answer_law(case.mechanism, case.population.question.values)
+    law = answer_law(case.design)
     repeats = given.integer("repeats", min(case.epochs.count, _MOST_QUESTIONS), 1, _MOST_QUESTIONS)
     asked = repeats * given.integer("overlaps", 1, 1, _MOST_QUESTIONS)
     if asked > _MOST_QUESTIONS:
         raise ScenarioError(f"attacker {attacker.name!r}: {asked} questions in all; allowed is 1 to {_MOST_QUESTIONS}")
     pair = candidates(attacker, given, case)
-    doubt = Doubt(law=law, mechanism=case.mechanism, noises=case.aggregators, candidates=pair)
+    doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair)
     made = [_guess_row(attacker, case, doubt, "guess_rate", asked, games(given), generator)]
     allowed = answers_allowed(case)
     if allowed is not None:
@@ -82,7 +81,7 @@ def _guess_row(
     generator: np.random.Generator,
 ) -> Row:
     measured = share_of(play(doubt, questions, tried, generator), tried)
-    bound = guess_bound(case.mechanism, doubt.law.values, case.aggregators, doubt.noises, questions)
+    bound = guess_bound(case.design, doubt.noises, questions)
     theory = {0: 0.5, 1: best_guess_rate(doubt)}.get(questions)
     target = shown(doubt.candidates)
     return finding(attacker, measure, target, measured, theory=theory, bound=bound, questions=questions)
@@ -102,21 +101,17 @@ def _average_row(
     averages = np.zeros(_AVERAGES)
     for _ in range(questions):
         averages += generator.binomial(count, law.hit, _AVERAGES)
-        averages += summed_noise(case.mechanism, case.aggregators, _AVERAGES, generator)
+        averages += summed_noise(case.design.noise, case.aggregators, _AVERAGES, generator)
     measured = _deviation(averages / questions / law.hit)
-    theory = _one_error(case, law, count) / math.sqrt(questions)
+    theory = _one_error(case, count) / math.sqrt(questions)
     return finding(
         attacker, "error_of_average", f"value {value}, {count} devices", measured, theory=theory, questions=questions
     )
 
 
-def _one_error(case: Case, law: AnswerLaw, count: int) -> float:
+def _one_error(case: Case, count: int) -> float:
     """Return the standard deviation of one estimate."""
-    epsilon, aggregators = case.mechanism.noise_epsilon, case.aggregators
-    if case.mechanism.kind == "one-sided" and epsilon is not None:
-        return math.sqrt(aggregators) / (2 * math.sinh(float(epsilon) / 2))
-    rate = case.mechanism.sampling_rate if law.shape == "sampling" else None
-    return float(sampling_standard_errors(count, rate or Fraction(1), epsilon, aggregators))
+    return predicted_sd(case.design, count, case.population.devices)
 
 
 def _deviation(values: NDArray[np.float64]) -> Measured:
@@ -143,7 +138,7 @@ def _tracked(
     answered = epochs if allowed is None else min(epochs, allowed)
     way = [int(population.truths(epoch, device, device + 1)[0]) for epoch in range(epochs)]
     places = _places(case, way)
-    doubt = Doubt(law=law, mechanism=case.mechanism, noises=case.aggregators, candidates=places)
+    doubt = Doubt(law=law, noise=case.design.noise, noises=case.aggregators, candidates=places)
     target = f"device {device}: {shown(places)}"
     made: list[Row] = []
     for epoch in range(answered):
@@ -163,7 +158,7 @@ def _places(case: Case, way: list[int]) -> tuple[int, ...]:
     mechanism promises nothing between two values."""
     visits = Counter(value for value in way if value > 0)
     usual = visits.most_common(1)[0][0] if visits else 1
-    if len(set(way)) == 1 or not allows_two_values(case.mechanism, case.population.question.values):
+    if len(set(way)) == 1 or not allows_two_values(case.design):
         return 0, usual
     return tuple(sorted(set(way)))
 
@@ -172,6 +167,6 @@ def _any_place_row(attacker: Attacker, case: Case, doubt: Doubt, tried: int, gen
     """Return his guess rate of the place over all places, each as likely: what the promise bounds."""
     measured = share_of(play(doubt, 1, tried, generator), tried)
     places, aggregators = len(doubt.candidates), case.aggregators
-    bound = guess_bound(case.mechanism, doubt.law.values, aggregators, aggregators, 1, places)
+    bound = guess_bound(case.design, aggregators, 1, places)
     theory, target = best_guess_rate(doubt), f"any of {places} places"
     return finding(attacker, "guess_rate_of_place", target, measured, theory=theory, bound=bound, questions=1)

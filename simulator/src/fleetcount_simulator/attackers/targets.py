@@ -45,7 +45,7 @@ def candidates(attacker: Attacker, given: Parameters, case: Case) -> tuple[int, 
         ScenarioError: a value beyond V, or a change of which the mechanism promises nothing.
     """
     values = case.population.question.values
-    two = allows_two_values(case.mechanism, values)
+    two = allows_two_values(case.design)
     value = given.integer("value", 1, 1, values)
     default = NONE if not two else ("2" if value == 1 else "1")
     if given.text("against", default) == NONE:

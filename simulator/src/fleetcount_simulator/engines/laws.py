@@ -1,19 +1,16 @@
 """How one device answers, as the two numbers an engine draws with; and which numbers a release opens.
 
-Takes the exact law from `mechanism_laws` and rounds it to floats for drawing; it draws nothing itself.
+Takes the exact law from the design and rounds it to floats for drawing; it draws nothing itself.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Literal
+from typing import Final, Literal, cast
 
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.responses import KaryResponse, MangatVector, OptimizedUnaryEncoding
+from fleetcount_mechanisms.answers import AnswerForm
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Mechanism
-from fleetcount_simulator.scenario.laws import Law, law_of
 
 __all__ = ["AnswerLaw", "Shape", "answer_law"]
 
@@ -50,37 +47,23 @@ class AnswerLaw:
         return self.values + 1 if self.with_zero else self.values
 
 
-def answer_law(mechanism: Mechanism, values: int) -> AnswerLaw:
-    """Return the law of a device's answer for V values.
+def answer_law(design: Design) -> AnswerLaw:
+    """Return the law of a device's answer to a question of this design.
 
     Raises:
-        ScenarioError: a parameter is missing or outside its range, the kind does not answer V values, or a kind whose
-            privacy is the aggregators' noise alone has none.
+        ScenarioError: a response that tells values apart, which two numbers do not describe.
     """
-    if mechanism.kind in {"direct", "one-sided"} and mechanism.noise_epsilon is None:
-        raise ScenarioError(f"mechanism {mechanism.name!r}: kind {mechanism.kind!r} needs noise_epsilon")
-    if mechanism.kind == "one-sided" and mechanism.direction not in {"up", "down"}:
-        raise ScenarioError(
-            f"mechanism {mechanism.name!r}: direction is {mechanism.direction!r}; allowed: 'up', 'down'"
-        )
-    try:
-        exact = law_of(mechanism, values)
-    except MechanismError as error:
-        raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from error
-    shape, hit, miss = _numbers(exact)
-    return AnswerLaw(shape=shape, values=values, hit=float(hit), miss=float(miss))
+    hit, miss = design.channel
+    if design.form is AnswerForm.TWO_ROUNDS:
+        miss = cast("SamplingDie", design.answer).face_probability(0)
+    shape = _SHAPES.get(design.form) or ("binary" if design.values == 1 else "k-ary")
+    if shape == "k-ary" and hit + design.values * miss != 1:
+        raise ScenarioError(f"{design.name} tells values apart; engines draw responses that treat all others alike")
+    return AnswerLaw(shape=shape, values=design.values, hit=float(hit), miss=float(miss))
 
 
-def _numbers(law: Law) -> tuple[Shape, Fraction, Fraction]:
-    """Return the shape of a law with its `hit` and `miss`, exact."""
-    match law:
-        case None:
-            return "truth", Fraction(1), Fraction(0)
-        case SamplingDie():
-            return "sampling", law.sampling_rate, law.face_probability(0)
-        case KaryResponse():
-            return "k-ary", law.keep, law.other
-        case MangatVector() | OptimizedUnaryEncoding():
-            return "bits", law.bit_probability(1, 1), law.bit_probability(1, 0)
-        case _:
-            return "binary", law.probability(1, 1), law.probability(1, 0)
+_SHAPES: Final[dict[AnswerForm, Shape]] = {
+    AnswerForm.TWO_ROUNDS: "sampling",
+    AnswerForm.TRUTH: "truth",
+    AnswerForm.BITS: "bits",
+}

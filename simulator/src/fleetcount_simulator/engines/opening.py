@@ -54,7 +54,7 @@ def checked_law(case: Case, epoch: int) -> AnswerLaw:
     faults.check(case.faults, case.aggregators)
     for attacker in case.attackers:
         attackers.check(attacker)
-    return answer_law(case.mechanism, case.population.question.values)
+    return answer_law(case.design)
 
 
 def empty_sums(law: AnswerLaw, runs: int) -> Sums:
@@ -96,8 +96,8 @@ def _add_attackers(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: 
 
 
 def _add_noise(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
-    sums.opened[row] += summed_noise(case.mechanism, case.aggregators, law.outputs, generator)
+    sums.opened[row] += summed_noise(case.design.noise, case.aggregators, law.outputs, generator)
     if law.shape == "bits":
         devices = int(sums.counted[row].sum())
-        noise = summed_noise(case.mechanism, case.aggregators, 1, generator)
+        noise = summed_noise(case.design.noise, case.aggregators, 1, generator)
         sums.tallies[PARTICIPATION][row] = devices + int(noise[0])

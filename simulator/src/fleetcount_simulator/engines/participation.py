@@ -3,19 +3,13 @@
 Reads the population and counts; it draws nothing.
 """
 
-from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms import losses
-from fleetcount_mechanisms.responses import OptimizedUnaryEncoding
-from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 
-from fleetcount_simulator.model import Case, Integers, Mechanism
-from fleetcount_simulator.scenario.laws import law_of
+from fleetcount_simulator.model import Case, Integers
 
 __all__ = [
     "ABSENT",
@@ -26,7 +20,6 @@ __all__ = [
     "answers_allowed",
     "presence",
     "presence_histograms",
-    "release_loss",
 ]
 
 ON: Final = 0
@@ -42,28 +35,6 @@ Presence = NDArray[np.uint8]
 _CHUNK: Final = 1 << 20
 
 
-@lru_cache(maxsize=256)
-def release_loss(mechanism: Mechanism, values: int, aggregators: int) -> Decimal | None:
-    """Return what a device's ledger charges for one release: its epsilon against the public, None if it has none."""
-    law, noise = law_of(mechanism, values), mechanism.noise_epsilon
-    if isinstance(law, SamplingDie):
-        views = (
-            losses.exact_sampling_views(law, aggregators)
-            if noise is None
-            else losses.sampling_views(law, noise, aggregators)
-        )
-        return losses.release_epsilon(views)
-    if isinstance(law, OptimizedUnaryEncoding):
-        return Decimal(law.epsilon)
-    if law is not None:
-        return losses.release_epsilon(losses.response_views(law, noise, aggregators))
-    if noise is None:
-        return None
-    if mechanism.kind == "one-sided":
-        return Decimal(-(-noise.numerator * 10**5 // noise.denominator)).scaleb(-5)
-    return losses.release_epsilon(losses.direct_views(noise, values, aggregators))
-
-
 def answers_allowed(case: Case) -> int | None:
     """Return how many releases a device's ledger allows in all; None for no limit.
 
@@ -73,7 +44,7 @@ def answers_allowed(case: Case) -> int | None:
     budget = case.epochs.device_epsilon
     if budget is None:
         return None
-    loss = release_loss(case.mechanism, case.population.question.values, case.aggregators)
+    loss = case.design.epsilon
     return None if loss is None or loss == 0 else int(budget // Fraction(loss))
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_mechanisms.responses import MangatVector
+from fleetcount_mechanisms.answers import AnswerForm, kind_of
+from fleetcount_mechanisms.design import Outputs
 from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
 
 from fleetcount_simulator import faults
@@ -194,7 +195,7 @@ def _speed(question: NetworkQuestion, aggregators: int) -> Speed:
     measurement: Any
     if question.two_rounds:
         prio3, measurement = prio3_two_round(length, aggregators), (1, 1)
-    elif isinstance(question.mechanism, MangatVector):
+    elif question.mechanism is not None and kind_of(question.mechanism).form is AnswerForm.BITS:
         prio3, measurement = prio3_bits(length, aggregators), (1,) * length
     else:
         prio3, measurement = prio3_one_hot(length, aggregators), 1
@@ -272,7 +273,7 @@ def _tallies(answers: Sequence[Asked]) -> dict[str, Integers]:
         for name in faults.TALLIES
     }
     tallies["seconds"] = np.array([round(answer.stages["asked"]) for answer in answers], dtype=np.int64)
-    if any(isinstance(answer.task.mechanism, MangatVector) for answer in answers):
+    if any(answer.task.design.outputs is Outputs.PARTICIPATION for answer in answers):
         raw = [answer.record.baseline_raw or 0 if answer.record is not None else 0 for answer in answers]
         tallies[PARTICIPATION] = np.array(raw, dtype=np.int64)
     return tallies

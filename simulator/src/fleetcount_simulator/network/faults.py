@@ -14,7 +14,7 @@ from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.release.set_digest import public_share_digest
-from fleetcount_protocol.task.task import Aggregator, Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from fleetcount_simulator.network.fates import Fate
 
@@ -30,8 +30,7 @@ Place = tuple[int, int]
 
 def rounds_of(task: Task) -> tuple[int, ...]:
     """Return the round numbers of the messages of one report: (1, 2), or (0,) for one that travels whole."""
-    two = task.mode is Mode.SAMPLING and task.upload_style is UploadStyle.TWO_INSTALMENTS
-    return (1, 2) if two else (0,)
+    return (1, 2) if task.two_instalments else (0,)
 
 
 def last_round(task: Task) -> int:

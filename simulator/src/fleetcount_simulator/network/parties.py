@@ -28,7 +28,7 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
-from fleetcount_protocol.task.codec import encode_signed_task, signed_task
+from fleetcount_protocol.task.signed_file import encode_signed_task, signed_task
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY, SESSION_REQUESTS

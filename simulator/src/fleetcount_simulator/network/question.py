@@ -8,25 +8,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.responses import MangatVector
-from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
+from fleetcount_mechanisms.design import Design, Outputs
+from fleetcount_mechanisms.noise import OneSidedNoise
+from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
-from fleetcount_protocol.task.rules import output_length
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Response, Task
+from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Mechanism
-from fleetcount_simulator.scenario.laws import law_of
 
 __all__ = ["MOST_DEVICES", "NetworkQuestion", "outputs_of", "question_of", "reading_of"]
 
 MOST_DEVICES: Final = 200_000
 """A real client takes about two milliseconds and twenty kilobytes: beyond this the other engines are the right ones."""
 _FEWEST_DEVICES: Final = 2
-_MOST_AGGREGATORS: Final = 5
-_MODES: Final = {"sampling": Mode.SAMPLING, "direct": Mode.DIRECT, "one-sided": Mode.DIRECT}
 _ACTIVE_ATTACKERS: Final = frozenset({"liars", "cheats"})
 
 
@@ -37,7 +35,7 @@ class NetworkQuestion:
     domain: ValueDomain
     signal: str
     mode: Mode
-    mechanism: SamplingDie | Response | None
+    mechanism: AnswerLaw | None
     release: Release
     min_batch_size: int
 
@@ -61,9 +59,9 @@ def question_of(case: Case) -> NetworkQuestion:
     return NetworkQuestion(
         domain=domain,
         signal=_signal_of(domain),
-        mode=_MODES.get(mechanism.kind, Mode.RESPONSE),
-        mechanism=_law(mechanism, values),
-        release=_release(mechanism, values, case.level),
+        mode=next(mode for mode, forms in MODE_FORMS.items() if case.design.form in forms),
+        mechanism=_law(mechanism, case.design),
+        release=_release(mechanism, case.design, case.level),
         min_batch_size=case.min_batch_size,
     )
 
@@ -77,8 +75,8 @@ def _check_case(case: Case) -> None:
         raise ScenarioError(f"the question's domain has {domain.values} values, its labels are {values}")
     if not _FEWEST_DEVICES <= devices <= MOST_DEVICES:
         raise ScenarioError(f"the population has {devices} devices; the network engine takes 2 to {MOST_DEVICES}")
-    if not 2 <= case.aggregators <= _MOST_AGGREGATORS:
-        raise ScenarioError(f"aggregators.count is {case.aggregators}; allowed is 2 to {_MOST_AGGREGATORS}")
+    if not 2 <= case.aggregators <= MAX_AGGREGATORS:
+        raise ScenarioError(f"aggregators.count is {case.aggregators}; allowed is 2 to {MAX_AGGREGATORS}")
     if case.min_batch_size < 2:
         raise ScenarioError(f"aggregators.min_batch_size is {case.min_batch_size}; allowed is 2 or more")
     if case.faults.naive:
@@ -103,33 +101,31 @@ def _signal_of(domain: ValueDomain) -> str:
             return "Vehicle.Category"
 
 
-def _law(mechanism: Mechanism, values: int) -> SamplingDie | Response | None:
-    try:
-        law = law_of(mechanism, values)
-    except MechanismError as error:
-        raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from None
-    if law is None or isinstance(law, SamplingDie | Response):
-        return law
+def _law(mechanism: Mechanism, design: Design) -> AnswerLaw | None:
+    if design.form is AnswerForm.TRUTH:
+        return None
+    if type(design.answer) in MECHANISM_NUMBERS:
+        return design.answer
     raise ScenarioError(
         f"mechanism {mechanism.name!r} of kind {mechanism.kind!r} is not on the wire: use --engine exact-law"
     )
 
 
-def _release(mechanism: Mechanism, values: int, level: Fraction) -> Release:
-    noise = mechanism.noise_epsilon
-    if mechanism.kind == "one-sided":
-        if mechanism.direction == "down":
+def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
+    noise = design.noise
+    if isinstance(noise, OneSidedNoise):
+        if noise.direction == "down":
             raise ScenarioError(f"mechanism {mechanism.name!r}: direction 'down' is not on the wire; allowed is 'up'")
-        kind, thresholds = ReleaseKind.ONE_SIDED, (0,) * values
+        kind, thresholds = ReleaseKind.ONE_SIDED, (0,) * design.values
     else:
         kind, thresholds = ReleaseKind.GEOMETRIC, ()
-    if noise is None:
-        if mechanism.kind != "sampling":
+    if not design.noised:
+        if design.rounds == 1:
             raise ScenarioError(
                 f"mechanism {mechanism.name!r} has no noise_epsilon; without noise only kind 'sampling' is released"
             )
         kind = ReleaseKind.EXACT
-    return Release(kind=kind, noise_epsilon=noise, level=level, thresholds=thresholds)
+    return Release(kind=kind, noise_epsilon=noise.epsilon, level=level, thresholds=thresholds)
 
 
 def reading_of(domain: ValueDomain, value: int) -> Signal:
@@ -164,11 +160,12 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
 def outputs_of(record: ReleaseRecord) -> Sequence[int]:
     """Return the opened numbers as `Outcome.outputs` has them: V of them, or V + 1 for responses, value 0 first."""
     cells = [cell.raw for cell in record.cells]
-    if record.baseline_raw is None or isinstance(record.task.mechanism, MangatVector):
+    if record.baseline_raw is None or record.task.design.outputs is Outputs.PARTICIPATION:
         return cells
     return [record.baseline_raw, *cells]
 
 
 def outputs_length(task: Task) -> int:
     """Return how many numbers `outputs_of` gives for a record of the task."""
-    return task.values if isinstance(task.mechanism, MangatVector) else output_length(task)
+    design = task.design
+    return design.values if design.outputs is Outputs.PARTICIPATION else design.output_count

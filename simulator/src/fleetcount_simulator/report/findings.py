@@ -30,7 +30,7 @@ _KINDS: Final = {
     "warner": "Warner's randomized response",
     "mangat": "Mangat's randomized response",
     "k-ary": "a randomized value (k-ary response)",
-    "vector-mangat": "one bit for each value (vector Mangat)",
+    "mangat-vector": "one bit for each value (vector Mangat)",
     "unary": "one bit for each value (optimized unary encoding)",
 }
 

@@ -11,11 +11,18 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
+
 from fleetcount_simulator import attackers, faults
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, EngineName, Epochs, Faults
 from fleetcount_simulator.scenario.grid import GridPoint, grid_of
-from fleetcount_simulator.scenario.mechanisms import AskedMechanism, read_mechanism
+from fleetcount_simulator.scenario.mechanisms import (
+    AskedMechanism,
+    mechanism_keys,
+    mechanism_kinds,
+    read_mechanism,
+)
 from fleetcount_simulator.scenario.plan import CasePlan, PopulationMaker, Scenario
 from fleetcount_simulator.scenario.values import Range, Section, Source, shown
 
@@ -175,18 +182,14 @@ def _own(root: Section, key: str) -> Mapping[str, Any]:
 
 def _mechanism(point: GridPoint, source: Source) -> AskedMechanism:
     table = point.document["mechanism"][point.mechanism]
-    known = ("name", "kind", *_MECHANISM_KEYS)
+    known = ("name", "kind", *dict.fromkeys(key for kind in mechanism_kinds() for key in mechanism_keys(kind)))
     return read_mechanism(Section(source, f"mechanism[{point.mechanism}]", table, known))
 
 
-_MECHANISM_KEYS: Final = (
-    *("sampling_rate", "epsilon", "noise_epsilon", "epsilon_local", "direction"),
-    *("truth_probability", "yes_probability", "keep", "flip"),
-)
-
-
 def _aggregators(table: Section) -> tuple[int, int]:
-    return table.integer("count", 2, 255, 2), table.integer("min_batch_size", 2, 10**12, 10)
+    return table.integer("count", FEWEST_AGGREGATORS, MOST_AGGREGATORS, 2), table.integer(
+        "min_batch_size", 2, 10**12, 10
+    )
 
 
 def _epochs(table: Section) -> Epochs:

@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any, Final, cast
 
+from fleetcount_mechanisms.errors import did_you_mean
+
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.scenario.places import line_of_key
 
@@ -158,8 +160,7 @@ class Section:
         if isinstance(value, str) and value in options:
             return value
         known = ", ".join(map(repr, options))
-        near = get_close_matches(value, options, n=1) if isinstance(value, str) else []
-        raise self.refuse(key, f"one of {known}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise self.refuse(key, f"one of {known}{did_you_mean(value, options)}")
 
     def boolean(self, key: str, *, default: bool) -> bool:
         """Return true or false; no other spelling."""

@@ -1,20 +1,16 @@
 """The privacy statement of a case: what each adversary could learn of one device, from one release and from all.
 
-Exact bounds of `fleetcount_mechanisms.losses`, composed over the epochs; nothing here is measured.
+The design's own statement, composed over the epochs; nothing here is measured.
 """
 
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final, cast
+from typing import Final
 
-from fleetcount_mechanisms import losses
-from fleetcount_mechanisms.losses import AdversaryView
-from fleetcount_mechanisms.responses import KaryResponse, OptimizedUnaryEncoding
-from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import AdversaryView
 
-from fleetcount_simulator.model import Case, Mechanism
-from fleetcount_simulator.scenario.laws import law_of
+from fleetcount_simulator.model import Case
 
 __all__ = ["Statement", "statement_of"]
 
@@ -45,11 +41,10 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     probability delta in each release is seen at least once with probability 1 - (1 - delta)^T.
 
     Raises:
-        MechanismError: a mechanism without a statement.
+        ScenarioError: a mechanism that cannot ask this question.
     """
-    views = _views(case.mechanism, case.population.question.values, case.aggregators)
-    answered = _answered(case, losses.release_epsilon(views))
-    return tuple(_composed(view, answered) for view in views)
+    answered = _answered(case, case.design.epsilon)
+    return tuple(_composed(view, answered) for view in case.design.views())
 
 
 def _answered(case: Case, loss: Decimal | None) -> int:
@@ -82,46 +77,3 @@ def _composed(view: AdversaryView, releases: int) -> Statement:
 
 def _rounded_up(value: Fraction) -> Decimal:
     return Decimal(-(-value.numerator * 10**5 // value.denominator)) * _PLACES
-
-
-def _views(mechanism: Mechanism, values: int, aggregators: int) -> tuple[AdversaryView, ...]:
-    law, noise = law_of(mechanism, values), mechanism.noise_epsilon
-    if isinstance(law, SamplingDie):
-        if noise is None:
-            return losses.exact_sampling_views(law, aggregators)
-        return losses.sampling_views(law, noise, aggregators)
-    if isinstance(law, OptimizedUnaryEncoding):
-        # Its local loss holds against everybody; what noise adds for the public is not claimed.
-        return losses.response_views(cast("KaryResponse", law), None, aggregators)
-    if law is not None:
-        return losses.response_views(law, noise, aggregators)
-    if noise is None:
-        raise ValueError(f"kind {mechanism.kind!r} has noise")
-    if mechanism.kind == "one-sided":
-        return _one_sided_views(noise, aggregators, mechanism.direction or "up")
-    return losses.direct_views(noise, values, aggregators)
-
-
-def _one_sided_views(noise: Fraction, aggregators: int, direction: str) -> tuple[AdversaryView, ...]:
-    """Return the views of counts with one-sided noise (AGeo; Takagi et al., Asymmetric Differential Privacy)."""
-    protected, open_side = "had a value", "that it had none is not protected"
-    if direction == "down":
-        protected, open_side = "had none of the values", "that it had one is not protected"
-    loss = _rounded_up(noise)
-    sentence = f"sees the released counts; epsilon {loss} for the claim that a device {protected}; {open_side}."
-    rest = f"any {aggregators - 1} of the {aggregators} aggregators, together with any number of devices"
-    audiences = {
-        "public_and_broker": "everyone who reads the release, and the broker",
-        "one_aggregator": "one aggregator",
-        "all_but_one_aggregators": rest,
-    }
-    shared: dict[str, Any] = {"epsilon": loss, "delta": Decimal(0), "neighbours": "one-sided", "sentence": sentence}
-    exposed = AdversaryView(
-        adversary="all_aggregators",
-        audience=f"all {aggregators} aggregators together",
-        epsilon=None,
-        delta=Decimal(1),
-        neighbours="one-sided",
-        sentence="sees the answer of every device; no finite epsilon, delta 1: learns a device's truth for certain.",
-    )
-    return (*(AdversaryView(adversary=one, audience=who, **shared) for one, who in audiences.items()), exposed)

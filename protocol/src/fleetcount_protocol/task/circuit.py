@@ -1,0 +1,40 @@
+"""What follows from a task for its reports: the proof's context and circuit, and which sums are opened.
+
+Knows no rule and no bytes; the circuits are vdaf's, and are loaded only by who makes or checks a report.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from fleetcount_mechanisms.answers import AnswerForm
+
+from fleetcount_protocol.task.task import Task
+
+if TYPE_CHECKING:  # A device starts without the circuits.
+    from fleetcount_protocol.vdaf.prio3 import Prio3
+
+__all__ = ["CONTEXT_LABEL", "context_of", "opened_outputs", "prio3_for"]
+
+CONTEXT_LABEL: Final = b"FCT1"
+"""Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
+
+
+def context_of(task: Task) -> bytes:
+    """Return the VDAF context of the task's reports: "FCT1" and the task id, 36 bytes."""
+    return CONTEXT_LABEL + task.task_id
+
+
+def opened_outputs(task: Task) -> slice:
+    """Return which part of a verified output share is added, noised and opened (`Design.outputs`); the rest is
+    forgotten.
+
+    The truth's circuit alone gives one number more than is opened: output 0.
+    """
+    return slice(1, None) if task.design.form is AnswerForm.TRUTH else slice(None)
+
+
+def prio3_for(task: Task) -> "Prio3":
+    """Return the Prio3 instance of the task's reports: its circuit, one share an aggregator."""
+    from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
+
+    make = {AnswerForm.TWO_ROUNDS: prio3_two_round, AnswerForm.BITS: prio3_bits}.get(task.design.form, prio3_one_hot)
+    return make(task.values + 1, len(task.aggregators))

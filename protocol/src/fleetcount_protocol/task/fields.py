@@ -1,0 +1,199 @@
+"""What a task is made of: its fields, unchecked, and the design of its question that follows from them.
+
+Knows no rule (rules), no byte (codec) and no key's use; only `Task` in task may be asked.
+"""
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Final, cast
+
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.sampling import SamplingDie
+
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.task.domain import ValueDomain
+
+__all__ = [
+    "MECHANISM_NUMBERS",
+    "MODE_FORMS",
+    "Aggregator",
+    "HpkeKey",
+    "Mode",
+    "Release",
+    "ReleaseKind",
+    "TaskFields",
+    "UploadStyle",
+]
+
+
+class Mode(enum.Enum):
+    """How a device answers (docs/wire.md, "Modes")."""
+
+    SAMPLING = 1
+    """Two rounds of Sampling Privacy; circuit TwoRoundOneHot; aggregated is round two minus round one, cells 1..V."""
+    RESPONSE = 2
+    """One round, the device randomizes; circuit OneHot over 0..V, or one bit a cell for vector Mangat."""
+    DIRECT = 3
+    """One round, the truth in shares; circuit OneHot; privacy is the aggregators' noise alone. Devices must opt in."""
+
+
+MODE_FORMS: Final = {
+    Mode.SAMPLING: (AnswerForm.TWO_ROUNDS,),
+    Mode.RESPONSE: (AnswerForm.POSITION, AnswerForm.BITS),
+    Mode.DIRECT: (AnswerForm.TRUTH,),
+}
+"""What an answer is in each mode."""
+
+MECHANISM_NUMBERS: Final[dict[type, int]] = {
+    SamplingDie: 1,
+    TwoCoin: 2,
+    Warner: 3,
+    Mangat: 4,
+    MangatVector: 5,
+    KaryResponse: 6,
+}
+"""The number on the wire of every answer law a device can be asked for; 0 is none, no number is ever used again."""
+
+
+class UploadStyle(enum.Enum):
+    """When the parts of a two-round report travel."""
+
+    TWO_INSTALMENTS = 1
+    ONE_ENVELOPE = 2
+
+
+class ReleaseKind(enum.Enum):
+    """What the aggregators publish."""
+
+    GEOMETRIC = 1
+    EXACT = 2
+    ONE_SIDED = 3
+
+    @property
+    def label(self) -> str:
+        """What task files and readable records call it."""
+        return self.name.lower().replace("_", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The release the task announces.
+
+    `noise_epsilon` is the strength of every aggregator's own noise: e1 of the two-sided geometric noise
+    (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `level` is the level of the published
+    intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each cell 1..V,
+    the largest count that is called safe.
+    """
+
+    kind: ReleaseKind
+    noise_epsilon: Fraction | None
+    level: Fraction
+    thresholds: tuple[int, ...] = ()
+
+    @property
+    def noise(self) -> NoiseLaw:
+        """What every aggregator adds to each opened number.
+
+        Raises:
+            MechanismError: a kind with noise whose `noise_epsilon` is missing or outside its range.
+        """
+        if self.kind is ReleaseKind.EXACT:
+            return NoNoise()
+        law = OneSidedNoise if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise
+        return law(cast("Fraction", self.noise_epsilon))  # The law refuses None by name.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpkeKey:
+    """One public sealing key of an aggregator.
+
+    `key_id` is 0..255; `public_key` 32 bytes (X25519) or 1,216 bytes (MLKEM768-X25519: ML-KEM-768, then X25519).
+    """
+
+    key_id: int
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregator:
+    """One aggregator as the task names it: who runs it, where devices reach it, which keys it answers for.
+
+    `grpc_endpoint` is "host:port" or "" when it has none; `mqtt_broker` likewise; at least one of both.
+    `signing_public_key` is Ed25519, 32 bytes.
+    """
+
+    aggregator_id: AggregatorId
+    operator: str
+    grpc_endpoint: str
+    mqtt_broker: str
+    hpke_keys: tuple[HpkeKey, ...]
+    signing_public_key: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFields:
+    """The fields of a counting question (docs/wire.md, "Task"), whether or not it may be asked.
+
+    Times are whole Unix seconds on the grid of `time_precision_s`; round two opens when round one closes. In one-round
+    modes and with `ONE_ENVELOPE`, reports are taken from `round_one_opens` to `round_one_closes` and
+    `round_two_closes == round_one_closes` in one-round modes. Aggregator 0 is the leader and holds explicit shares.
+    """
+
+    name: str
+    deployment: str
+    signal: str
+    domain: ValueDomain
+    mode: Mode
+    mechanism: AnswerLaw | None
+    aggregators: tuple[Aggregator, ...]
+    round_one_opens: int
+    round_one_closes: int
+    round_two_closes: int
+    expiry: int
+    time_precision_s: int
+    min_batch_size: int
+    release: Release
+    upload_style: UploadStyle
+    verify_key_digest: Digest
+
+    @property
+    def values(self) -> int:
+        """V, the number of values besides 0."""
+        return self.domain.values
+
+    @cached_property
+    def design(self) -> Design:
+        """The design of the question, from which statement, charge, outputs and reading follow.
+
+        Raises:
+            MechanismError: parts that do not fit; never for a `Task`, which has checked them.
+        """
+        answer = Truth(self.values) if self.mechanism is None else self.mechanism
+        return Design(answer=answer, noise=self.release.noise, values=self.values, aggregators=len(self.aggregators))
+
+    @property
+    def two_instalments(self) -> bool:
+        """Whether the two rounds of a report travel one by one."""
+        return self.design.rounds == 2 and self.upload_style is UploadStyle.TWO_INSTALMENTS
+
+    @property
+    def leader(self) -> Aggregator:
+        """The aggregator that proposes batches and holds explicit shares."""
+        return self.aggregators[0]
+
+    def position_of(self, aggregator_id: str) -> int:
+        """Return the share number, 0..k-1, of an aggregator; 0 is the leader.
+
+        Raises:
+            TaskError: the task does not list it.
+        """
+        for position, aggregator in enumerate(self.aggregators):
+            if aggregator.aggregator_id == aggregator_id:
+                return position
+        raise TaskError(f"task {self.name!r} does not list aggregator {aggregator_id!r}")

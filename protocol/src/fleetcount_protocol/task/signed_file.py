@@ -1,0 +1,60 @@
+"""The `.task` file: a task with the signatures it has so far (docs/wire.md, "Task").
+
+Neither signs nor verifies.
+"""
+
+from typing import Final
+
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.layout import Reader, sized, uint
+from fleetcount_protocol.limits import MAX_AGGREGATORS, MAX_TASK_BYTES, MIN_AGGREGATORS
+from fleetcount_protocol.task.codec import TASK_LABEL
+from fleetcount_protocol.task.task import SignedTask, Task, decode_task
+
+__all__ = ["SIGNED_TASK_LABEL", "decode_signed_task", "encode_signed_task", "signed_task"]
+
+SIGNED_TASK_LABEL: Final = b"FCSTSK01"
+_SIGNATURE_BYTES: Final = 64
+_MAX_SIGNED_BYTES: Final = MAX_TASK_BYTES + 13 + MAX_AGGREGATORS * (1 + _SIGNATURE_BYTES)
+
+
+def encode_signed_task(signed: SignedTask) -> bytes:
+    """Return the `.task` file of a task with the signatures it has so far.
+
+    Raises:
+        UsageError: a signature that has neither 0 nor 64 bytes, or not one place an aggregator.
+    """
+    if len(signed.signatures) != len(signed.task.aggregators):
+        raise UsageError(f"{len(signed.signatures)} signatures for {len(signed.task.aggregators)} aggregators")
+    if any(len(signature) not in (0, _SIGNATURE_BYTES) for signature in signed.signatures):
+        raise UsageError(f"a signature has 0 or {_SIGNATURE_BYTES} bytes")
+    signatures = b"".join(sized(signature, 1) for signature in signed.signatures)
+    return SIGNED_TASK_LABEL + sized(signed.task.canonical, 4) + uint(len(signed.signatures), 1) + signatures
+
+
+def decode_signed_task(data: bytes) -> SignedTask:
+    """Return the task and the signatures of a `.task` file, none of which is verified here.
+
+    Raises:
+        DecodeError: it is no such file.
+    """
+    reader = Reader(data, "signed task", _MAX_SIGNED_BYTES)
+    reader.expect(SIGNED_TASK_LABEL)
+    task = decode_task(reader.sized(4, len(TASK_LABEL), MAX_TASK_BYTES))
+    count = reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS)
+    signatures = tuple(reader.sized(1, 0, _SIGNATURE_BYTES) for _ in range(count))
+    reader.finish()
+    return signed_task(task, signatures)
+
+
+def signed_task(task: Task, signatures: tuple[bytes, ...]) -> SignedTask:
+    """Return the pair, refusing signatures that cannot belong to the task.
+
+    Raises:
+        DecodeError: not one place an aggregator, or a signature that has neither 0 nor 64 bytes.
+    """
+    if len(signatures) != len(task.aggregators):
+        raise DecodeError(f"{len(signatures)} signatures for {len(task.aggregators)} aggregators")
+    if any(len(signature) not in (0, _SIGNATURE_BYTES) for signature in signatures):
+        raise DecodeError(f"a signature has 0 or {_SIGNATURE_BYTES} bytes")
+    return SignedTask(task=task, signatures=signatures)
