@@ -186,11 +186,11 @@ def test_a_wrong_specification_is_refused_by_key_and_writes_nothing(
 @pytest.mark.parametrize(
     ("mode", "mechanism", "values"),
     [
-        ("response", 'kind = "mangat"\nepsilon = "1"', 1),
+        ("response", 'kind = "mangat"\nepsilon_local = "1"', 1),
         ("response", 'kind = "warner"\nkeep = "0.75"', 1),
         ("response", 'kind = "two-coin"\ntruth_probability = "0.8"\nyes_probability = "0.2"', 1),
-        ("response", 'kind = "k-ary"\nepsilon = "1"', 3),
-        ("response", 'kind = "mangat-vector"\nepsilon = "1"', 3),
+        ("response", 'kind = "k-ary"\nepsilon_local = "1"', 3),
+        ("response", 'kind = "mangat-vector"\nepsilon_local = "1"', 3),
         ("direct", "", 3),
     ],
 )

@@ -20,7 +20,7 @@ RESPONSES = (
 )
 K_ARY = Mechanism(name="k-ary", kind="k-ary", epsilon_local=Fraction(3, 2))
 BITS = (
-    Mechanism(name="vector-mangat", kind="vector-mangat", epsilon_local=Fraction(1)),
+    Mechanism(name="mangat-vector", kind="mangat-vector", epsilon_local=Fraction(1)),
     Mechanism(name="unary", kind="unary", epsilon_local=Fraction(1)),
 )
 DIRECT = Mechanism(name="direct", kind="direct", noise_epsilon=Fraction(1))

@@ -17,6 +17,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
     Direction,
@@ -25,16 +26,11 @@ from fleetcount_mechanisms.asymmetric import (
     simulation_only_can_come_from,
 )
 from fleetcount_mechanisms.bounded_geometric import BoundedGeometric, bounded_geometric_row
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
-from fleetcount_mechanisms.losses import (
-    Neighbours,
-    direct_views,
-    exact_sampling_views,
-    noise_epsilon_for,
-    response_release_epsilon,
-    response_views,
-    sampling_views,
-)
+from fleetcount_mechanisms.loss_formulas import Neighbours, noise_epsilon_for
+from fleetcount_mechanisms.losses import response_release_epsilon
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import (
     KaryResponse,
@@ -52,6 +48,7 @@ from fleetcount_mechanisms.sparse_vector import (
     SanitizedSparseVector,
     sanitized_law,
 )
+from fleetcount_mechanisms.statement import AdversaryView
 
 from tests.support.audit import (
     View,
@@ -128,6 +125,10 @@ def release_sampler(die: SamplingDie, noise: Fraction, truth: int, seed: int) ->
     return sample
 
 
+def views_of(answer: AnswerLaw, noise: NoiseLaw) -> tuple[AdversaryView, ...]:
+    return Design(answer=answer, noise=noise, values=answer.values, aggregators=2).views()
+
+
 def claim_of(views: Iterable[object], adversary: str) -> float:
     """The printed claim of an adversary's view, as everybody reads it."""
     return next(float(view.epsilon) for view in views if view.adversary == adversary)
@@ -135,7 +136,7 @@ def claim_of(views: Iterable[object], adversary: str) -> float:
 
 def release_view(name: str, adversary: str, die: SamplingDie, noise: Fraction, rate: Fraction | None = None) -> View:
     truths = (1, 0) if die.values == 1 else (1, 2)
-    views = sampling_views(die, noise, 2)
+    views = views_of(die, TwoSidedNoise(noise))
     samplers = [release_sampler(die, noise, truth, 40 + truth) for truth in truths] if rate is None else []
     return View(
         name=name,
@@ -168,7 +169,7 @@ def response_view(name: str, response: RandomizedResponse, truths: tuple[int, in
         name=name,
         first=laws[0],
         second=laws[1],
-        claim=claim_of(response_views(response, None, 2), "one_answer_alone"),
+        claim=claim_of(views_of(response, NoNoise()), "one_answer_alone"),
         one_sided=one_sided,
         samplers=tuple(sampler(truth) for truth in truths),
     )
@@ -219,7 +220,7 @@ def message_view(name: str, die: SamplingDie, truths: tuple[int, int]) -> View:
         name=name,
         first=laws[0],
         second=laws[1],
-        claim=claim_of(sampling_views(die, Fraction(1), 2), "one_round_two_message"),
+        claim=claim_of(views_of(die, TwoSidedNoise(Fraction(1))), "one_round_two_message"),
         samplers=tuple(sampler(truth) for truth in truths),
     )
 
@@ -280,7 +281,7 @@ def direct_view(name: str, noise: Fraction, values: int) -> View:
     cells = min(values, 2)
     truths = (1, 0) if values == 1 else (1, 2)
     laws = [product(*[noisy(noise, int(cell == t)) for cell in range(1, cells + 1)]) for t in truths]
-    claim = claim_of(direct_views(noise, values, 2), "all_but_one_aggregators")
+    claim = claim_of(views_of(Truth(values), TwoSidedNoise(noise)), "all_but_one_aggregators")
     return View(name=name, first=laws[0], second=laws[1], claim=claim)
 
 
@@ -524,7 +525,7 @@ def linked_pair_view() -> View:
         source = SeededRandom(56 + truth)
         return lambda count: [tuple(toss(BINARY, truth, source)[:2]) for _ in range(count)]
 
-    delta = next(v.delta for v in sampling_views(BINARY, NOISE_ONE, 2) if v.adversary == "all_aggregators")
+    delta = next(v.delta for v in views_of(BINARY, TwoSidedNoise(NOISE_ONE)) if v.adversary == "all_aggregators")
     return View(
         name="both rounds of one device",
         first=laws[0],
@@ -537,7 +538,7 @@ def linked_pair_view() -> View:
 
 def exact_difference_view() -> View:
     rate = BINARY.sampling_rate
-    delta = next(v.delta for v in exact_sampling_views(BINARY, 2) if v.adversary == "public_and_broker")
+    delta = next(v.delta for v in views_of(BINARY, NoNoise()) if v.adversary == "public_and_broker")
     return View(
         name="exact difference published",
         first={1: rate, 0: 1 - rate},

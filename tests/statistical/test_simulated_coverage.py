@@ -49,10 +49,10 @@ CASES: list[tuple[Mechanism, tuple[int, ...]]] = [
         Mechanism(name="k-ary noised", kind="k-ary", epsilon_local=Fraction(2), noise_epsilon=Fraction(1, 4)),
         (400, 250, 200, 150),
     ),
-    (Mechanism(name="vector-mangat", kind="vector-mangat", epsilon_local=Fraction(1)), (400, 250, 200, 150)),
+    (Mechanism(name="mangat-vector", kind="mangat-vector", epsilon_local=Fraction(1)), (400, 250, 200, 150)),
     (
         Mechanism(
-            name="vector-mangat noised", kind="vector-mangat", epsilon_local=Fraction(1), noise_epsilon=Fraction(1, 4)
+            name="mangat-vector noised", kind="mangat-vector", epsilon_local=Fraction(1), noise_epsilon=Fraction(1, 4)
         ),
         (400, 250, 200, 150),
     ),

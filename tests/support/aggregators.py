@@ -28,6 +28,7 @@ from fleetcount_aggregator.storage.store import Store, StoreError
 from fleetcount_aggregator.tasks.install import install, load_tasks
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import InlineWorkers
+from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
@@ -53,9 +54,9 @@ class SimulatedCrashError(BaseException):
 class NoNoise:
     """A test's noise: none."""
 
-    def draw(self, release: Release, count: int) -> list[int]:
+    def draw(self, law: NoiseLaw, count: int) -> list[int]:
         """Return zeros."""
-        del release
+        del law
         return [0] * count
 
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 import numpy as np
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_protocol.task.domain import ValueDomain
 from numpy.typing import NDArray
 
@@ -142,12 +142,21 @@ class Mechanism:
         if self.noise_epsilon is None:
             return NoNoise()
         if self.kind == ONE_SIDED:
-            return OneSidedNoise(self.noise_epsilon, self.direction or "up")
+            return OneSidedNoise(self.noise_epsilon, cast("Side", self.direction))  # Which refuses None by name.
         return TwoSidedNoise(self.noise_epsilon)
+
+    def design(self, values: int, aggregators: int) -> Design:
+        """Return the design of a question of V values among so many aggregators.
+
+        Raises:
+            MechanismError: as `answer` and `noise`, or parts that do not fit.
+        """
+        return _design(self, values, aggregators)
 
 
 @lru_cache(maxsize=256)
 def _design(mechanism: Mechanism, values: int, aggregators: int) -> Design:
+    # Cached, so that a study computes the statement of a design once.
     answer, noise = mechanism.answer(values), mechanism.noise
     return Design(answer=answer, noise=noise, values=values, aggregators=aggregators)
 
@@ -217,7 +226,7 @@ class Case:
             ScenarioError: a mechanism that cannot ask this question; names it.
         """
         try:
-            return _design(self.mechanism, self.population.question.values, self.aggregators)
+            return self.mechanism.design(self.population.question.values, self.aggregators)
         except MechanismError as error:
             raise ScenarioError(f"mechanism {self.mechanism.name!r}: {error}") from error
 

@@ -9,6 +9,7 @@ from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, release_time, same_record
+from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -147,9 +148,9 @@ class CountingNoise(NoNoise):
     def __init__(self) -> None:
         self.draws = 0
 
-    def draw(self, release: Release, count: int) -> list[int]:
+    def draw(self, law: NoiseLaw, count: int) -> list[int]:
         self.draws += 1
-        return [self.draws, *super().draw(release, count - 1)]
+        return [self.draws, *super().draw(law, count - 1)]
 
 
 @pytest.mark.parametrize("side", [0, 1])

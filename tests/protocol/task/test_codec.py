@@ -191,7 +191,7 @@ def test_task_for_people_says_everything_and_is_json() -> None:
         assert shown["task_id"] == task.task_id.hex()
         assert len(shown["labels"]) == task.values
     assert task_to_json(TASKS["sampling_grid"])["mechanism"] == {
-        "kind": "SamplingDie",
+        "kind": "sampling",
         "sampling_rate": "1/4",
         "face_probabilities": "uniform",
     }

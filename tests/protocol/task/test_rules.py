@@ -252,7 +252,7 @@ def test_one_sided_release_has_one_threshold_a_cell(thresholds: tuple[int, ...])
     assert one_round_task(Mode.DIRECT, release=ONE_SIDED).release.thresholds == (3,)
     with pytest.raises(TaskError, match="threshold"):
         one_round_task(Mode.DIRECT, release=replace(ONE_SIDED, thresholds=thresholds))
-    with pytest.raises(TaskError, match="one_sided is not for response"):
+    with pytest.raises(TaskError, match="one-sided is not for response"):
         one_round_task(Mode.RESPONSE, release=ONE_SIDED)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.losses import Neighbours, noise_epsilon_for
+from fleetcount_mechanisms.loss_formulas import Neighbours, noise_epsilon_for
 from fleetcount_simulator import attackers
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
 from fleetcount_simulator.attackers.findings import share_of
@@ -20,7 +20,6 @@ from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, Epochs, Mechanism, Row
-from fleetcount_simulator.scenario.laws import law_of
 
 from tests.simulator.fleets import (
     BITS,
@@ -46,7 +45,7 @@ WITH_NOISE = [
     ONE_SIDED,
     Mechanism(name="down", kind="one-sided", noise_epsilon=Fraction(1, 2), direction="down"),
     Mechanism(name="noised k-ary", kind="k-ary", epsilon_local=Fraction(2), noise_epsilon=Fraction(1)),
-    Mechanism(name="noised bits", kind="vector-mangat", epsilon_local=Fraction(1), noise_epsilon=Fraction(1)),
+    Mechanism(name="noised bits", kind="mangat-vector", epsilon_local=Fraction(1), noise_epsilon=Fraction(1)),
     Mechanism(name="noised unary", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1)),
 ]
 EXACT = [SAMPLING, K_ARY, *BITS]
@@ -71,8 +70,8 @@ def near(rate: float, theory: float, games: int = GAMES) -> bool:
 
 
 def doubt(mechanism: Mechanism, noises: int, pair: tuple[int, ...], hidden: tuple[int, ...] = ()) -> Doubt:
-    law = answer_law(mechanism, values_of(mechanism))
-    return Doubt(law=law, mechanism=mechanism, noises=noises, candidates=pair, hidden=hidden)
+    law = answer_law(mechanism.design(values_of(mechanism), 2))
+    return Doubt(law=law, noise=mechanism.noise, noises=noises, candidates=pair, hidden=hidden)
 
 
 # Liars and cheats.
@@ -97,8 +96,8 @@ def test_liars_shift_a_cell_by_what_theory_says_and_by_no_more(mechanism: Mechan
 
 
 def test_a_liar_shifts_a_sampled_cell_by_one_over_the_rate() -> None:
-    assert weight(answer_law(HIDDEN, 3)) == 4
-    assert weight(answer_law(DIRECT, 3)) == 1
+    assert weight(answer_law(HIDDEN.design(3, 2))) == 4
+    assert weight(answer_law(DIRECT.design(3, 2))) == 1
 
 
 def test_liars_claim_as_their_strategy_says() -> None:
@@ -178,11 +177,11 @@ def test_devices_without_a_value_give_liars_room() -> None:
 
 def test_one_geometric_noise_is_guessed_exactly_as_often_as_promised() -> None:
     # A binary direct count with one unknown noise: TV = (1-a)/(1+a), so the best guess attains e^eps/(1 + e^eps).
-    law = answer_law(DIRECT, 1)
-    one = Doubt(law=law, mechanism=DIRECT, noises=1, candidates=(1, 0))
+    law = answer_law(DIRECT.design(1, 2))
+    one = Doubt(law=law, noise=DIRECT.noise, noises=1, candidates=(1, 0))
 
     assert best_guess_rate(one) == pytest.approx(math.e / (1 + math.e), abs=1e-12)
-    assert guess_bound(DIRECT, 1, 2, 1) == pytest.approx(math.e / (1 + math.e), abs=1e-5)
+    assert guess_bound(DIRECT.design(1, 2), 1) == pytest.approx(math.e / (1 + math.e), abs=1e-5)
 
 
 @pytest.mark.parametrize("mechanism", [WITH_NOISE[2], WITH_NOISE[3]], ids=lambda one: one.name)
@@ -191,7 +190,7 @@ def test_one_sided_noise_is_guessed_exactly_as_often_as_promised(mechanism: Mech
 
     epsilon = float(mechanism.noise_epsilon or 0)
     assert best_guess_rate(one) == pytest.approx(1 - math.exp(-epsilon) / 2, abs=1e-9)
-    assert guess_bound(mechanism, 3, 2, 1) == pytest.approx(1 - math.exp(-epsilon) / 2, abs=1e-5)
+    assert guess_bound(mechanism.design(3, 2), 1) == pytest.approx(1 - math.exp(-epsilon) / 2, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_without_noise_the_best_rate_is_that_of_the_local_law(mechanism: Mechani
 @pytest.mark.parametrize("noises", [1, 2])
 @pytest.mark.parametrize("mechanism", [*WITH_NOISE, *EXACT, *RESPONSES], ids=lambda one: one.name)
 def test_a_guesser_reaches_the_best_rate_and_no_guess_beats_the_promise(mechanism: Mechanism, noises: int) -> None:
-    two = mechanism.kind not in {"one-sided", "vector-mangat"} and values_of(mechanism) > 1
+    two = mechanism.kind not in {"one-sided", "mangat-vector"} and values_of(mechanism) > 1
     for pair in [(1, 0), (1, 2)] if two else [(1, 0)]:
         one = doubt(mechanism, noises, pair)
 
@@ -223,7 +222,7 @@ def test_a_guesser_reaches_the_best_rate_and_no_guess_beats_the_promise(mechanis
 
         assert best is not None
         assert near(right, best)
-        assert best <= guess_bound(mechanism, values_of(mechanism), 2, noises) + 1e-9
+        assert best <= guess_bound(mechanism.design(values_of(mechanism), 2), noises) + 1e-9
 
 
 STRICT = Mechanism(name="strict", kind="sampling", sampling_rate=Fraction(9, 20), noise_epsilon=Fraction(1, 2))
@@ -239,7 +238,7 @@ def test_a_broken_promise_is_seen(mechanism: Mechanism) -> None:
         epsilon_local=mechanism.epsilon_local,
         noise_epsilon=mechanism.noise_epsilon * 4,
     )
-    bound = guess_bound(mechanism, 3, 2, 1)
+    bound = guess_bound(mechanism.design(3, 2), 1)
 
     found = share_of(play(doubt(weaker, 1, (1, 2)), 1, GAMES, np.random.default_rng(3)), GAMES)
 
@@ -274,7 +273,7 @@ def test_posteriors_are_calibrated() -> None:
 
 
 def law_loss(mechanism: Mechanism) -> float:
-    bound = guess_bound(mechanism, 3, 2, 2)
+    bound = guess_bound(mechanism.design(3, 2), 2)
     return math.log(bound / (1 - bound))
 
 
@@ -465,5 +464,4 @@ def test_the_promise_of_the_default_noise_is_the_planned_one() -> None:
     epsilon = noise_epsilon_for(Fraction(1), Fraction(9, 20), Neighbours.ONE_CELL)
     mechanism = Mechanism(name="s", kind="sampling", sampling_rate=Fraction(9, 20), noise_epsilon=epsilon)
 
-    assert law_of(mechanism, 1) is not None
-    assert guess_bound(mechanism, 1, 2, 1) == pytest.approx(math.e / (1 + math.e), abs=1e-5)
+    assert guess_bound(mechanism.design(1, 2), 1) == pytest.approx(math.e / (1 + math.e), abs=1e-5)

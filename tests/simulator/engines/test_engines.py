@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_simulator.engines import engine
-from fleetcount_simulator.engines.participation import answers_allowed, release_loss
+from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.engines.per_device import PerDevice
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, EngineName, Epochs, Faults, Mechanism, Outcome
@@ -145,7 +145,7 @@ def test_every_device_has_one_fate(name: EngineName) -> None:
 def test_a_device_answers_until_its_ledger_is_empty(name: EngineName) -> None:
     truths = np.tile(fleet((10, 20)).values, (4, 1))
     mechanism = Mechanism(name="s", kind="sampling", sampling_rate=Fraction(9, 20), noise_epsilon=Fraction(3, 2))
-    loss = release_loss(mechanism, 1, 2)
+    loss = mechanism.design(1, 2).epsilon
     assert loss is not None
     limit = Epochs(count=4, device_epsilon=Fraction(loss) * 2)
     one = case(Held(truths, 1), mechanism, epochs=limit, min_batch_size=10)
@@ -188,7 +188,7 @@ def test_a_release_without_a_finite_loss_is_not_a_matter_of_budget() -> None:
     ids=lambda value: value.name if isinstance(value, Mechanism) else "",
 )
 def test_a_ledger_charges_the_loss_of_the_release(mechanism: Mechanism, values: int, loss: float) -> None:
-    assert float(release_loss(mechanism, values, 2) or 0) == pytest.approx(loss, abs=4e-4)
+    assert float(mechanism.design(values, 2).epsilon or 0) == pytest.approx(loss, abs=4e-4)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -258,7 +258,7 @@ def test_liars_and_cheats_reach_the_outcome(name: EngineName) -> None:
         ({"mechanism": Mechanism(name="x", kind="sampling")}, "sampling_rate"),
         ({"mechanism": Mechanism(name="x", kind="sampling", sampling_rate=Fraction(3, 2))}, "sampling rate is 3/2"),
         ({"mechanism": RESPONSES[0]}, "V = 1"),
-        ({"mechanism": Mechanism(name="x", kind="direct")}, "needs noise_epsilon"),
+        ({"mechanism": Mechanism(name="x", kind="direct")}, "has no noise"),
         ({"mechanism": Mechanism(name="x", kind="one-sided", noise_epsilon=Fraction(1))}, "direction is None"),
         ({"aggregators": 1}, "aggregators is 1"),
         ({"faults": Faults(loss=Fraction(2))}, "faults.loss is 2"),

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_analysis.channels import noise_sum
+from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.responses import MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.noise import summed_noise
 from fleetcount_simulator.model import Case, EngineName, Faults, Mechanism, Outcome
-from fleetcount_simulator.scenario.laws import law_of
 from scipy import stats
 
 from tests.simulator.fleets import BITS, DIRECT, K_ARY, ONE_SIDED, RESPONSES, SAMPLING, Held, case, fleet, seed
@@ -42,8 +42,8 @@ def unit(position: int, length: int, value: int = 1) -> Vector:
 
 def answers(mechanism: Mechanism, truth: int, values: int) -> Iterator[tuple[Vector, Vector, Fraction]]:
     """Yield (what a whole report adds, what a counted half pair adds, probability)."""
-    law = law_of(mechanism, values)
-    if law is None:
+    law = mechanism.answer(values)
+    if isinstance(law, Truth):
         yield unit(truth - 1, values), (0,) * values, Fraction(1)
     elif isinstance(law, SamplingDie):
         for one, two in itertools.product(range(values + 1), repeat=2):
@@ -202,7 +202,7 @@ def test_noise_has_its_exact_law_and_another_scale_is_seen(kind: str, aggregator
             return Mechanism(name="n", kind="direct", noise_epsilon=epsilon)
         return Mechanism(name="n", kind="one-sided", noise_epsilon=epsilon, direction="up" if kind == "up" else "down")
 
-    values = summed_noise(noisy(Fraction(4, 5)), aggregators, 100_000, np.random.default_rng(5)).tolist()
+    values = summed_noise(noisy(Fraction(4, 5)).noise, aggregators, 100_000, np.random.default_rng(5)).tolist()
 
     assert p_value([(value,) for value in values], noise_law(noisy(Fraction(4, 5)), aggregators)) > ALPHA
     assert p_value([(value,) for value in values], noise_law(noisy(Fraction(4, 5) * 13 / 10), aggregators)) < ALPHA

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_analysis import estimates, intervals
+from fleetcount_analysis import intervals
+from fleetcount_analysis.reading import exact_estimates
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_simulator.model import Case, Epochs, Integers, Mechanism, Outcome
-from fleetcount_simulator.scenario.laws import law_of
 from fleetcount_simulator.study.readings import PARTICIPATION, read_releases
 from fleetcount_simulator.study.scores import score_cells, score_releases
 from fleetcount_simulator.study.statements import statement_of
@@ -61,20 +61,20 @@ def test_responses_are_read_as_the_analysis_reads_them(noise: Fraction | None, d
     case = case_of("k-ary", epsilon_local=ONE, noise_epsilon=noise, devices=devices)
     part = devices // 8
     outputs = [[part, 2 * part, 2 * part, 3 * part], [3 * part, part, 2 * part, 2 * part], [part, part, part, part]]
-    law = law_of(case.mechanism, 3)
+    law = case.design.answer
     outcome = outcome_of(case, outputs)
 
     expected = [intervals.response_intervals(row, law, noise, 2, LEVEL) for row in outputs]  # type: ignore[arg-type] # a response
-    exact = [estimates.response_estimates(row, law) for row in outputs]  # type: ignore[arg-type] # a response
+    exact = [exact_estimates(case.design, row) for row in outputs]
     assert pairs(case, outcome) == expected
     np.testing.assert_allclose(read_releases(case, outcome).estimates, np.array(exact, dtype=np.float64), rtol=1e-9)
 
 
 @pytest.mark.parametrize("noise", [None, ONE])
 def test_bits_use_the_number_of_devices_that_was_opened(noise: Fraction | None) -> None:
-    case = case_of("vector-mangat", epsilon_local=ONE, noise_epsilon=noise)
+    case = case_of("mangat-vector", epsilon_local=ONE, noise_epsilon=noise)
     bits, opened = [[200, 210, 190], [205, 205, 205]], [398, 405]
-    law = law_of(case.mechanism, 3)
+    law = case.design.answer
     assert isinstance(law, MangatVector)
     tallied = outcome_of(case, bits, **{PARTICIPATION: np.array(opened)})
     beside = outcome_of(case, [[total, *row] for total, row in zip(opened, bits, strict=True)])
@@ -170,7 +170,7 @@ def test_a_ledger_ends_the_answers() -> None:
     [
         ({"kind": "unary", "epsilon_local": ONE}, Decimal("1.00000")),
         ({"kind": "k-ary", "epsilon_local": ONE}, Decimal("1.00000")),
-        ({"kind": "vector-mangat", "epsilon_local": ONE}, Decimal("1.00000")),
+        ({"kind": "mangat-vector", "epsilon_local": ONE}, Decimal("1.00000")),
         ({"kind": "one-sided", "noise_epsilon": Fraction(1, 3), "direction": "down"}, Decimal("0.33334")),
         ({"kind": "sampling", "sampling_rate": Fraction(1, 4)}, None),
     ],
