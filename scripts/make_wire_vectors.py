@@ -21,7 +21,7 @@ from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
 from fleetcount_protocol.release import set_digest  # noqa: E402 - path
 from fleetcount_protocol.task import signed_file, task_json  # noqa: E402 - path
-from fleetcount_protocol.task import task as tasks  # noqa: E402 - path
+from fleetcount_protocol.task.task import decode_task  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
 from tests.support import wire_messages  # noqa: E402 - path
@@ -63,7 +63,7 @@ def tasks() -> list[dict[str, Any]]:
             "signing_keys": [samples.seed_bytes(f"signing {place}").hex() for place in range(len(task.aggregators))],
             "signatures": [signature.hex() for signature in samples.sign_all(task).signatures],
             "file": signed_file.encode_signed_task(samples.sign_all(task)).hex(),
-            "bad": refused_only(tasks.decode_task, cut_and_flipped(task.canonical)),
+            "bad": refused_only(decode_task, cut_and_flipped(task.canonical)),
         }
         for name, task in samples.every_task().items()
     ]

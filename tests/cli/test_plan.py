@@ -19,7 +19,7 @@ def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Calla
     planned = plan_sampling(100_000, 4, Fraction(1))
     assert ran.code == 0
     assert f"told apart from 0 (95 % both ways): {planned.smallest_count_seen}" in ran.out
-    assert all(f"{view.audience}: {view.sentence}" in ran.out for view in planned.views)
+    assert all(f"{view.audience}: {view.sentence}" in ran.out for view in planned.design.views())
     numbers = [line.split() for line in ran.out.splitlines() if line.strip().startswith("1,000 ")]
     assert numbers == [["1,000", "54.9", "896", "1,114", "218", "21.8"]]
 

@@ -66,7 +66,7 @@ class Design:
         if self.form is AnswerForm.TRUTH and not self.noised:
             raise MechanismError("a direct release has no noise, allowed: noise; it is all that protects the truth")
         if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
-            raise MechanismError(f"one-sided noise is on answers by {self.name}, allowed: on direct counts alone")
+            raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: on direct counts alone")
 
     @cached_property
     def kind(self) -> AnswerKind:
