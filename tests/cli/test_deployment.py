@@ -210,6 +210,42 @@ def test_every_mechanism_can_be_specified(
     assert task.release.kind is ReleaseKind.GEOMETRIC
 
 
+@pytest.mark.parametrize(
+    ("mode", "mechanism", "named"),
+    [
+        ("response", 'kind = "vector-mangat"\nepsilon_local = "1"', "did you mean 'mangat-vector'?"),
+        ("response", 'kind = "k-ary"\nepsilon = "1"', "did you mean 'epsilon_local'?"),
+        ("response", 'kind = "k-ary"\nepsilon_local = "1"\n[release]\nkind = "one_sided"', "did you mean 'one-sided'?"),
+    ],
+)
+def test_an_old_spelling_is_refused_with_the_one_there_is(
+    fleetcount: Callable, deployed: Path, mode: str, mechanism: str, named: str
+) -> None:
+    text = SPEC.replace("min_batch_size = 10", f'min_batch_size = 10\nmode = "{mode}"').replace("[release]\n", "")
+    text = text.replace('epsilon = "1"', "").replace('sampling_rate = "0.25"', mechanism)
+    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+
+    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+
+    assert ran.code == 2
+    assert named in ran.error_line
+
+
+@pytest.mark.parametrize(("edges", "noise"), [('"0"', Fraction(1)), ('"0", "50"', Fraction(1, 2))])
+def test_a_direct_task_gets_the_noise_its_epsilon_needs_and_no_more(
+    fleetcount: Callable, deployed: Path, edges: str, noise: Fraction
+) -> None:
+    text = SPEC.replace("min_batch_size = 10", 'min_batch_size = 10\nmode = "direct"')
+    text = text.replace('sampling_rate = "0.25"', "").replace('edges = ["0", "50"]', f"edges = [{edges}]")
+    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+
+    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+
+    assert ran.code == 0, ran.err
+    design = read_task(deployed / "q.task").task.design
+    assert (design.noise.epsilon, design.epsilon) == (noise, 1)
+
+
 def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Callable, deployed: Path) -> None:
 
     for number, epsilon in enumerate(["0.1", "1/3", "1", "2.5"]):

@@ -69,7 +69,7 @@ def test_a_plan_that_sees_nothing_says_so(fleetcount: Callable) -> None:
         (("--epsilon", "nan"), "'nan' is not a number"),
         (("--epsilon", "1,5"), "'1,5' is not a number"),
         (("--sampling-rate", "0.5"), "above 0 and below 0.5"),
-        (("--aggregators", "1"), "it must be 2 to 255"),
+        (("--aggregators", "1"), "it must be 2 to 5"),
         (("--level", "1"), "at most 0.999999"),
     ],
 )

@@ -169,10 +169,12 @@ def _read_die(reader: Reader, values: int) -> SamplingDie:
 
 
 def _read_mechanism(reader: Reader, values: int) -> AnswerLaw | None:
-    number = reader.count(1, 0, max(MECHANISM_NUMBERS.values()))
+    number = reader.uint(1)
     if number == 0:
         return None
-    law = next(law for law, one in MECHANISM_NUMBERS.items() if one == number)
+    law = next((law for law, one in MECHANISM_NUMBERS.items() if one == number), None)
+    if law is None:
+        raise DecodeError(f"task names the unknown mechanism {number}")
     if law is SamplingDie:
         return _read_die(reader, values)
     kind = kind_of_law(law)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final, Literal, cast
 
-from fleetcount_mechanisms.answers import AnswerLaw, answer_names, kind_named
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.losses import noise_for
 from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
@@ -19,6 +19,7 @@ from fleetcount_simulator.scenario.values import Range, Section
 
 __all__ = ["AskedMechanism", "mechanism_keys", "mechanism_kinds", "read_mechanism"]
 
+_NOISE_PROTECTS: Final = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 _NOISE_ALONE: Final = ("direct", ONE_SIDED)
 _RATE: Final = Range("(0, 1/2)")
 _EPSILON: Final = Range("[1/1000, 20]")
@@ -40,9 +41,10 @@ def mechanism_keys(kind: str) -> tuple[str, ...]:
     if kind == ONE_SIDED:
         return "epsilon", "noise_epsilon", "direction"
     family = kind_named(kind)
-    if family.from_epsilon is None:
+    if family.form in _NOISE_PROTECTS:
         return *family.parameters, "epsilon", "noise_epsilon"
-    return "epsilon_local", *family.parameters, "noise_epsilon"
+    local = () if family.from_epsilon is None else ("epsilon_local",)
+    return *local, *family.parameters, "noise_epsilon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,11 +139,11 @@ def _noise_keys(table: Section, kind: str) -> tuple[Fraction | None, Fraction | 
 
 def _local_keys(table: Section, kind: str) -> tuple[Fraction | None, tuple[tuple[str, Fraction], ...]]:
     """Return the local loss and the law's own parameters."""
-    if "epsilon_local" not in mechanism_keys(kind):
+    if kind == ONE_SIDED or kind_named(kind).form in _NOISE_PROTECTS:
         return None, ()
     family = kind_named(kind)
     key = family.own
-    if table.has("epsilon_local") == table.has(key):
+    if family.from_epsilon is not None and table.has("epsilon_local") == table.has(key):
         raise table.wrong("epsilon_local", f"or {key}: kind {kind!r} needs exactly one of the two")
     own = [(name, table.number(name, _OPEN_UNIT)) for name in family.parameters if table.has(name)]
     return table.optional("epsilon_local", _EPSILON), tuple(own)

@@ -1,0 +1,228 @@
+"""One question has one design: scenario, plan, task and record show the same statement, noise, estimates, intervals.
+
+And a mechanism is added by its law, the row of its family and a number: everything else takes it as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleetcount_aggregator.release.record import build_record
+from fleetcount_analysis.reading import exact_estimates, read
+from fleetcount_client.answering import one_round_parts, truth_of
+from fleetcount_mechanisms import answers
+from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
+from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
+from fleetcount_protocol.task.circuit import opened_outputs
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, decode_task
+from fleetcount_simulator.engines.exact_law import ExactLaw
+from fleetcount_simulator.model import Case, Mechanism, Outcome
+from fleetcount_simulator.study.readings import read_releases
+from fleetcount_simulator.study.statements import statement_of
+
+from tests.simulator.scenario_doubles import EvenPopulation
+from tests.support.designs import design_name, every_design
+from tests.support.protocol_samples import aggregator, sampling_task
+
+LEVEL = Fraction(95, 100)
+EVERY = every_design()
+SPELLED = [one for one in EVERY if getattr(one.answer, "face_probabilities", None) is None]
+"""A scenario and a plan have the uniform die alone."""
+
+
+def on_the_wire(design: Design) -> bool:
+    if not design.noised and design.rounds == 1:
+        return False
+    down = isinstance(design.noise, OneSidedNoise) and design.noise.direction == "down"
+    return not down and (isinstance(design.answer, Truth) or type(design.answer) in MECHANISM_NUMBERS)
+
+
+def case_of(design: Design, devices: int = 400) -> Case:
+    parameters = {name: getattr(design.answer, name) for name in design.kind.parameters}
+    rate = parameters.pop("sampling_rate", None)
+    mechanism = Mechanism(
+        name="m",
+        kind=design.name,
+        sampling_rate=rate,
+        parameters=tuple(parameters.items()),
+        noise_epsilon=design.noise.epsilon,
+        direction=getattr(design.noise, "direction", None),
+    )
+    people = EvenPopulation(devices, design.values)
+    return Case(index=0, point={}, population=people, mechanism=mechanism, aggregators=design.aggregators, level=LEVEL)
+
+
+def task_of(design: Design) -> Task:
+    mode = next(mode for mode, forms in MODE_FORMS.items() if design.form in forms)
+    kinds = {NoNoise: ReleaseKind.EXACT, TwoSidedNoise: ReleaseKind.GEOMETRIC, OneSidedNoise: ReleaseKind.ONE_SIDED}
+    kind = kinds[type(design.noise)]  # type: ignore[index] # one of the three
+    thresholds = (5,) * design.values if kind is ReleaseKind.ONE_SIDED else ()
+    return sampling_task(
+        domain=Categories(names=tuple(f"value {value}" for value in range(1, design.values + 1))),
+        mode=mode,
+        mechanism=None if isinstance(design.answer, Truth) else design.answer,
+        aggregators=tuple(aggregator(position) for position in range(design.aggregators)),
+        release=Release(kind=kind, noise_epsilon=design.noise.epsilon, level=LEVEL, thresholds=thresholds),
+        **({} if mode is Mode.SAMPLING else {"round_two_closes": 1_800_000_600}),
+    )
+
+
+def opened(design: Design) -> list[int]:
+    """Some numbers a release may open: 400 devices, a cell far below zero among the others."""
+    return [230, 90, -4, 84][: design.output_count] if design.values > 1 else [310, 90][-design.output_count :]
+
+
+@pytest.mark.parametrize("design", SPELLED, ids=design_name)
+def test_a_scenario_shows_what_the_design_shows(design: Design) -> None:
+    case, outputs = case_of(design), opened(design)
+    outcome = Outcome(
+        outputs=np.array([outputs, outputs]),
+        released=np.ones(2, dtype=np.bool_),
+        counted=np.tile(case.population.histogram(0), (2, 1)),
+    )
+
+    reading, expected = read_releases(case, outcome), read(design, outputs, LEVEL)
+
+    assert case.design == design
+    assert [(one.epsilon, one.delta, one.text) for one in statement_of(case)] == [
+        (view.epsilon, view.delta, view.sentence) for view in design.views()
+    ]
+    for run in (0, 1):
+        for name in ("estimates", "standard_errors", "low", "high"):
+            assert getattr(reading, name)[run].tolist() == getattr(expected, name).tolist()
+
+
+@pytest.mark.parametrize("design", [one for one in EVERY if on_the_wire(one)], ids=design_name)
+def test_a_task_and_its_record_show_what_the_design_shows(design: Design) -> None:
+    task, outputs = task_of(design), opened(design)
+
+    record = decode_record(encode_record(build_record(decode_task(task.canonical), outputs, task.round_two_closes)))
+
+    reading, exact = read(design, outputs, LEVEL), exact_estimates(design, outputs)
+    assert task.design == record.task.design == design
+    assert [(view.adversary, view.epsilon, view.delta, view.sentence) for view in record.statement] == [
+        (view.adversary, view.epsilon, view.delta, view.sentence) for view in design.views()
+    ]
+    assert {(law.law, law.epsilon) for law in noise_laws(task)} == {(design.noise.name, design.noise.epsilon)}
+    assert [cell.estimate for cell in record.cells] == exact
+    assert [float(one) for one in exact] == pytest.approx(reading.estimates.tolist(), abs=1e-6)
+    assert [(cell.low, cell.high) for cell in record.cells] == list(zip(reading.low, reading.high, strict=True))
+
+
+@pytest.mark.parametrize("design", [one for one in SPELLED if on_the_wire(one) and one.noised], ids=design_name)
+def test_a_plan_shows_the_statement_and_the_noise_of_the_design(fleetcount: Callable, design: Design) -> None:
+    local = ["--epsilon-local", "1.5"] if design.device_randomizes else []
+    rate = ["--sampling-rate", "1/4"] if design.rounds == 2 else []
+    # The loss is rounded up: the noise for it is at least as weak, and at most by a step of its grid.
+    args = ["--epsilon", str(design.epsilon), "--aggregators", design.aggregators, *local, *rate]
+
+    ran = fleetcount("plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args)
+
+    assert ran.code == 0, ran.err
+    shown = float(ran.out.split("noise: epsilon ")[1].split()[0])
+    assert shown == pytest.approx(float(design.noise.epsilon or 0), abs=1.1e-3 if local else 3e-5)
+    if abs(shown - float(design.noise.epsilon or 0)) < 1e-9:
+        for view in design.views():
+            assert f"{view.audience}: {view.sentence}" in ran.out
+
+
+# A mechanism that nobody knew.
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """With probability `keep` the truth, otherwise any of the outputs 0..V, the truth among them."""
+
+    keep: Fraction
+    values: int
+
+    @property
+    def epsilon(self) -> float:
+        """ln(P/Q), rounded up far enough for a test."""
+        return float(np.nextafter(np.log(float(self.probability(1, 1) / self.probability(1, 0))), np.inf))
+
+    def probability(self, output: int, truth: int) -> Fraction:
+        """Return P[output | truth]."""
+        return (1 - self.keep) / (self.values + 1) + (self.keep if output == truth else 0)
+
+    def randomize(self, truth: int, source: RandomSource) -> int:
+        """Return the answer of a device."""
+        spread = UniformBelow(bound=self.values + 1).draw(source)
+        return truth if UniformBelow(bound=self.keep.denominator).draw(source) < self.keep.numerator else spread
+
+    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
+        """Return the estimates of cells 1..V."""
+        miss = self.probability(1, 0)
+        return tuple((count - miss * sum(counts)) / self.keep for count in counts[1:])
+
+
+def _spread(values: int, given: Any) -> Spread:
+    return Spread(given["keep"], values)
+
+
+@pytest.fixture
+def spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law, the row of its family, a number."""
+    kind = AnswerKind(law=Spread, name="spread", form=AnswerForm.POSITION, make=_spread, parameters=("keep",))
+    monkeypatch.setitem(answers._KINDS, Spread, kind)  # as `register_answer`, undone after the test
+    monkeypatch.setitem(MECHANISM_NUMBERS, Spread, 200)
+
+
+@pytest.mark.usefixtures("spread")
+def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planned(
+    fleetcount: Callable, tmp_path: Path
+) -> None:
+    law = Spread(Fraction(1, 2), 3)
+    design = Design(answer=law, noise=TwoSidedNoise(Fraction(7, 10)), values=3, aggregators=2)
+
+    task = decode_task(task_of(design).canonical)
+    parts = one_round_parts(task, truth_of(task, "value 2"), SeededRandom(3))
+    record = build_record(task, [120, 80, 150, 50], task.round_two_closes)
+    case = case_of(design)
+    outcome = ExactLaw().run(case, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))
+    ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
+
+    assert task.mechanism == law
+    assert len(parts.parts) == 2
+    assert opened_outputs(task) == slice(None)
+    assert tuple(cell.estimate for cell in record.cells) == law.estimate_from_counts([120, 80, 150, 50])
+    assert record.statement == design.views()
+    assert (design.relation, design.exposure) == (Relation.ANY_VALUE, Fraction(1, 2))
+    assert read_releases(case, outcome).estimates.mean(axis=0) == pytest.approx([100] * 3, abs=8)
+    assert [one.text for one in statement_of(case)] == [view.sentence for view in design.views()]
+    assert ran.code == 0, ran.err
+
+
+def study(folder: Path) -> Path:
+    path = folder / "spread.toml"
+    path.write_text(
+        """
+name = "spread"
+seed = 1
+runs = 3
+
+[population]
+kind = "city"
+devices = 1000
+values = 3
+
+[question]
+cells = "none"
+
+[[mechanism]]
+kind = "spread"
+keep = "1/2"
+noise_epsilon = "7/10"
+""",
+        encoding="utf-8",
+    )
+    return path
