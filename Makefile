@@ -27,7 +27,7 @@ test-quick: ## the tests that take less than ten seconds each
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test -m "not slow" $(ARGS)
 
-check: ## ruff, mypy, pyright, import-linter, generated code
+check: ## ruff, mypy, pyright, import-linter, names in documents, generated code
 	@$(PYTHON) scripts/bootstrap.py check
 	@scripts/check
 

@@ -1,7 +1,7 @@
 """One-sided noise on counts: the asymmetric geometric mechanism, its safe answers, and the bounds it is measured
 against.
 
-The integer mechanism is exact and may be released; the continuous ones at the end are marked `simulation_only` and
+The integer mechanism is exact and may be released; the continuous ones at the end are called `simulation_only_*` and
 must never answer for a real database, because their floating-point outputs give the count away.
 
 Notation: q = e^-eps, f the true count in 0..n, n the public number of devices, z the answer. Laws are functions of a

@@ -22,9 +22,9 @@ def new_batch_verifier(setting: VerifierSetting, *, prefer: Prefer = "auto") -> 
     """Return the verifier to use for this setting on this machine; its `name` says which one it is.
 
     "auto" takes compiled code where Numba is installed, the circuit is one of a task and a process's first check finds
-    that it agrees with plain Python (`kernel_check`), otherwise plain Python. The first call on a machine compiles
-    (`kernel.compiling`). Raises UsageError when `prefer` is "kernel" and there is no compiled verifier for this setting
-    or on this machine.
+    that it agrees with plain Python (`self_check`), otherwise plain Python. The first call on a machine compiles
+    (`fleetcount_kernel.compiling`). Raises UsageError when `prefer` is "kernel" and there is no compiled verifier for
+    this setting or on this machine.
     """
     if prefer == "scalar" or (prefer == "auto" and not _kernel_verifies(setting)):
         return ScalarBatchVerifier(setting)

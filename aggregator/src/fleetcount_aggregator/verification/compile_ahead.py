@@ -1,8 +1,8 @@
 """Compiles the batch verifier ahead of the first task that needs it: in a process of its own, of low priority.
 
-What is compiled is kept on disk (`kernel.compiling`), where the workers find it; one that needs it earlier waits for
-the same compilation. The machine code also meets its scalar twin here (`kernel_check`), so that code which crashes a
-process crashes this one. Verifies no report and holds no key.
+What is compiled is kept on disk (`fleetcount_kernel.compiling`), where the workers find it; a worker that needs it
+earlier waits for the same compilation. The machine code is also compared with the scalar code here (`self_check`), so
+that code which crashes a process crashes this one. Verifies no report and holds no key.
 """
 
 import asyncio

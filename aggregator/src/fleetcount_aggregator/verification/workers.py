@@ -223,7 +223,7 @@ class ProcessWorkers:
         return pool
 
     def compile_ahead(self, compiling: Callable[[], Awaitable[bool]], *, pause_s: float = 0.0) -> None:
-        """Begin `warming.compile_ahead` after a pause, or with the first work that needs compiled code.
+        """Begin `compile_ahead.compile_ahead` after a pause, or with the first work that needs compiled code.
 
         Such work waits until it has ended, other work does not. Needs a running event loop; ends with `close`.
         """

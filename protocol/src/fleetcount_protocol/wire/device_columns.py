@@ -1,4 +1,4 @@
-"""Batches of instalments and of their answers as columns: the bytes of `codec.INSTALMENTS` and `INSTALMENT_REPLIES`.
+"""Batches of instalments and of their answers as columns: the bytes of `device.INSTALMENTS` and `INSTALMENT_REPLIES`.
 
 For whoever moves thousands of reports a message: aggregators and relays. Accepts and writes exactly what the codec
 does: a message that is not a series of canonical entries is left to the codec, which says what is wrong with it.
@@ -149,7 +149,7 @@ def read_instalments(data: bytes) -> list[InstalmentColumns]:
     """Return a batch of instalments as columns, in order.
 
     Raises:
-        DecodeError: whatever `codec.INSTALMENTS` refuses.
+        DecodeError: whatever `device.INSTALMENTS` refuses.
     """
     columns = _read_runs(data) if len(data) <= MAX_BATCH_BYTES else None
     return InstalmentColumns.of(INSTALMENTS.decode(data)) if columns is None else columns
@@ -260,7 +260,7 @@ def _layout(task_id: bytes, round_number: int, public_share: int, ciphertext: in
 
 
 def write_replies(answered: Iterable[ReplyColumns]) -> bytes:
-    """Return the bytes that `codec.INSTALMENT_REPLIES` gives for these answers, in order."""
+    """Return the bytes that `device.INSTALMENT_REPLIES` gives for these answers, in order."""
     return b"".join(piece for columns in answered for piece in _reply_pieces(columns))
 
 

@@ -1,4 +1,4 @@
-"""How aggregators commit, open and sign, between domain values and protobuf (protos/…/peer.proto); see `peer_codec`.
+"""How aggregators commit, open and sign, between domain values and protobuf (protos/…/peer.proto); see `peer`.
 
 Decides nothing about a release; it only refuses what is not the one encoding of a message.
 """

@@ -1,6 +1,6 @@
 """One strict codec for every protobuf message: sizes first, then shape, then meaning, then "is it the only spelling?".
 
-Knows no message; `codec` and `peer_codec` say what each holds.
+Knows no message; `device` and `peer` say what each holds.
 """
 
 from collections.abc import Callable, Iterable

@@ -25,7 +25,7 @@ class ClientsSpec:
     """The devices of one client process.
 
     Device i of the process has the number `numbers[i]` in the population, the truth `truths[i]`, the fate `fates[i]`
-    (`network_fates.Fate`) and a clock that is fast by `skews[i]` windows (negative: slow). `spread` is the part of a
+    (`fates.Fate`) and a clock that is fast by `skews[i]` windows (negative: slow). `spread` is the part of a
     window in which devices send first, as a fraction in text. `coin_seed` decides every coin, secret and share.
     """
 
