@@ -14,7 +14,7 @@ from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.intervals import sampling_intervals
 from fleetcount_analysis.noise import geometric_noise
 from fleetcount_analysis.remap import LOSSES, sampling_remap
-from fleetcount_mechanisms import SystemRandom
+from fleetcount_mechanisms.randomness import SystemRandom
 from rows import Row, quick, report, smoke
 from scipy import stats
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import opendp.prelude as dp
-from fleetcount_mechanisms import KaryResponse, SamplingDie, SystemRandom, TwoSidedGeometric, toss
+from fleetcount_mechanisms.geometric import TwoSidedGeometric
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.sampling import SamplingDie, toss
 from rows import Row, quick, report, smoke
 from scipy import stats
 

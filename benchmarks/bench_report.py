@@ -16,9 +16,9 @@ from fleetcount_simulator.report.scene import Chart
 from fleetcount_simulator.report.study import Study, Tables, read_study
 from fleetcount_simulator.report.svg import chart_file
 from fleetcount_simulator.scenario.file import parse_scenario
-from fleetcount_simulator.study.experiment import Settings, run_study
+from fleetcount_simulator.study.experiment import StudySettings, run_study
 from fleetcount_simulator.study.making import STANDARD
-from fleetcount_simulator.study.scale import Here
+from fleetcount_simulator.study.scale import ThisProcess
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rows import Row, best_s, quick, report, smoke
@@ -84,8 +84,8 @@ epsilon = 1
 def studied(text: str, output: Path) -> Path:
     """Run a scenario and return its directory."""
     scenario = parse_scenario(text, "bench.toml", output.parent, STANDARD.population)
-    settings = Settings(engine="exact-law", runs=RUNS, output=output)
-    run_study(scenario, settings, STANDARD, Here(), lambda phase, done, total: None)
+    settings = StudySettings(engine="exact-law", runs=RUNS, output=output)
+    run_study(scenario, settings, STANDARD, ThisProcess(), lambda phase, done, total: None)
     return output
 
 

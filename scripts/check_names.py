@@ -110,6 +110,7 @@ class Names:
         spelt = (match["text"].strip("\"'") for match in _TOKEN.finditer(source) if match["text"])
         code = _TOKEN.sub(lambda match: re.match(" *", match[0])[0] + '""', source)
         self.modules.setdefault(folder.name, set()).add(module)
+        self.modules.setdefault(folder.parent.name, set()).add(folder.name)
         self.modules.setdefault(module, set()).update(_definitions(code), _imported(code))
         for match in _CLASS.finditer(code):
             members = _definitions(match[4])

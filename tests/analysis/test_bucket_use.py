@@ -16,7 +16,7 @@ from fleetcount_analysis.buckets import (
 from fleetcount_analysis.buckets.queries import estimate, true_answer
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
 from fleetcount_analysis.errors import RangeError, ShapeError
-from fleetcount_mechanisms import SeededRandom
+from fleetcount_mechanisms.randomness import SeededRandom
 
 
 def table(buckets: list[int]) -> CodedTable:

@@ -66,7 +66,7 @@ def test_an_existing_deployment_is_never_overwritten(fleetcount: Callable, deplo
 
 def test_the_written_configurations_load_and_agree_with_the_descriptors(deployed: Path) -> None:
     from fleetcount.task_files import operator_of
-    from fleetcount_client import load_settings
+    from fleetcount_client.config import load_settings
 
     alpha = operator_of(deployed / "dep" / "alpha" / "aggregator.toml")
     descriptor = read_descriptor(deployed / "dep" / "beta.descriptor.toml")

@@ -7,9 +7,14 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from fleetcount_client import DeliverySettings, Device, ManualTimer, OwnerPolicy, SpoolFile, TrustStore
+from fleetcount_client.config import DeliverySettings
+from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
+from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Transport
+from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority

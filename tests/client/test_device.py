@@ -6,8 +6,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import DeliverySettings, OutcomeKind
+from fleetcount_client.config import DeliverySettings
 from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.spool import Phase
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fleetcount_client import Unreachable
 from fleetcount_client.answering import draw_two_round, round_one_parts, round_two_parts
 from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal

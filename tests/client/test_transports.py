@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fleetcount_client import OutcomeKind, Transport, Unreachable, mqtt_transport
+from fleetcount_client import mqtt_transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
+from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.channel.receipts import check_receipt

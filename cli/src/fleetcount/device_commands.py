@@ -18,8 +18,9 @@ from fleetcount.exits import CannotReachError, ExitCode, RefusedByPolicyError, o
 from fleetcount.lazy import LazyGroup
 
 if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start without cryptography.
-    from fleetcount_client import Device, Outcome
     from fleetcount_client.config import DeviceSettings
+    from fleetcount_client.device import Device
+    from fleetcount_client.outcome import Outcome
     from fleetcount_client.spool import Spool
 
 __all__ = ["device"]
@@ -49,7 +50,8 @@ def run(config: Path, once: bool) -> None:
     a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a task goes to
     stderr when it has ended.
     """
-    from fleetcount_client import Device, Unreachable  # Loads cryptography: only when a device runs.
+    from fleetcount_client.device import Device  # Loads cryptography: only when a device runs.
+    from fleetcount_client.transport import Unreachable
 
     unit = Device.from_config(config)
     if not once:
@@ -88,7 +90,7 @@ def _log_to_stderr() -> None:
 
 def _conclude(outcomes: "Iterable[Outcome]") -> None:
     """Print one line a task and exit as the worst of them says."""
-    from fleetcount_client import OutcomeKind
+    from fleetcount_client.outcome import OutcomeKind
 
     outcomes = tuple(outcomes)
     for outcome in outcomes:

@@ -176,7 +176,7 @@ async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
 
 
 async def _device(path: Path) -> "list[Finding]":
-    from fleetcount_client import load_settings
+    from fleetcount_client.config import load_settings
     from fleetcount_protocol.channel.certificates import Purpose
 
     from fleetcount.doctor_checks import (

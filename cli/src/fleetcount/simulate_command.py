@@ -115,22 +115,22 @@ def _print_example(name: str | None) -> None:
 
 def _runner(workers: int, dask: str | None) -> "Runner":
     """Return who does the work."""
-    from fleetcount_simulator.study.scale import DaskCluster, Here, WorkerPool
+    from fleetcount_simulator.study.scale import DaskCluster, ThisProcess, WorkerPool
 
     if dask is not None:
         if workers > 1:
             raise UsageError("--workers and --dask are both given; choose one")
         return DaskCluster(dask)
-    return WorkerPool(workers) if workers > 1 else Here()
+    return WorkerPool(workers) if workers > 1 else ThisProcess()
 
 
 def _run(
     study: "Scenario", engine: "EngineName", runs: int, target: Path, runner: "Runner", *, csv: bool
 ) -> "list[CaseSummary]":
-    from fleetcount_simulator.study.experiment import Settings, run_study
+    from fleetcount_simulator.study.experiment import StudySettings, run_study
     from fleetcount_simulator.study.making import STANDARD
 
-    settings = Settings(engine=engine, runs=runs, output=target, csv=csv, command=tuple(sys.argv[1:]))
+    settings = StudySettings(engine=engine, runs=runs, output=target, csv=csv, command=tuple(sys.argv[1:]))
     with _interruptible(target), progress_for() as progress:
         summaries = run_study(study, settings, STANDARD, runner, progress.step)
         if importlib.util.find_spec("fleetcount_simulator.report") is not None:

@@ -1,17 +1,10 @@
 """What a device embeds to answer counting tasks: `Device`, the owner's policy, transports and the values they exchange.
 
-Never loads NumPy; a transport's library is loaded only when that transport is used.
+What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
+modules. Loads nothing before a name is used: never NumPy, and a transport's library only when it is used.
 """
 
-from fleetcount_client.config import ConfigError, DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.device import Device
-from fleetcount_client.outcome import Outcome, OutcomeKind
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
-from fleetcount_client.signals import FileSource, SignalSource, SignalUnavailable, constant
-from fleetcount_client.spool import Spool, SpoolFile
-from fleetcount_client.timer import ManualTimer, SystemTimer, Timer
-from fleetcount_client.transport import Transport, Unreachable
-from fleetcount_client.trust import TrustStore
+from typing import TYPE_CHECKING
 
 __all__ = [
     "ConfigError",
@@ -20,19 +13,48 @@ __all__ = [
     "DeviceSettings",
     "FileSource",
     "ManualTimer",
+    "MemoryTransport",
     "Outcome",
     "OutcomeKind",
     "OwnerPolicy",
     "PolicyRefusal",
     "SignalSource",
     "SignalUnavailable",
-    "Spool",
     "SpoolFile",
     "SystemTimer",
-    "Timer",
     "Transport",
     "TrustStore",
     "Unreachable",
     "constant",
     "load_settings",
 ]
+
+if TYPE_CHECKING:
+    from fleetcount_client.config import ConfigError, DeliverySettings, DeviceSettings, load_settings
+    from fleetcount_client.device import Device
+    from fleetcount_client.memory_transport import MemoryTransport
+    from fleetcount_client.outcome import Outcome, OutcomeKind
+    from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
+    from fleetcount_client.signals import FileSource, SignalSource, SignalUnavailable, constant
+    from fleetcount_client.spool import SpoolFile
+    from fleetcount_client.timer import ManualTimer, SystemTimer
+    from fleetcount_client.transport import Transport, Unreachable
+    from fleetcount_client.trust import TrustStore
+else:
+    from fleetcount_mechanisms.lazy_exports import lazy_exports
+
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "config": "ConfigError DeliverySettings DeviceSettings load_settings",
+            "device": "Device",
+            "memory_transport": "MemoryTransport",
+            "outcome": "Outcome OutcomeKind",
+            "policy": "OwnerPolicy PolicyRefusal",
+            "signals": "FileSource SignalSource SignalUnavailable constant",
+            "spool": "SpoolFile",
+            "timer": "ManualTimer SystemTimer",
+            "transport": "Transport Unreachable",
+            "trust": "TrustStore",
+        },
+    )

@@ -46,9 +46,10 @@ class BatchSharder:
     """Shards for one algorithm and context, eight devices at a time in compiled code; for one thread.
 
     Nonces are n x 16 and randomness n x `Prio3.rand_size` bytes, one record a device, drawn by the caller (a seeded
-    generator in a simulation). The first one on a machine compiles (`kernel.compiling`). `rejected_from` as for the
-    compiled verifier: a smaller number sends more reports to the scalar code and changes no byte. `block` is the number
-    of devices that is fastest at a time. Raises UsageError for an algorithm without compiled code.
+    generator in a simulation). The first one on a machine compiles (`fleetcount_kernel.compiling`). `rejected_from`
+    means the same as for the compiled verifier: a smaller number sends more reports to the scalar code and changes no
+    byte. `block` is the number of devices that is fastest at a time. Raises UsageError for an algorithm without
+    compiled code.
     """
 
     def __init__(self, prio3: Prio3, ctx: bytes, *, rejected_from: int = FIELD64.modulus) -> None:

@@ -16,7 +16,7 @@ from fleetcount_analysis.microdata.publication import Publication, publish, shuf
 from fleetcount_analysis.microdata.report import report_text, summarise
 from fleetcount_analysis.microdata.request import Algorithm, LinearRule, PublicationRequest
 from fleetcount_analysis.microdata.table import ColumnRoles, Microdata, MicrodataError, read_table
-from fleetcount_mechanisms import SeededRandom
+from fleetcount_mechanisms.randomness import SeededRandom
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats

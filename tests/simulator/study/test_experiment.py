@@ -15,9 +15,9 @@ from fleetcount_simulator.model import Engine, EngineName
 from fleetcount_simulator.scenario.plan import Scenario
 from fleetcount_simulator.study import shards
 from fleetcount_simulator.study.directory import open_study
-from fleetcount_simulator.study.experiment import CaseSummary, Settings, run_study
+from fleetcount_simulator.study.experiment import CaseSummary, StudySettings, run_study
 from fleetcount_simulator.study.results import TABLES
-from fleetcount_simulator.study.scale import Here, Runner
+from fleetcount_simulator.study.scale import Runner, ThisProcess
 from fleetcount_simulator.study.shards import ShardOrder, decode_shard, run_shard, shard_sizes
 
 from tests.simulator.scenario_doubles import MAKING, SMALL, EvenPopulation, SimpleEngine, changed, scenario_of
@@ -30,8 +30,8 @@ def quiet(phase: str, done: int, total: int) -> None:
 
 
 def run(scenario: Scenario, output: Path, *, runner: Runner | None = None, runs: int = 40) -> list[CaseSummary]:
-    settings = Settings(engine="exact-law", runs=runs, output=output)
-    return run_study(scenario, settings, MAKING, runner or Here(), quiet)
+    settings = StudySettings(engine="exact-law", runs=runs, output=output)
+    return run_study(scenario, settings, MAKING, runner or ThisProcess(), quiet)
 
 
 def table(output: Path, name: str) -> list[tuple[Any, ...]]:
@@ -235,12 +235,12 @@ def test_a_mistake_in_the_last_case_is_found_before_anything_is_written(tmp_path
 def test_shards_of_other_data_are_refused(tmp_path: Path) -> None:
     run(scenario_of(SMALL), tmp_path / "out")
     making = replace(MAKING, population=_other_population)
-    settings = Settings(engine="exact-law", runs=40, output=tmp_path / "out")
+    settings = StudySettings(engine="exact-law", runs=40, output=tmp_path / "out")
     other = scenario_of(SMALL)
     other.make_population = _other_population
 
     with pytest.raises(ScenarioError, match="made from other data"):
-        run_study(other, settings, making, Here(), quiet)
+        run_study(other, settings, making, ThisProcess(), quiet)
 
 
 def _other_population(
@@ -310,10 +310,10 @@ def _wrong_engine(name: EngineName) -> Engine:
 
 def test_an_engine_that_gives_wrong_shapes_is_caught(tmp_path: Path) -> None:
     making = replace(MAKING, engine=_wrong_engine)
-    settings = Settings(engine="exact-law", runs=3, output=tmp_path / "out")
+    settings = StudySettings(engine="exact-law", runs=3, output=tmp_path / "out")
 
     with pytest.raises(ScenarioError, match="the engine gave"):
-        run_study(scenario_of(SMALL), settings, making, Here(), quiet)
+        run_study(scenario_of(SMALL), settings, making, ThisProcess(), quiet)
 
 
 def test_the_cut_depends_on_case_and_engine_alone() -> None:

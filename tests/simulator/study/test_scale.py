@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.study import shards
-from fleetcount_simulator.study.experiment import Settings, run_study
-from fleetcount_simulator.study.scale import DaskCluster, Here, Runner, WorkerPool
+from fleetcount_simulator.study.experiment import StudySettings, run_study
+from fleetcount_simulator.study.scale import DaskCluster, Runner, ThisProcess, WorkerPool
 from fleetcount_simulator.study.shards import Making
 
 from tests.simulator.scenario_doubles import MAKING, EvenPopulation, changed, scenario_of
@@ -22,12 +22,12 @@ STUDY = changed(epsilon="epsilon = [1, 2, 3]") + '\n[[attacker]]\nkind = "liars"
 
 def run(output: Path, runner: Runner, making: Making = MAKING) -> dict[str, str]:
     scenario = scenario_of(STUDY)
-    run_study(scenario, Settings(engine="exact-law", runs=600, output=output), making, runner, quiet)
+    run_study(scenario, StudySettings(engine="exact-law", runs=600, output=output), making, runner, quiet)
     return tables(output)
 
 
 def test_a_pool_of_processes_gives_the_same_tables(tmp_path: Path) -> None:
-    assert run(tmp_path / "pool", WorkerPool(2)) == run(tmp_path / "here", Here())
+    assert run(tmp_path / "pool", WorkerPool(2)) == run(tmp_path / "here", ThisProcess())
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def cluster() -> Iterator[str]:
 
 
 def test_a_dask_cluster_gives_the_same_tables(tmp_path: Path, cluster: str) -> None:
-    assert run(tmp_path / "dask", DaskCluster(cluster)) == run(tmp_path / "here", Here())
+    assert run(tmp_path / "dask", DaskCluster(cluster)) == run(tmp_path / "here", ThisProcess())
 
 
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def _refusing_population(
     raise ScenarioError("population.file: not found here")
 
 
-@pytest.mark.parametrize("runner", [Here(), WorkerPool(1)])
+@pytest.mark.parametrize("runner", [ThisProcess(), WorkerPool(1)])
 def test_a_refusal_in_a_worker_arrives_as_it_was_said(tmp_path: Path, runner: Runner) -> None:
     with pytest.raises(ScenarioError, match=r"study\.toml line \d+: population\.file: not found here"):
         run(tmp_path / "out", runner, replace(MAKING, population=_refusing_population))
@@ -97,6 +97,6 @@ def test_shards_are_the_same_bytes_wherever_they_run() -> None:
     order = shards.ShardOrder(
         text=scenario.text, file="a", folder="/", seed=1, engine="exact-law", case=1, first_run=3, runs=5, making=MAKING
     )
-    here = dict(Here().run([order]))[order]
+    here = dict(ThisProcess().run([order]))[order]
 
     assert dict(WorkerPool(1).run([order]))[order] == here

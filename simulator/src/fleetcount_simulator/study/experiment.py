@@ -25,13 +25,13 @@ from fleetcount_simulator.study.scale import Runner
 from fleetcount_simulator.study.shards import Making, ShardOrder, ShardResult, case_digest, decode_shard, shard_sizes
 from fleetcount_simulator.study.statements import Statement, statement_of
 
-__all__ = ["CaseSummary", "Settings", "Step", "run_study"]
+__all__ = ["CaseSummary", "Step", "StudySettings", "run_study"]
 
 MAX_CELL_ROWS: Final = 5_000_000
 
 
 class Step(Protocol):
-    """How far it is: `done` of `total` in a phase."""
+    """Is told how far a study is: `done` of `total` in a phase."""
 
     def __call__(self, phase: str, done: int, total: int, /) -> None:
         """Show it."""
@@ -39,7 +39,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class StudySettings:
     """What is not in the scenario: the engine, how many runs a case, where results go, CSV too, and the command."""
 
     engine: EngineName
@@ -64,7 +64,9 @@ class CaseSummary:
     statement: tuple[Statement, ...]
 
 
-def run_study(scenario: Scenario, settings: Settings, making: Making, runner: Runner, step: Step) -> list[CaseSummary]:
+def run_study(
+    scenario: Scenario, settings: StudySettings, making: Making, runner: Runner, step: Step
+) -> list[CaseSummary]:
     """Carry out what is not done yet, write every table, and return one summary a case.
 
     An interrupted study goes on where it stopped: finished shards are in the output directory. Nothing is written
@@ -99,7 +101,7 @@ class _Prepared:
     orders: tuple[ShardOrder, ...]
 
 
-def _prepared(scenario: Scenario, settings: Settings, making: Making, step: Step) -> list[_Prepared]:
+def _prepared(scenario: Scenario, settings: StudySettings, making: Making, step: Step) -> list[_Prepared]:
     """Make every case once, so that a mistake in the last one is found before the first one runs."""
     found: list[_Prepared] = []
     rows = 0
@@ -129,7 +131,7 @@ def _prepared(scenario: Scenario, settings: Settings, making: Making, step: Step
     return found
 
 
-def _circumstances(scenario: Scenario, settings: Settings) -> dict[str, Any]:
+def _circumstances(scenario: Scenario, settings: StudySettings) -> dict[str, Any]:
     """Return what else the record of a run says."""
     return {
         "name": scenario.name,
@@ -177,7 +179,7 @@ def _results_of(directory: StudyDirectory, case: _Prepared) -> list[ShardResult]
 
 
 def _write_tables(
-    directory: StudyDirectory, scenario: Scenario, prepared: Sequence[_Prepared], settings: Settings, step: Step
+    directory: StudyDirectory, scenario: Scenario, prepared: Sequence[_Prepared], settings: StudySettings, step: Step
 ) -> list[CaseSummary]:
     """Write the tables, a case at a time read from its shards, and sum up."""
     releases: list[Mapping[str, NDArray[Any]]] = []

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.study.shards import ShardOrder, run_shard
 
-__all__ = ["DaskCluster", "Here", "Runner", "WorkerPool"]
+__all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool"]
 
 _CONNECT_S: Final = 20
 
@@ -34,7 +34,7 @@ class Runner(Protocol):
         ...
 
 
-class Here:
+class ThisProcess:
     """This process, one shard after the other."""
 
     def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
