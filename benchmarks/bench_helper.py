@@ -21,7 +21,7 @@ from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_protocol.wire.device import INSTALMENTS, batches
 from fleetcount_protocol.wire.device_columns import read_instalments
-from fleetcount_protocol.wire.device_unsealing import SessionKeys, open_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from rows import Row, best_cpu_s, quick, report, smoke
 
 HELPER = 1
@@ -65,7 +65,7 @@ def open_round(messages: Sequence[bytes], inbox: Inbox) -> list[tuple[bytes, byt
     for columns in (one for message in messages for one in read_instalments(message)):
         held = [inbox.keys[session_id] for session_id in columns.session_ids]
         keys = SessionKeys(secrets=[one for one, _ in held], receipt_keys=[one for _, one in held])
-        parts = open_columns(keys, HELPER, columns).parts
+        parts = unseal_columns(keys, HELPER, columns).parts
         assert None not in parts
         found += [
             (report_id, public_share, part)

@@ -28,7 +28,7 @@ from fleetcount_transport.toml_table import split_endpoint
 
 __all__ = [
     "Finding",
-    "Verdict",
+    "Severity",
     "check_authority",
     "check_certificate",
     "check_clock",
@@ -46,7 +46,7 @@ CONNECT_S: Final = 5.0
 _TIME_ERROR: Final = 5
 
 
-class Verdict:
+class Severity:
     """How a check ended, as it is printed."""
 
     OK: Final = "ok"
@@ -59,7 +59,7 @@ class Finding:
     """One line of the doctor: what was looked at, how it is, and what to know or do."""
 
     what: str
-    verdict: str
+    severity: str
     text: str
 
 
@@ -68,7 +68,7 @@ def guarded(what: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except (FleetcountError, OSError) as error:
-        return Finding(what=what, verdict=Verdict.FAILED, text=str(error))
+        return Finding(what=what, severity=Severity.FAILED, text=str(error))
 
 
 def check_versions() -> Finding:
@@ -83,7 +83,7 @@ def check_versions() -> Finding:
             parts.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             parts.append(f"{name} not installed")
-    return Finding(what="versions", verdict=Verdict.OK, text=", ".join(parts))
+    return Finding(what="versions", severity=Severity.OK, text=", ".join(parts))
 
 
 def check_certificate(
@@ -97,7 +97,7 @@ def check_certificate(
     what = f"certificate {certificate_file.name}"
     certificate, key = load_certificate(certificate_file), load_private_key(key_file)
     if certificate.public_key() != key.public_key():
-        return Finding(what=what, verdict=Verdict.FAILED, text=f"{key_file} is not its key")
+        return Finding(what=what, severity=Severity.FAILED, text=f"{key_file} is not its key")
     if authorities:
         verify_chain(certificate, authorities, now, purpose)
     return _expiry(what, certificate, now, "chain and key fit" if authorities else "key fits")
@@ -111,17 +111,19 @@ def check_authority(path: Path, now: float) -> Finding:
     """
     what = f"authority {path.name}"
     findings = [_expiry(what, one, now, "readable") for one in load_authorities(path)]
-    return next((one for one in findings if one.verdict != Verdict.OK), findings[0])
+    return next((one for one in findings if one.severity != Severity.OK), findings[0])
 
 
 def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> Finding:
     moment = datetime.fromtimestamp(now, UTC)
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not starts <= moment <= ends:
-        return Finding(what=what, verdict=Verdict.FAILED, text=f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only")
+        return Finding(
+            what=what, severity=Severity.FAILED, text=f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only"
+        )
     left = ends - moment
-    verdict = Verdict.NOTE if left < EXPIRY_WARNING else Verdict.OK
-    return Finding(what=what, verdict=verdict, text=f"{fine}, {left.days} days left")
+    severity = Severity.NOTE if left < EXPIRY_WARNING else Severity.OK
+    return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
 
 
 def check_modes(private: Iterable[Path], directories: Iterable[Path]) -> Finding:
@@ -129,8 +131,8 @@ def check_modes(private: Iterable[Path], directories: Iterable[Path]) -> Finding
     wrong = [f"{path} has mode {_mode(path):04o}, not 0600" for path in private if _mode(path) & 0o077]
     wrong += [f"{path} has mode {_mode(path):04o}, not 0700" for path in directories if _mode(path) & 0o022]
     if wrong:
-        return Finding(what="file modes", verdict=Verdict.FAILED, text="; ".join(wrong))
-    return Finding(what="file modes", verdict=Verdict.OK, text="private files are private")
+        return Finding(what="file modes", severity=Severity.FAILED, text="; ".join(wrong))
+    return Finding(what="file modes", severity=Severity.OK, text="private files are private")
 
 
 def _mode(path: Path) -> int:
@@ -144,8 +146,8 @@ def check_disk(directory: Path) -> Finding:
     text = f"{free / 2**30:.1f} GiB free at {place}"
     if free < LEAST_FREE_BYTES or not os.access(place, os.W_OK):
         why = text if free < LEAST_FREE_BYTES else f"{place} cannot be written to"
-        return Finding(what="disk", verdict=Verdict.FAILED, text=why)
-    return Finding(what="disk", verdict=Verdict.OK if free >= WISHED_FREE_BYTES else Verdict.NOTE, text=text)
+        return Finding(what="disk", severity=Severity.FAILED, text=why)
+    return Finding(what="disk", severity=Severity.OK if free >= WISHED_FREE_BYTES else Severity.NOTE, text=text)
 
 
 def check_clock(now: float, certificates: Sequence[Path]) -> Finding:
@@ -155,12 +157,12 @@ def check_clock(now: float, certificates: Sequence[Path]) -> Finding:
     text = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
     if moment < latest:
         return Finding(
-            what="clock", verdict=Verdict.FAILED, text=f"{text} is before the certificate's beginning, {latest}"
+            what="clock", severity=Severity.FAILED, text=f"{text} is before the certificate's beginning, {latest}"
         )
     synchronised = _kernel_synchronised()
     if synchronised is False:
-        return Finding(what="clock", verdict=Verdict.NOTE, text=f"{text}; the kernel says it is not synchronised")
-    return Finding(what="clock", verdict=Verdict.OK, text=text)
+        return Finding(what="clock", severity=Severity.NOTE, text=f"{text}; the kernel says it is not synchronised")
+    return Finding(what="clock", severity=Severity.OK, text=text)
 
 
 def _kernel_synchronised() -> bool | None:
@@ -182,6 +184,6 @@ async def check_port(what: str, endpoint: str, *, needed: bool = True) -> Findin
         writer.close()
     except (OSError, TimeoutError, socket.gaierror) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        verdict = Verdict.FAILED if needed else Verdict.NOTE
-        return Finding(what=what, verdict=verdict, text=f"{endpoint}: {str(reason).lower()}")
-    return Finding(what=what, verdict=Verdict.OK, text=f"{endpoint} listens")
+        severity = Severity.FAILED if needed else Severity.NOTE
+        return Finding(what=what, severity=severity, text=f"{endpoint}: {str(reason).lower()}")
+    return Finding(what=what, severity=Severity.OK, text=f"{endpoint} listens")

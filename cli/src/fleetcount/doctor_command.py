@@ -41,15 +41,15 @@ def doctor(path: Path) -> None:
 
     findings = asyncio.run(_examine(path))
     for finding in findings:
-        click.echo(f"{finding.verdict:<7} {one_line(f'{finding.what}: {finding.text}')}")
-    failed = [finding.what for finding in findings if finding.verdict == "FAILED"]
+        click.echo(f"{finding.severity:<7} {one_line(f'{finding.what}: {finding.text}')}")
+    failed = [finding.what for finding in findings if finding.severity == "FAILED"]
     if failed:
         raise CheckFailedError(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)}")
 
 
 async def _examine(path: Path) -> "list[Finding]":
     from fleetcount.descriptors import parse_toml
-    from fleetcount.doctor_checks import Finding, Verdict, check_versions
+    from fleetcount.doctor_checks import Finding, Severity, check_versions
 
     content = parse_toml(path)
     try:
@@ -64,14 +64,14 @@ async def _examine(path: Path) -> "list[Finding]":
                 f"{path} has none of [aggregator], [device], [reader]; it is no configuration of fleetcount"
             )
     except UsageError as error:
-        findings = [Finding(what="configuration", verdict=Verdict.FAILED, text=str(error))]
+        findings = [Finding(what="configuration", severity=Severity.FAILED, text=str(error))]
     return [check_versions(), *findings]
 
 
 def _ok(what: str, text: str) -> "Finding":
-    from fleetcount.doctor_checks import Finding, Verdict
+    from fleetcount.doctor_checks import Finding, Severity
 
-    return Finding(what=what, verdict=Verdict.OK, text=text)
+    return Finding(what=what, severity=Severity.OK, text=text)
 
 
 # An aggregator.
@@ -101,7 +101,7 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
 
     from fleetcount.doctor_checks import (
         Finding,
-        Verdict,
+        Severity,
         check_authority,
         check_certificate,
         check_clock,
@@ -114,8 +114,8 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
 
     def name() -> Finding:
         names = aggregator_names(load_certificate(tls.certificate_file))
-        verdict = Verdict.OK if config.aggregator.id in names else Verdict.FAILED
-        return Finding(what="certificate names", verdict=verdict, text=", ".join(names))
+        severity = Severity.OK if config.aggregator.id in names else Severity.FAILED
+        return Finding(what="certificate names", severity=severity, text=", ".join(names))
 
     def chain() -> Finding:
         authorities = load_authorities(tls.aggregator_ca_file)
@@ -138,13 +138,13 @@ def _signing_key(config: "AggregatorConfig") -> "Finding":
 
     from fleetcount_aggregator.host.keys import load_signing_key
 
-    from fleetcount.doctor_checks import Finding, Verdict
+    from fleetcount.doctor_checks import Finding, Severity
 
     public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
     shown = base64.b64encode(public).decode()
     twin = [peer.id for peer in config.peers if peer.public_key == public]
     if twin:
-        return Finding(what="signing key", verdict=Verdict.FAILED, text=f"peer {twin[0]!r} has the same key")
+        return Finding(what="signing key", severity=Severity.FAILED, text=f"peer {twin[0]!r} has the same key")
     return _ok("signing key", f"public {shown}: the descriptor and every peer's [[peers]] must say the same")
 
 
@@ -159,7 +159,7 @@ def _sealing_keys(config: "AggregatorConfig") -> "Finding":
 
 async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
     """Ask a peer about a task that does not exist: it must refuse by name, over TLS in both directions."""
-    from fleetcount.doctor_checks import Finding, Verdict
+    from fleetcount.doctor_checks import Finding, Severity
     from fleetcount.readers import ask_peer
 
     try:
@@ -168,7 +168,7 @@ async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
         problem = str(error)
     what = f"peer {name}"
     if problem:
-        return Finding(what=what, verdict=Verdict.FAILED, text=f"{endpoint}: {problem}")
+        return Finding(what=what, severity=Severity.FAILED, text=f"{endpoint}: {problem}")
     return _ok(what, f"{endpoint} answers with its certificate")
 
 
@@ -208,13 +208,13 @@ async def _offer(settings: "DeviceSettings") -> "Finding":
     """Ask for the tasks on offer, as the device itself would."""
     from fleetcount_client.assembly import transport_of
 
-    from fleetcount.doctor_checks import Finding, Verdict
+    from fleetcount.doctor_checks import Finding, Severity
 
     transport = transport_of(settings)
     try:
         tasks = await transport.list_tasks()
     except FleetcountError as error:
-        return Finding(what="aggregators", verdict=Verdict.FAILED, text=str(error))
+        return Finding(what="aggregators", severity=Severity.FAILED, text=str(error))
     finally:
         await transport.close()
     return _ok("aggregators", f"{len(tasks)} tasks on offer")

@@ -9,7 +9,7 @@ from typing import Protocol
 from cryptography import x509
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
-from fleetcount_protocol.channel.session import SessionSecret, accept_session, open_instalment
+from fleetcount_protocol.channel.session import SessionSecret, accept_session, unseal_instalment
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import Refused, RejectReason, SealError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
@@ -125,7 +125,7 @@ class MemoryAggregator:
         if reason is not None:
             return _refusal(instalment, reason)
         try:
-            part = open_instalment(secret, task.position_of(self._aggregator_id), instalment)
+            part = unseal_instalment(secret, task.position_of(self._aggregator_id), instalment)
         except SealError:
             return _refusal(instalment, RejectReason.BAD_SEAL)
         self.instalments[name] = instalment

@@ -14,7 +14,7 @@ from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key
 from fleetcount_aggregator.intake import sessions as sessions_module
 from fleetcount_aggregator.intake.coalescing import Coalescing
 from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
-from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, open_somewhere
+from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, unseal_somewhere
 from fleetcount_aggregator.transport.grpc_server import DeviceShell
 from fleetcount_aggregator.verification.spare_workers import OUTSTANDING, SpareWorkers
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
@@ -27,7 +27,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, T
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
-from fleetcount_protocol.wire.device_unsealing import SessionKeys, open_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from fleetcount_transport.pipelining import ByteBudget
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
@@ -201,20 +201,20 @@ async def test_few_are_opened_here_and_many_in_the_workers_with_the_same_result(
     spare = SpareWorkers(workers)
     few, many = sealed(3), sealed(WORTH_A_PROCESS)
 
-    assert (await open_somewhere(spare, few[0], 0, few[1])).parts == [number.to_bytes(8) for number in range(3)]
+    assert (await unseal_somewhere(spare, few[0], 0, few[1])).parts == [number.to_bytes(8) for number in range(3)]
     assert workers.calls == []
-    assert await open_somewhere(spare, many[0], 0, many[1]) == open_columns(many[0], 0, many[1])
-    assert workers.calls == ["open_columns"]
+    assert await unseal_somewhere(spare, many[0], 0, many[1]) == unseal_columns(many[0], 0, many[1])
+    assert workers.calls == ["unseal_columns"]
 
 
 async def test_real_workers_open_what_is_opened_here() -> None:
     workers = ProcessWorkers(1, warm=False)
     keys, columns = sealed(WORTH_A_PROCESS)
 
-    opened = await workers.run(open_columns, keys, 0, columns)
+    opened = await workers.run(unseal_columns, keys, 0, columns)
     await workers.close()
 
-    assert opened == open_columns(keys, 0, columns)
+    assert opened == unseal_columns(keys, 0, columns)
 
 
 class StuckWorkers(InlineWorkers):
@@ -236,9 +236,9 @@ async def test_workers_that_are_busy_or_dead_are_not_waited_for(workers: InlineW
     spare = SpareWorkers(workers, patience_s=0.05)
     keys, columns = sealed(WORTH_A_PROCESS)
 
-    results = await asyncio.gather(*(open_somewhere(spare, keys, 0, columns) for _ in range(OUTSTANDING + 2)))
+    results = await asyncio.gather(*(unseal_somewhere(spare, keys, 0, columns) for _ in range(OUTSTANDING + 2)))
 
-    assert results == [open_columns(keys, 0, columns)] * len(results)
+    assert results == [unseal_columns(keys, 0, columns)] * len(results)
 
 
 async def test_a_batch_of_several_tasks_rounds_and_faults_is_answered_line_by_line() -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue, Claim, ClaimError, Verdict, claims_json
+from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue, Claim, ClaimError, Reproduction, claims_json
 
 
 def catalogue(**entry: object) -> Catalogue:
@@ -16,9 +16,14 @@ def catalogue(**entry: object) -> Catalogue:
 
 @pytest.mark.parametrize(
     ("ours", "verdict"),
-    [(2.0, Verdict.REPRODUCED), (2.05, Verdict.REPRODUCED), (2.06, Verdict.CORRECTED), (math.nan, Verdict.CORRECTED)],
+    [
+        (2.0, Reproduction.REPRODUCED),
+        (2.05, Reproduction.REPRODUCED),
+        (2.06, Reproduction.CORRECTED),
+        (math.nan, Reproduction.CORRECTED),
+    ],
 )
-def test_a_number_is_reproduced_exactly_within_its_distance(ours: float, verdict: Verdict) -> None:
+def test_a_number_is_reproduced_exactly_within_its_distance(ours: float, verdict: Reproduction) -> None:
     claims = catalogue(within=0.05, why="a misprint")
 
     claims.number("T-1", ours)
@@ -31,7 +36,7 @@ def test_without_a_distance_a_number_must_be_the_papers() -> None:
 
     claims.number("T-1", 2.0 + 1e-9)
 
-    assert claims.finished()[0].verdict is Verdict.CORRECTED
+    assert claims.finished()[0].verdict is Reproduction.CORRECTED
 
 
 def test_a_claim_that_is_not_reproduced_needs_a_reason() -> None:
@@ -78,7 +83,7 @@ def test_claims_json_counts_verdicts_and_knows_no_infinity() -> None:
         statement="unbounded",
         paper_value=1.0,
         ours=math.inf,
-        verdict=Verdict.CORRECTED,
+        verdict=Reproduction.CORRECTED,
         why="it is",
     )
 

@@ -17,9 +17,9 @@ from fleetcount_protocol.channel.session import (
     SessionSecret,
     accept_session,
     new_session,
-    open_instalment,
     report_key,
     seal_instalment,
+    unseal_instalment,
 )
 from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, UsageError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
@@ -219,7 +219,7 @@ def test_identity_is_kept_in_two_files(tmp_path: Path) -> None:
 def test_report_part_returns(plaintext: bytes, public_share: bytes, round_number: int, position: int) -> None:
     sealed = seal_instalment(SECRET, TASK, REPORT, round_number, position, public_share, plaintext)
 
-    assert open_instalment(SECRET, position, sealed) == plaintext
+    assert unseal_instalment(SECRET, position, sealed) == plaintext
     assert len(sealed.ciphertext) == len(plaintext) + 16
     assert sealed == seal_instalment(SECRET, TASK, REPORT, round_number, position, public_share, plaintext)
 
@@ -241,7 +241,7 @@ def test_transplants_between_all_pairs_of_places_are_refused() -> None:
     for (_, part), (place, target) in itertools.product(parts, parts):
         moved = replace(target, ciphertext=part.ciphertext)
         try:
-            open_instalment(place["secret"], place["aggregator_position"], moved)
+            unseal_instalment(place["secret"], place["aggregator_position"], moved)
             opened += 1
         except SealError:
             continue
@@ -256,12 +256,12 @@ def test_every_changed_byte_of_a_report_part_is_refused() -> None:
             changed = bytearray(value)
             changed[bit // 8] ^= 1 << bit % 8
             with pytest.raises(SealError):
-                open_instalment(SECRET, 1, replace(sealed, **{field: type(value)(bytes(changed))}))
+                unseal_instalment(SECRET, 1, replace(sealed, **{field: type(value)(bytes(changed))}))
     for field in ("public_share", "ciphertext"):
         value = getattr(sealed, field)
         for other in (*(value[:end] for end in range(len(value))), value + b"\0"):
             with pytest.raises(SealError):
-                open_instalment(SECRET, 1, replace(sealed, **{field: other}))
+                unseal_instalment(SECRET, 1, replace(sealed, **{field: other}))
 
 
 def test_keys_of_different_parts_differ() -> None:

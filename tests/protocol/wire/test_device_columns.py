@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from fleetcount_protocol.channel.receipts import make_receipt
-from fleetcount_protocol.channel.session import SessionSecret, open_instalment, seal_instalment
+from fleetcount_protocol.channel.session import SessionSecret, seal_instalment, unseal_instalment
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_INSTALMENTS_PER_BATCH
@@ -20,7 +20,7 @@ from fleetcount_protocol.wire.device_columns import (
     split_entries,
     write_replies,
 )
-from fleetcount_protocol.wire.device_unsealing import SessionKeys, digest_columns, open_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, digest_columns, unseal_columns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,13 +195,13 @@ def test_instalments_open_together_as_they_do_alone(round_number: int, share: in
         secrets=[secret.secret for secret in secrets], receipt_keys=[secret.receipt_key for secret in secrets]
     )
 
-    opened = open_columns(keys, 1, columns)
+    opened = unseal_columns(keys, 1, columns)
 
-    parts = [None if n == 3 else open_instalment(secrets[n], 1, part) for n, part in enumerate(sealed)]
+    parts = [None if n == 3 else unseal_instalment(secrets[n], 1, part) for n, part in enumerate(sealed)]
     assert list(opened.parts) == parts
     assert list(opened.digests) == [part.digest for part in sealed] == digest_columns(columns)
     assert list(opened.macs) == [make_receipt(secrets[n], part).mac for n, part in enumerate(sealed)]
-    assert list(open_columns(keys, 0, columns).parts) == [None] * 5, "another aggregator's position"
+    assert list(unseal_columns(keys, 0, columns).parts) == [None] * 5, "another aggregator's position"
     assert secrets[0].secret.hex() not in repr(keys)
     assert "parts" not in repr(opened)
 
@@ -215,7 +215,7 @@ def test_keys_of_another_size_and_positions_no_task_has_are_refused() -> None:
         (SessionKeys(secrets=[bytes(32)], receipt_keys=[bytes(32)]), 5),
     ):
         with pytest.raises(UsageError):
-            open_columns(keys, position, columns)
+            unseal_columns(keys, position, columns)
 
 
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=300))

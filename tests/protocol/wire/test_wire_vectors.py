@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from fleetcount_protocol import release
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
-from fleetcount_protocol.channel.session import SessionSecret, accept_session, open_instalment, seal_instalment
+from fleetcount_protocol.channel.session import SessionSecret, accept_session, seal_instalment, unseal_instalment
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import SessionRequest
@@ -139,7 +139,7 @@ def test_report(case: dict[str, Any]) -> None:
         secret, TaskId(task_id), ReportId(report_id), case["round"], case["position"], share, plaintext
     )
     assert (ours.ciphertext, ours.digest, make_receipt(secret, ours).mac) == (ciphertext, digest, mac)
-    assert open_instalment(secret, case["position"], ours) == plaintext
+    assert unseal_instalment(secret, case["position"], ours) == plaintext
 
 
 def test_digests() -> None:

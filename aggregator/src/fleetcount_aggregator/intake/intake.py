@@ -12,13 +12,13 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
-from fleetcount_protocol.wire.device_unsealing import OpenedColumns, SessionKeys, digest_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
 from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
-from fleetcount_aggregator.intake.unsealing import open_somewhere
+from fleetcount_aggregator.intake.unsealing import unseal_somewhere
 from fleetcount_aggregator.storage.store import InstalmentRun, StoreBusyError, StoreOutcome
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
@@ -49,7 +49,7 @@ class _Arrivals:
         """Where nothing was refused so far."""
         return [place for place, reason in enumerate(self.reasons) if reason is None]
 
-    def take(self, places: Sequence[int], opened: OpenedColumns) -> None:
+    def take(self, places: Sequence[int], opened: UnsealedColumns) -> None:
         """Take what the instalments at these places held; a seal that did not open is refused."""
         if len(places) == len(self.columns):
             self.digests, self.macs = list(opened.digests), list(opened.macs)
@@ -153,7 +153,7 @@ class Intake:
             secrets=[session.secret for session in sessions],
             receipt_keys=[session.receipt_key for session in sessions],
         )
-        opened = await open_somewhere(self._workers, keys, task.position, wanted)
+        opened = await unseal_somewhere(self._workers, keys, task.position, wanted)
         arrivals.take(places, opened)
         arrivals.run = _run_of(wanted, sessions, opened, len(task.windows))
 
@@ -188,7 +188,7 @@ class Intake:
 
 
 def _run_of(
-    columns: InstalmentColumns, sessions: Sequence[PackedSession], opened: OpenedColumns, expected: int
+    columns: InstalmentColumns, sessions: Sequence[PackedSession], opened: UnsealedColumns, expected: int
 ) -> InstalmentRun | None:
     """Return the instalments that opened, in order, as they are stored; None if none did."""
     certificates, digests, parts = [session.certificate_bytes for session in sessions], opened.digests, opened.parts

@@ -6,21 +6,21 @@ Decides only where; how is `fleetcount_protocol.wire.device_unsealing`'s. Stores
 from typing import Final
 
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
-from fleetcount_protocol.wire.device_unsealing import OpenedColumns, SessionKeys, open_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, unseal_columns
 
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
-__all__ = ["WORTH_A_PROCESS", "open_somewhere"]
+__all__ = ["WORTH_A_PROCESS", "unseal_somewhere"]
 
 WORTH_A_PROCESS: Final = 128
 """Instalments from which the way to a worker and back (0.2 ms of CPU here) costs less than a quarter of opening them
 (6 to 8 us each)."""
 
 
-async def open_somewhere(
+async def unseal_somewhere(
     workers: SpareWorkers, keys: SessionKeys, position: int, columns: InstalmentColumns
-) -> OpenedColumns:
-    """Return what `open_columns` returns."""
+) -> UnsealedColumns:
+    """Return what `unseal_columns` returns."""
     if len(columns) < WORTH_A_PROCESS:
-        return open_columns(keys, position, columns)
-    return await workers.run(open_columns, keys, position, columns)
+        return unseal_columns(keys, position, columns)
+    return await workers.run(unseal_columns, keys, position, columns)

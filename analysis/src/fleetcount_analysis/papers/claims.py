@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = ["CATALOGUES", "Catalogue", "Claim", "ClaimError", "Verdict", "claims_json"]
+__all__ = ["CATALOGUES", "Catalogue", "Claim", "ClaimError", "Reproduction", "claims_json"]
 
 Value = str | float | int | bool | Sequence[float] | None
 CATALOGUES: Final = ("sampling", "asymmetric", "geometric", "inferential")
@@ -28,7 +28,7 @@ class ClaimError(AnalysisError):
     """An experiment and its catalogue of claims do not fit together: a defect of this package."""
 
 
-class Verdict(enum.Enum):
+class Reproduction(enum.Enum):
     """What became of a claim."""
 
     REPRODUCED = "reproduced"
@@ -50,11 +50,11 @@ class Claim:
     statement: str
     paper_value: Value
     ours: Value
-    verdict: Verdict
+    verdict: Reproduction
     why: str = ""
 
     def __post_init__(self) -> None:
-        if self.verdict is not Verdict.REPRODUCED and not self.why:
+        if self.verdict is not Reproduction.REPRODUCED and not self.why:
             raise ClaimError(f"claim {self.identifier} is {self.verdict.value} and gives no reason")
 
     def as_json(self) -> dict[str, object]:
@@ -97,7 +97,7 @@ class Catalogue:
         entry = self._entry(identifier)
         expected = float(entry["paper"] if paper is None else paper)
         agrees = abs(float(ours) - expected) <= float(entry.get("within", 0)) + 1e-12 * abs(expected)
-        verdict = Verdict.REPRODUCED if agrees else Verdict.CORRECTED
+        verdict = Reproduction.REPRODUCED if agrees else Reproduction.CORRECTED
         self._state(identifier, entry, expected, float(ours), verdict, numbers)
 
     def fact(self, identifier: str, ours: Value, *, holds: bool, **numbers: object) -> None:
@@ -107,7 +107,7 @@ class Catalogue:
             ClaimError: as `number`.
         """
         entry = self._entry(identifier)
-        verdict = Verdict.REPRODUCED if holds else Verdict.CORRECTED
+        verdict = Reproduction.REPRODUCED if holds else Reproduction.CORRECTED
         self._state(identifier, entry, entry["paper"], ours, verdict, numbers)
 
     def unavailable(self, identifier: str, ours: Value, **numbers: object) -> None:
@@ -117,7 +117,7 @@ class Catalogue:
             ClaimError: as `number`.
         """
         entry = self._entry(identifier)
-        self._state(identifier, entry, entry["paper"], ours, Verdict.NOT_REPRODUCIBLE, numbers)
+        self._state(identifier, entry, entry["paper"], ours, Reproduction.NOT_REPRODUCIBLE, numbers)
 
     def postponed(self, identifier: str, ours: Value, why: str) -> None:
         """State a claim that this run did not try thoroughly enough to judge.
@@ -126,7 +126,7 @@ class Catalogue:
             ClaimError: as `number`.
         """
         entry = self._entry(identifier)
-        self._state(identifier, {**entry, "why": why}, entry["paper"], ours, Verdict.NOT_REPRODUCIBLE, {})
+        self._state(identifier, {**entry, "why": why}, entry["paper"], ours, Reproduction.NOT_REPRODUCIBLE, {})
 
     def finished(self) -> list[Claim]:
         """Return all claims, in the catalogue's order.
@@ -151,7 +151,7 @@ class Catalogue:
         entry: Mapping[str, Any],
         expected: Value,
         ours: Value,
-        verdict: Verdict,
+        verdict: Reproduction,
         numbers: Mapping[str, object],
     ) -> None:
         claim = Claim(
@@ -171,7 +171,7 @@ def claims_json(claims: Sequence[Claim], **settings: object) -> str:
     """Return claims.json: how many of each verdict, the run's settings, and every claim."""
     verdicts = Counter(claim.verdict.value for claim in claims)
     content = {
-        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
+        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Reproduction},
         "settings": settings,
         "claims": [claim.as_json() for claim in claims],
     }

@@ -45,10 +45,10 @@ __all__ = [
     "check_session_request",
     "judge_request",
     "new_session",
-    "open_instalment",
     "open_request",
     "report_key",
     "seal_instalment",
+    "unseal_instalment",
 ]
 
 SESSION_INFO_LABEL: Final = b"fleetcount v1 session"
@@ -314,7 +314,7 @@ def seal_instalment(
     )
 
 
-def open_instalment(secret: SessionSecret, position: int, instalment: Instalment) -> bytes:
+def unseal_instalment(secret: SessionSecret, position: int, instalment: Instalment) -> bytes:
     """Return the sealed part of a report; run by the aggregator at `position` in the task.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Opens many instalments at once, and makes their digests and receipts: run by an aggregator, in any process.
+"""Unseals many instalments at once, and makes their digests and receipts: run by an aggregator, in any process.
 
-Byte for byte what `session.open_instalment`, `Instalment.digest` and `receipts.receipt_for` give one by one. Whether a
-receipt may leave is the aggregator's to say: after its commit, never before.
+The results are byte for byte those of `session.unseal_instalment`, `Instalment.digest` and `receipts.receipt_for` for
+one instalment. The aggregator decides when a receipt leaves: after its commit, never before.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.messages import INSTALMENT_LABEL
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
-__all__ = ["OpenedColumns", "SessionKeys", "digest_columns", "open_columns"]
+__all__ = ["SessionKeys", "UnsealedColumns", "digest_columns", "unseal_columns"]
 
 _FIRST_BLOCK: Final = b"\x01"
 """HKDF-Expand of one block is HMAC(secret, info, 0x01), cut to its length (RFC 5869, section 2.3)."""
@@ -39,7 +39,7 @@ class SessionKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedColumns:
+class UnsealedColumns:
     """What instalments held: the part, or None where the seal does not open; the digest; the MAC of the receipt."""
 
     parts: Sequence[bytes | None] = field(repr=False)
@@ -47,10 +47,10 @@ class OpenedColumns:
     macs: Sequence[bytes] = field(repr=False)
 
 
-def open_columns(keys: SessionKeys, position: int, columns: InstalmentColumns) -> OpenedColumns:
+def unseal_columns(keys: SessionKeys, position: int, columns: InstalmentColumns) -> UnsealedColumns:
     """Return every sealed part with its digest and receipt; run by the aggregator at `position` in the task.
 
-    A seal that does not open is that instalment's matter alone.
+    A seal that does not open refuses its own instalment and changes nothing for the others.
 
     Raises:
         UsageError: a position that no task has, or a key of another size.
@@ -58,7 +58,7 @@ def open_columns(keys: SessionKeys, position: int, columns: InstalmentColumns) -
     if any(len(key) != _KEY_BYTES for key in (*keys.secrets, *keys.receipt_keys)):
         raise UsageError(f"a session's secret and its receipt key have {_KEY_BYTES} bytes each")
     digests = digest_columns(columns)
-    return OpenedColumns(
+    return UnsealedColumns(
         parts=_open(keys.secrets, position, columns), digests=digests, macs=_macs(keys.receipt_keys, columns, digests)
     )
 
