@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 LARGEST_BLOCK: Final = 64
-"""Entries a block at most. `_whole_sum` bears 128 and the split way 1,024; the table of powers is to stay small."""
+"""Entries a block at most: `_whole_sum` allows 128, the split way 1,024; the table of powers has to stay small."""
 
 _LIMBS: Final = 3
 _LIMB_BITS: Final = 22
@@ -138,6 +138,7 @@ def fused_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[L
         low_raised, high_raised = shift_left(entry, 20), shift_left(high, 20)
         power = load(rows, table + step)
         top = shift_right(power, 12)
+        # Sums of at most 128 numbers below 2**52 stay below 2**59, so that none of the eight can overflow.
         a = multiply_add_low(a, low, power)
         b = multiply_add_high(b, low_raised, top)
         c = multiply_add_low(c, high, power)
@@ -153,7 +154,7 @@ def fused_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[L
 
 @compiled
 def _whole_sum(low: Lanes, high: Lanes, upper_low: Lanes, upper_high: Lanes) -> Lanes:
-    """Return S + 2**32 S', S the sum that `low` and `high` are of, S' that of the `upper` pair.
+    """Return S + 2**32 S': `low` and `high` are of the sum S, the `upper` pair of S'.
 
     S is a sum of n products h r, h a half and r a power. `low` has the remainder of S modulo 2**52, and `high` is the
     sum of the whole parts of h (r >> 12) / 2**32, so that 2**44 `high` falls short of S: by less than 2**44 a product

@@ -1,7 +1,7 @@
 """Everything Prio3 derives by hashing, for eight reports (draft-irtf-cfrg-vdaf, section 7.2.6).
 
-Streams are taken as if no word of them were p or more; each function that writes one returns the largest word of each
-lane, and who calls sees to the rest. A digest is left in rows 0..3. Compiled code only.
+Streams are read as if every word were below p; each function that writes one returns the largest word of each lane, so
+that the caller can find the reports where that is wrong. A digest is left in rows 0..3. Compiled code only.
 """
 
 from typing import Final

@@ -52,6 +52,7 @@ def add(left: Lanes, right: Lanes) -> Lanes:
 @compiled
 def subtract(left: Lanes, right: Lanes) -> Lanes:
     """Return left - right."""
+    # Where this borrows it is left - right + 2**64; adding p wraps once more, to left - right + p.
     difference = left - right
     return select_less(left, right, difference + splat(_MODULUS), difference)
 
@@ -59,6 +60,7 @@ def subtract(left: Lanes, right: Lanes) -> Lanes:
 @compiled
 def multiply(left: Lanes, right: Lanes) -> Lanes:
     """Return left * right."""
+    # By halves of 32 bits, since vectors have no 64-by-64-bit product of 128 bits.
     left_high, right_high = shift_right(left, 32), shift_right(right, 32)
     low_low = multiply_low(left, right)
     # Neither sum can pass 2**64: a product of halves is at most (2**32 - 1)**2, and 2**32 - 1 is added.
@@ -107,6 +109,7 @@ def sum_limbs(a: Lanes, b: Lanes, c: Lanes, d: Lanes, e: Lanes, f: Lanes) -> Lan
 @compiled
 def _digits(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes, Lanes]:
     """Return the base-2**32 digits of a + 2**22 b + 2**44 c, not carried: below 2**34, 2**34 and 2**45."""
+    # What the shifts push out of the word is the third digit: b >> 42 and c >> 20.
     b_low, c_low = shift_left(b, 22), shift_left(c, 44)
     mask = splat(_LOW_HALF)
     ones = (a & mask) + (b_low & mask) + (c_low & mask)

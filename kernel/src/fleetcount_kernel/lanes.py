@@ -9,8 +9,8 @@ each belonging to another report. Every operation below does the same to all lan
 How it is done: Numba compiles through LLVM, a compiler that knows vectors as a type, written `<8 x i64>`. The second
 half of this file says, for each operation, which line of LLVM's language it is ("xor of two vectors"). LLVM then picks
 the instructions of the machine it runs on: one of 512 bits (AVX-512), two of 256 (AVX2), four of 128 (NEON). Two
-operations alone name an instruction that only some machines have, `multiply_add_low` and `multiply_add_high`; whoever
-uses them asks `HAS_MULTIPLY_ADD` first and has another way.
+operations name an instruction that only some machines have, `multiply_add_low` and `multiply_add_high`; code that uses
+them looks at `HAS_MULTIPLY_ADD` first and has another way.
 
 The other modules of this package are therefore ordinary code: `a ^ b` is eight words at once. What loops over arrays of
 eight numbers, which need no generated code, would cost is measured in docs/decisions/0009. Called outside compiled
@@ -75,7 +75,7 @@ def splat(word: np.uint64) -> Lanes:
 
 
 def load(rows: Words, row: int) -> Lanes:
-    """Return row `row` of memory with eight columns; whether it exists is the caller's care, here and below."""
+    """Return row `row` of memory with eight columns; the caller checks that it exists, here and below."""
     raise _not_compiled()
 
 

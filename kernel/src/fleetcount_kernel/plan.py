@@ -164,8 +164,8 @@ def new_plan(
 ) -> tuple[Plan, Layout]:
     """Return the plan of an algorithm that `covers` and the layout of its memory, which holds the verify key.
 
-    A device's plan is one for `sharding`, its aggregator and verify key of no use. Raises UsageError for an algorithm
-    that is not covered.
+    A plan for `sharding` is a device's: aggregator and verify key are not used. Raises UsageError for an algorithm that
+    is not covered.
     """
     circuit, flp = prio3.circuit, prio3.flp
     if not covers(prio3):

@@ -37,7 +37,7 @@ NONCE_SIZE: Final = 16
 """Bytes of a report's nonce, which is the report id."""
 
 VERIFIED: Final = 0
-"""The byte of `VerifiedBatch.reasons` that stands for no reason at all; `RejectReason` never uses it."""
+"""The byte of `VerifiedBatch.reasons` that means "no reason"; `RejectReason` never uses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +142,15 @@ class BatchVerifier(Protocol):
     def sum_outputs(self, batch: ProofBatch) -> bytes:
         """Return the sum of the opened outputs of all reports of the batch, their proofs not looked at.
 
-        It takes single reports, verified before, out of a sum again. Raises UsageError for columns of the wrong size,
-        and for a report that is not canonical, which no sum can hold.
+        Used to take single reports, verified before, out of a sum again. Raises UsageError for columns of the wrong
+        size, and for a report that is not canonical, which no sum can hold.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarBatchVerifier:
-    """One report after the other in plain Python: what is used where nothing can be compiled, and the oracle."""
+    """One report after the other in plain Python: used where nothing can be compiled, and the oracle in tests."""
 
     setting: VerifierSetting
 

@@ -2,7 +2,7 @@
 
 The messages have one length and are absorbed word by word, at any byte position: a word is a vector, the same eight
 bytes of every message. The eight states lie in rows 0 to 24 of the memory that every function is given; one sponge runs
-at a time. Knows nothing of what is hashed, and checks nothing. Compiled code only.
+at a time. It does not know what is hashed and checks no argument. Compiled code only.
 """
 
 from typing import Final
@@ -63,6 +63,8 @@ _Plane = tuple[Lanes, Lanes, Lanes, Lanes, Lanes]
 def permute(rows: Words) -> None:
     """Apply Keccak-p[1600, 12] to the eight states in place; row x + 5 y holds the word (x, y) of FIPS 202."""
     p, q, r, s, t = _plane(rows, 0), _plane(rows, 5), _plane(rows, 10), _plane(rows, 15), _plane(rows, 20)
+    # p, q, r, s, t are the planes y = 0 to 4. A new plane is chi of five words that pi brings together: each gets
+    # theta's word of its column first, then rho's rotation (FIPS 202, table 2). Only the round constant is left, iota.
     for step in range(_ROUNDS):
         d = _theta(p, q, r, s, t)
         new_p = _chi(
@@ -163,6 +165,7 @@ def absorb_word(rows: Words, position: int, word: Lanes, size: int) -> int:
     store(rows, row, load(rows, row) ^ shift_left(word, bits))
     position += size
     row += 1
+    # Between the two halves of a word that crosses the block's end: the second half belongs to the next block.
     if position >= RATE:
         permute(rows)
         position -= RATE
@@ -184,7 +187,7 @@ def absorb_bytes(rows: Words, position: int, first: int, size: int) -> int:
 @compiled
 def absorb_rows(rows: Words, position: int, first: int, count: int) -> int:
     """Absorb `count` whole words, rows `first` and on."""
-    if position & 7:
+    if position & 7:  # Every word straddles two rows. Otherwise words and rows coincide, and nothing is shifted.
         for index in range(first, first + count):
             position = absorb_word(rows, position, load(rows, index), 8)
         return position
@@ -204,6 +207,7 @@ def absorb_rows(rows: Words, position: int, first: int, count: int) -> int:
 @compiled
 def finish(rows: Words, position: int) -> None:
     """End the messages (domain byte 1, padding); the first 21 rows are then the first 168 bytes of the streams."""
+    # A full block has been permuted, so the domain byte always has room; the last bit ends the padding (RFC 9861).
     row = position >> 3
     store(rows, row, load(rows, row) ^ shift_left(splat(_DOMAIN), (position & 7) * 8))
     store(rows, _RATE_ROWS - 1, load(rows, _RATE_ROWS - 1) ^ splat(_LAST_BIT))
@@ -225,6 +229,6 @@ def squeeze_rows(rows: Words, first: int, count: int) -> Lanes:
             store(rows, at + index, word)
             largest = larger(largest, word)
         at += take
-        if at < end:
+        if at < end:  # After the last word a permutation would be work for nothing.
             permute(rows)
     return largest

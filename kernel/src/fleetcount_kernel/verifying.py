@@ -73,8 +73,8 @@ def verify_groups(
 def add_outputs(plan: Plan, rows: Words, inputs: Words, count: int) -> bool:
     """Add the outputs of the first `count` reports, unverified, to the rows of sums.
 
-    Return False when a word of any share is not below p, or at a helper not below the plan's limit: the sum is then of
-    no use.
+    Return False when a word of any share is not below p (at a helper: not below the plan's limit); the sum must then
+    not be used.
     """
     largest_explicit = largest_squeezed = splat(_ZERO)
     for first in range(0, inputs.shape[0], WIDTH):
@@ -101,10 +101,12 @@ def combine_groups(plan: Plan, rows: Words, shares: Words, answers: Words) -> No
         for proof in range(plan.proofs):
             largest = larger(largest, _sum_verifiers(plan, proof, shares, first, count, rows))
             holds = holds & _decide(plan, rows)
+        # A word of p or more is a second spelling of an element: not canonical, so the report is refused.
         holds = select_less(largest, splat(_MODULUS), holds, splat(_ZERO))
         joint_seed(plan, shares, first, count, plan.verifier * plan.proofs, rows)
         keep_digest(rows, plan.seeds_at)
         scatter(answers, first, 0, holds)
+        # All bits set where the proofs hold, no bit elsewhere: a mask instead of a branch.
         keep = splat(_ZERO) - holds
         for index in range(SEED_ROWS):
             scatter(answers, first, 1 + index, load(rows, plan.seeds_at + index) & keep)
