@@ -1,6 +1,6 @@
 """The messages of the protocol as domain values: what devices, aggregators and peers say to each other.
 
-Free of protobuf; `codec` turns them into wire bytes and back.
+Free of protobuf; the modules of `wire` turn them into bytes and back.
 """
 
 import enum

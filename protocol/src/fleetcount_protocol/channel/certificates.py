@@ -196,10 +196,10 @@ def key_digest(certificate: x509.Certificate) -> Digest:
 
 
 def parse_certificate(der: bytes) -> x509.Certificate:
-    """Return the certificate of these bytes, refusing any that are not its only DER spelling.
+    """Return the certificate that these bytes encode; only its one DER encoding is accepted.
 
     Raises:
-        SignatureError: they are not.
+        SignatureError: they are no certificate, or a second spelling of one.
     """
     try:
         with warnings.catch_warnings():

@@ -1,6 +1,6 @@
 """Receipts: an aggregator's promise that a part of a report is durable there; only the session's device can check it.
 
-A receipt leaves after the commit, never before; that order is the aggregator's (intake).
+A receipt leaves after the commit, never before; the aggregator's intake keeps that order.
 """
 
 import hmac
@@ -18,7 +18,7 @@ RECEIPT_LABEL: Final = b"fleetcount v1 receipt"
 
 
 def make_receipt(secret: SessionSecret, instalment: Instalment) -> Receipt:
-    """Return the receipt of a stored instalment; run by the aggregator after its commit. The same bytes each time."""
+    """Return the receipt of a stored instalment, always the same bytes; run by the aggregator after its commit."""
     return receipt_for(secret, instalment, instalment.digest)
 
 

@@ -156,6 +156,8 @@ def new_session(
         expiry=expiry,
         signature=b"",
     )
+    # The signature covers everything else, and the session's name is the hash of what it covers: ECDSA is randomized,
+    # so a name that covered the signature too would differ at every signing.
     signature = device.private_key.sign(unsigned.signed_bytes, ec.ECDSA(hashes.SHA256()))
     request = SessionRequest(
         aggregator_id=unsigned.aggregator_id,
@@ -178,7 +180,7 @@ def accept_session(
     """Return the session, its secret and the digest of the device's key; run by the aggregator.
 
     The digest is the device's identity for "one report a task" (`certificates.key_digest`). Cheap checks come first:
-    sizes, key id and expiry before the chain, the chain before the signature, the signature before the opening.
+    sizes, key id and expiry before the chain, the chain before the signature, the signature before the seal.
 
     Raises:
         Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE, BAD_SIGNATURE or BAD_SEAL.
@@ -196,7 +198,7 @@ def judge_request(
     *,
     known: bool = False,
 ) -> Digest:
-    """Return the digest of the device's key if everything but the seal is right: what needs no private key.
+    """Return the digest of the device's key if everything but the seal is right: the checks that need no private key.
 
     The signature of a `known` request, which this aggregator accepted and stored before, is not checked a second time.
 
@@ -261,6 +263,7 @@ def _check_signature(request: SessionRequest, certificate: x509.Certificate) -> 
 
 
 def _session_info(aggregator_id: AggregatorId, key_id: int, device_digest: Digest, expiry: int) -> bytes:
+    # Bound to the device's key: a sealed secret that is copied into another device's request does not open there.
     named = sized(aggregator_id.encode(), 1) + uint(key_id, 1)
     return SESSION_INFO_LABEL + named + device_digest + uint(expiry, 8)
 
@@ -294,8 +297,8 @@ def seal_instalment(
 ) -> Instalment:
     """Return one part of a report sealed to one aggregator; run by the device.
 
-    Sealing has no randomness of its own: the same part gives the same bytes, and a device must never seal two different
-    parts under one report id and round, since they would share key and nonce.
+    Sealing is deterministic: the same part gives the same bytes. A device must never seal two different parts under one
+    report id and round, since they would share key and nonce.
 
     Raises:
         UsageError: a part or a public share beyond its size.
@@ -334,6 +337,7 @@ def unseal_instalment(secret: SessionSecret, position: int, instalment: Instalme
 def _report_aad(task_id: TaskId, report_id: ReportId, round_number: int, position: int, public_share: bytes) -> bytes:
     if not 0 <= position < MAX_AGGREGATORS:
         raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
+    # Bound to its place: a part that is moved to another round, aggregator or public share does not open.
     place = uint(round_number, 1) + uint(position, 1)
     return REPORT_LABEL + task_id + report_id + place + sized(public_share, 2)
 

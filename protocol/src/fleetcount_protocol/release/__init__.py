@@ -1,6 +1,6 @@
-"""Everything about a release in one place to import from: the record, its JSON form, and the opening.
+"""Everything about a release in one place to import from: the record, its JSON form, and the commitments.
 
-Holds no code: see `record`, `record_json` and `opening`.
+Holds no code: see `record`, `record_json` and `commitment`.
 """
 
 from fleetcount_protocol.release.commitment import (

@@ -1,7 +1,7 @@
 """The release record: what all aggregators of a task sign and the public reads (docs/wire.md, "Release record").
 
-Never holds a round's sum, a share, the set digest or the exact number of participants. How the numbers come about is
-the aggregator's affair (release) and analysis's (estimates, intervals).
+Never holds a round's sum, a share, the set digest or the exact number of participants. The numbers are computed by the
+aggregator (release) and by analysis (estimates, intervals), not here.
 """
 
 import re
@@ -124,7 +124,7 @@ class ReleaseRecord:
 
     @property
     def noise(self) -> tuple[NoiseLaw, ...]:
-        """Who added which noise."""
+        """What each aggregator added, in the task's order."""
         return noise_laws(self.task)
 
     @cached_property

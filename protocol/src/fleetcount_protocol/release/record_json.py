@@ -1,6 +1,6 @@
 """The release record as a JSON file for people, which carries the canonical bytes so that programs need not trust it.
 
-Adds nothing to a record and is signed nowhere: the readable part must follow from the canonical one, or it is refused.
+Adds nothing to a record and is not signed: a readable part that does not follow from the canonical one is refused.
 """
 
 import base64

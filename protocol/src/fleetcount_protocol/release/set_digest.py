@@ -1,6 +1,7 @@
 """The digest by which the aggregators of a task agree on the exact set of reports (docs/wire.md, "Set digest").
 
-Never leaves the aggregators: whoever saw the sealed reports pass could find the accepted ones, and so their number.
+Never leaves the aggregators: somebody who saw the sealed reports pass could find out from it which were accepted, and
+so how many.
 """
 
 import hashlib
@@ -26,8 +27,8 @@ def public_share_digest(public_share: bytes) -> Digest:
 def set_digest(items: Iterable[tuple[ReportId, Digest]]) -> Digest:
     """Return SHA-256 over the label, the count (8 bytes) and each (report id, public share digest) by ascending id.
 
-    A hash of the sorted list and not an exclusive or of hashes: under that, 129 reports can be exchanged at will in
-    milliseconds of linear algebra.
+    A hash of the sorted list, not an exclusive or of hashes: with that, linear algebra finds within milliseconds other
+    sets of 129 reports with the same digest.
 
     Raises:
         UsageError: a report id that appears twice, or more than `MAX_REPORTS_PER_TASK` items.

@@ -1,6 +1,6 @@
-"""Reads JSON vector files and takes their fields apart, refusing whatever has not the form it must have.
+"""Reads JSON vector files and their fields; refuses a field that does not have the form it must have.
 
-Knows forms only; what the numbers mean is the business of `vectors`.
+Checks forms only; `vectors` knows what the numbers mean.
 """
 
 import json

@@ -62,7 +62,7 @@ def _range_weights(maximum: int) -> list[int]:
 
 
 def _encode_in_range(value: int, maximum: int) -> list[int]:
-    """Return the zeros and ones whose weighted sum is `value`; the last weight only where the others do not reach."""
+    """Return the zeros and ones whose weighted sum is `value`; the last weight only if the others are too small."""
     if not 0 <= value <= maximum:
         raise UsageError(f"the measurement is not 0..{maximum}")
     weights = _range_weights(maximum)
@@ -341,8 +341,9 @@ def _check_bits_fit(field: PrimeField, maximum: int) -> None:
 class _PowerSum:
     """The linear form r -> sum of base**v r[v], v = 1 and up: the circuit's x for base rho, its y for base rho**2.
 
-    By blocks of B = about the square root of the length, 2 B powers instead of one an entry. Sums start at a large
-    multiple of p, so that every addition is one of long integers: the time of a device does not tell where its one is.
+    Computed by blocks of B entries, B about the square root of the length: 2 B powers instead of one an entry.
+    Sums start at a large multiple of p, so that every addition is one of long integers: the time that a device takes
+    does not depend on where its one is.
     """
 
     __slots__ = ("_block_powers", "_modulus", "_start", "_table")

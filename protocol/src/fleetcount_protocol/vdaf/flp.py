@@ -242,6 +242,8 @@ class Flp:
         circuit, field = self.circuit, self.circuit.field
         self._check_lengths(measurement, joint_rand)
         _check_length("prover randomness", prove_rand, self.prove_rand_length)
+        # The prover sees the whole measurement, so the gadget is really evaluated; the verifiers read its outputs from
+        # the proof instead, which is what the query checks.
         recorder = _Recorder(prove_rand, lambda _, inputs: circuit.gadget.evaluate(field, inputs))
         circuit.evaluate(measurement, joint_rand, 1, recorder)
         return [*prove_rand, *self._gadget_values(recorder.rows)]
@@ -256,8 +258,8 @@ class Flp:
     ) -> list[int]:
         """Return this aggregator's share of the verifier (draft: query); `shares_inverse` is 1/shares in the field.
 
-        Raises QueryPointError when the query point is a root of unity of the wire domain: a verifier there would show a
-        wire.
+        Raises QueryPointError when the query point is a root of unity of the wire domain: the verifier would then
+        contain an input of the gadget as it is.
         """
         circuit, field = self.circuit, self.circuit.field
         self._check_lengths(measurement, joint_rand)
@@ -269,9 +271,11 @@ class Flp:
             raise QueryPointError("the query point is a root of unity of the wire domain")
         arity = circuit.gadget.arity
         values = extend_values(field, proof[arity:])
+        # The gadget polynomial lies on a finer domain than the wires: the output of call i is every step-th value.
         step = len(values) // self.wire_length
         recorder = _Recorder(proof[:arity], lambda index, _: values[index * step])
         outputs = circuit.evaluate(measurement, joint_rand, shares_inverse, recorder)
+        # Random weights, so that wrong outputs do not cancel; the product ends with the outputs, before the point.
         reduced = outputs[0] if len(outputs) == 1 else field.inner_product(query_rand, outputs)
         wires = _wires_at(wire_domain, recorder.rows, point)
         gadget_domain = evaluation_domain(field, len(values))
@@ -280,6 +284,8 @@ class Flp:
     def decide(self, verifier: Sequence[int]) -> bool:
         """Return whether the sum of all verifier shares proves the measurement valid (draft: decide)."""
         _check_length("verifier", verifier, self.verifier_length)
+        # First: the circuit's outputs are zero. Last: the outputs that the proof claims are those of the gadget, since
+        # two different polynomials agree at a random point with probability degree/p only.
         expected = self.circuit.gadget.evaluate(self.circuit.field, verifier[1:-1])
         return verifier[0] == 0 and verifier[-1] == expected
 
@@ -289,6 +295,7 @@ class Flp:
 
     def _gadget_values(self, rows: Sequence[Sequence[int]]) -> list[int]:
         """Return the gadget polynomial's first `gadget_length` values: the gadget applied to the wire polynomials."""
+        # A gadget of degree d makes polynomials of d times the wires' degree: they need as many more nodes.
         field, gadget = self.circuit.field, self.circuit.gadget
         padding = [0] * (self.wire_length - len(rows))
         size = next_power_of_two(self.gadget_length)

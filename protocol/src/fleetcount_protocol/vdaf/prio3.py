@@ -193,7 +193,7 @@ class Prio3:
     ) -> tuple[bytes, tuple[bytes, ...]]:
         """Return (public share, input shares) of field elements as they stand, valid or not.
 
-        What `shard` does behind the encoding; by itself it is for tests and simulated attackers.
+        The second half of `shard`; called directly only by tests and simulated attackers.
         """
         if len(nonce) != self.nonce_size:
             raise UsageError(f"the nonce has {len(nonce)} bytes, not {self.nonce_size}")

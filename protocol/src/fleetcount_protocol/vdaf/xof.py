@@ -1,6 +1,6 @@
 """The extendable output function of Prio3, XofTurboShake128 (draft-irtf-cfrg-vdaf, section 6.2), and vectors from it.
 
-A stream is bytes in, bytes out; this module holds no key and chooses no seed.
+This module holds no key and chooses no seed.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Batches of instalments and of their answers as columns: the bytes of `device.INSTALMENTS` and `INSTALMENT_REPLIES`.
 
-For whoever moves thousands of reports a message: aggregators and relays. Accepts and writes exactly what the codec
-does: a message that is not a series of canonical entries is left to the codec, which says what is wrong with it.
+For aggregators and relays, which move thousands of reports a message. Accepts and writes exactly the bytes that
+`device` does: a message that is not a series of canonical entries is left to `device`, which says what is wrong with
+it.
 """
 
 import struct
@@ -149,7 +150,7 @@ def read_instalments(data: bytes) -> list[InstalmentColumns]:
     """Return a batch of instalments as columns, in order.
 
     Raises:
-        DecodeError: whatever `device.INSTALMENTS` refuses.
+        DecodeError: the message is one that `device.INSTALMENTS` refuses.
     """
     columns = _read_runs(data) if len(data) <= MAX_BATCH_BYTES else None
     return InstalmentColumns.of(INSTALMENTS.decode(data)) if columns is None else columns
@@ -175,7 +176,7 @@ def _read_runs(data: bytes) -> list[InstalmentColumns] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """The canonical form of an entry of one task, round and size: every byte that is no other field's content.
+    """The canonical form of an entry of one task, round and size: every byte but the contents of the other fields.
 
     `head` is where it begins, up to the task id; `spelled` are the later bytes, by their offset; `form` is how the
     fields are cut out.
@@ -215,7 +216,7 @@ class _Layout:
 def _layout_at(data: bytes, place: int) -> _Layout | None:
     """Return the layout of the entry that begins at `place`; None when it is out of range or looks odd.
 
-    Reads leniently: whether the entry's bytes are the layout's own is `_Layout.holds`'s to say.
+    Reads leniently: `_Layout.holds` checks afterwards that the entry's bytes are those of the layout.
     """
     try:
         body, start = _varint(data, place + 1)

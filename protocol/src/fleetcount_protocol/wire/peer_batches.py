@@ -1,7 +1,7 @@
 """Batches of reports and the accepted set, between columns and protobuf (protos/…/peer.proto).
 
 A message of many reports has one spelling and few shapes, so it is read and written with templates of its constant
-bytes; whatever does not fit a template is read by the library and refused in the words of the strict codec.
+bytes. A message that fits no template is read by the library, and refused with the message of the strict codec.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ def _one_size(what: str, fields: Sequence[bytes]) -> bytes:
     return b"".join(fields)
 
 
-# Through the library: the reference for every message, and what finds the fault of one that is refused.
+# Through the library: the reference for every message; it also finds the fault of a message that is refused.
 
 
 def _proposal_to_pb(proposal: BatchProposal) -> pb.ProposeBatchRequest:

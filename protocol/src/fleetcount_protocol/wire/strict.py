@@ -1,4 +1,4 @@
-"""One strict codec for every protobuf message: sizes first, then shape, then meaning, then "is it the only spelling?".
+"""One strict codec for every protobuf message: it checks sizes, shape, meaning, and that encoding gives the bytes back.
 
 Knows no message; `device` and `peer` say what each holds.
 """
@@ -22,7 +22,7 @@ _VARINT: Final = 0
 _LENGTH: Final = 2
 _MAX_VARINT_BYTES: Final = 10
 _SCALARS: Final = 16
-"""How many fields besides a repeated one a message may begin with; none of ours has more than eight."""
+"""How many fields a message may have besides its repeated one; none of ours has more than eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class WireMessage(Generic[DomainT, MessageT]):
         return data
 
     def decode(self, data: bytes) -> DomainT:
-        """Return what the bytes say, which are the only ones that say it.
+        """Return the message that these bytes encode; each message has exactly one encoding.
 
         Raises:
             DecodeError: too long, too many parts, not protobuf, a field out of its range, unknown, repeated or padded.
@@ -127,7 +127,7 @@ def check_distinct(what: str, values: Iterable[bytes]) -> None:
 
 
 def check_label(what: str, text: str, largest: int) -> str:
-    """Return a text from a peer if people can be shown it.
+    """Return a text from a peer if it can be shown to people.
 
     Raises:
         DecodeError: too long, or characters that are not allowed in any text of the protocol.

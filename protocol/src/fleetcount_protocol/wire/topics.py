@@ -1,6 +1,6 @@
 """The MQTT topics of a deployment (docs/wire.md, "MQTT"): built and parsed here only.
 
-A topic never holds a device's name: what leads back to one is a session id, random and short-lived.
+A topic never holds a device's name; the session id in it is random and short-lived.
 """
 
 import re
@@ -73,7 +73,7 @@ def parse_task_topic(topic: str) -> tuple[str, TaskId]:
     """Return deployment and task id of a task topic.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not such a topic.
     """
     deployment, task, kind = _parts(topic, 3)
     _expect(topic, kind == "task")
@@ -84,7 +84,7 @@ def parse_report_topic(topic: str) -> tuple[str, TaskId, int]:
     """Return deployment, task id and position of a report topic.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not such a topic.
     """
     deployment, task, agg, position, kind = _parts(topic, 5)
     _expect(topic, (agg, kind) == ("agg", "report") and position in {str(one) for one in range(MAX_AGGREGATORS)})
@@ -95,7 +95,7 @@ def parse_receipt_topic(topic: str) -> tuple[str, SessionId]:
     """Return deployment and session id of a receipt topic.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not such a topic.
     """
     return _session_of(topic, "receipt")
 
@@ -104,7 +104,7 @@ def parse_session_reply_topic(topic: str) -> tuple[str, SessionId]:
     """Return deployment and session id of a session reply topic.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not such a topic.
     """
     return _session_of(topic, "session-reply")
 
@@ -113,7 +113,7 @@ def parse_session_topic(topic: str) -> tuple[str, AggregatorId]:
     """Return deployment and aggregator id of a session topic.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: it is not such a topic.
     """
     deployment, kind, name = _parts(topic, 3)
     _expect(topic, kind == "session")
