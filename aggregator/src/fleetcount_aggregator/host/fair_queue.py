@@ -1,6 +1,6 @@
-"""Turns at something scarce: a few at once, and who waits is served in turn with the others, however much each asks.
+"""Turns at a scarce resource: a few at a time, and all who wait are served in turn, however many turns each asks for.
 
-Knows nothing of what is done in a turn.
+Does not know what is done in a turn.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """This aggregator's private keys, read from files only their owner may read: the signing key and the sealing keys.
 
-Shows no private key anywhere; which key a task names is the task's business.
+Never shows a private key; the task says which key is used.
 """
 
 import base64
@@ -132,7 +132,7 @@ class KeyRing:
             return
 
     def _changed(self) -> bool:
-        """Return whether the directory's files are others than at the last look: made-up key ids must cost little."""
+        """Return whether the directory's files have changed since the last look: invented key ids must cost little."""
         if self._directory is None:
             return False
         try:

@@ -1,8 +1,8 @@
-"""Lets large arrays go back to the system when they are let go of, where the C library can be told so.
+"""Makes the C library give the memory of large arrays back to the system as soon as they are freed, where it can.
 
 By default glibc raises its bound with the first large array that is freed, and keeps what comes after in its heaps: an
 aggregator of a million devices would hold a hundred megabytes of nothing. A worker, whose arrays come and go with every
-batch, would have the system clear the same pages again each time. Decides about no array.
+batch, would have the system clear the same pages again each time. Frees nothing itself.
 """
 
 import ctypes

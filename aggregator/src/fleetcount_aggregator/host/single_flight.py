@@ -1,6 +1,6 @@
-"""Work that may be asked for again while it is done: it is done once, and goes on when whoever asked gives up waiting.
+"""Work that is done once although it is asked for again meanwhile; it goes on when the one who asked stops waiting.
 
-Knows nothing of the work and remembers nothing of what is done.
+Does not know what the work is and keeps no result.
 """
 
 import asyncio
@@ -38,6 +38,6 @@ class SingleFlight(Generic[KeyT, ResultT]):
 
     def _done(self, key: KeyT, done: "asyncio.Task[ResultT]") -> None:
         del self._running[key]
-        # Nobody may be waiting any more; the error is told to whoever asks again, when it happens again.
+        # Perhaps nobody waits any more; the next one who asks starts the work again and gets its error.
         if not done.cancelled():
             done.exception()

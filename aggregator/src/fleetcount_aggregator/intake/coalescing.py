@@ -1,6 +1,6 @@
-"""Turns many small asks that come together into few large ones: what arrives while a batch is under way is the next.
+"""Turns many small requests into few large ones: those that arrive while a batch is under way form the next batch.
 
-Knows nothing of what is asked.
+Does not know what is requested.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ AnswerT = TypeVar("AnswerT")
 class Coalescing(Generic[AskT, AnswerT]):
     """Asks `work` for at most `most` answers at once, one batch after the other; `work` answers in order.
 
-    An error of `work` is everybody's who waits for that batch.
+    An error of `work` goes to everybody who waits for that batch.
     """
 
     def __init__(self, work: Callable[[Sequence[AskT]], Awaitable[Sequence[AnswerT]]], most: int) -> None:

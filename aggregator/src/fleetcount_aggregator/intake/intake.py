@@ -68,7 +68,7 @@ class _Arrivals:
             self.reasons[place] = OUTCOME_REASONS.get(StoreOutcome(outcome))
 
     def refuse(self, reason: RejectReason) -> None:
-        """Refuse whatever is not refused yet."""
+        """Refuse every instalment that is not refused yet."""
         self.reasons = [reason if known is None else known for known in self.reasons]
 
     def answers(self) -> ReplyColumns:
@@ -106,7 +106,7 @@ class Intake:
         return [one.answers() for one in arrivals]
 
     def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[ReplyColumns]:
-        """Refuse a batch unseen, at once: whoever has no room must not wait for the disk to say so."""
+        """Refuse a batch unread and without waiting for the disk, since there is no room for it."""
         arrivals = [_Arrivals.of(columns) for columns in batch]
         for one in arrivals:
             one.refuse(RejectReason.BUSY)
@@ -171,9 +171,9 @@ class Intake:
             one.take_outcomes(run_outcomes)
 
     async def _count(self, arrivals: Sequence[_Arrivals]) -> None:
-        """Count refusals by task and reason; of unknown tasks only in the metrics, so that nobody fills the disk.
+        """Count refusals by task and reason; those of unknown tasks and "busy" ones in the metrics only.
 
-        Likewise "busy", which is no verdict: the same bytes come again.
+        Otherwise anybody could fill the disk with unknown tasks; after "busy" the same bytes come again.
         """
         counts: dict[TaskId, Counter[RejectReason]] = {}
         for one in arrivals:

@@ -1,4 +1,4 @@
-"""What can be judged of session requests without a private key, many at once: for the event loop or a worker process.
+"""The checks of session requests that need no private key, many at once: for the event loop or a worker process.
 
 Chain, signature and form; the seal is opened where the keys are. Quotas and memory are the sessions' own (sessions).
 """

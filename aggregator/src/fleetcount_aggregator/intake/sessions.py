@@ -28,7 +28,7 @@ __all__ = ["CACHED", "PackedSession", "Sessions"]
 CACHED: Final = 2**20
 """Sessions held in memory, about 300 bytes each; those beyond are opened again from the store, oldest first."""
 WORTH_A_PROCESS: Final = 4
-"""Requests from which a worker judges them: a chain and a signature each."""
+"""From so many requests on a worker process checks them: a certificate chain and a signature each."""
 _MOST_AT_ONCE: Final = 64
 """Requests judged together: where no worker is free, they hold up the event loop for some 20 ms."""
 _EXPIRY_BYTES: Final = 8
@@ -64,7 +64,7 @@ class PackedSession(bytes):
 
     @property
     def certificate_bytes(self) -> bytes:
-        """The 32 bytes of `certificate`, for who takes thousands."""
+        """The 32 bytes of `certificate`, without making an object, for thousands at a time."""
         return self[64:96]
 
     @property

@@ -1,6 +1,6 @@
 """Opens instalments: a few at once on the event loop, many in a worker process.
 
-Decides only where; how is `fleetcount_protocol.wire.device_unsealing`'s. Stores nothing.
+Decides only where; `fleetcount_protocol.wire.device_unsealing` does it. Stores nothing.
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """What stays of a task's reports when it has ended: digests, without any share, sorted in one file and not in memory.
 
-So a late repeat of the same bytes still gets its receipt. Written once and never changed; holds no part of a share.
+With it, a late repeat of the same bytes still gets its receipt. Written once and never changed; holds no share.
 
     file      "FCDIGST1" | task id | u64 count | crc32 of what is before it
     record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
@@ -84,7 +84,7 @@ class DigestFile:
         return self._path.exists()
 
     def write(self, count: int, blocks: Iterable[DigestRecords]) -> None:
-        """Write `count` records in all, whose report ids ascend; durable, but for its name (`sync_directory`), then.
+        """Write `count` records in all, by ascending report id; durable on return, but for its name (`sync_directory`).
 
         Raises:
             StoreError: the disk is full or failed, or there are other records than that; then there is no file.

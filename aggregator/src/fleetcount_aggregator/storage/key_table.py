@@ -13,11 +13,11 @@ __all__ = ["KeyTable"]
 
 _FIRST_BUCKETS: Final = 1024
 _SLOTS: Final = 8
-"""Slots of a bucket, whose tags are compared at once."""
+"""Slots of a bucket; their tags are compared at once."""
 _KEYS_A_BUCKET: Final = 4
 """Keys a bucket holds on average before there are more buckets; one in fifty is full then."""
 _MANY_BUCKETS: Final = 2**14
-"""From here on they only double, for memory's sake; before, they quadruple."""
+"""From so many buckets on their number doubles, to save memory; before, it quadruples."""
 _TAG_BITS: Final = 8
 _WORD_BYTES: Final = 8
 _GROWTH: Final = 1.5
@@ -35,9 +35,9 @@ class KeyTable:
 
     Buckets of eight slots, each with a tag of eight bits and the number of its key; where a bucket is full, the key is
     in one of the next. Bucket and tag come from a sum of products of the key's 32-bit halves with secret 64-bit
-    numbers: so who chooses the keys cannot choose collisions (Dietzfelbinger's vector multiply-shift hashing; of whole
-    words, two that differ in both highest bits always collide). `find`, `add` and `first_of_each` take the sums too
-    (`sums`), so that they are made once.
+    numbers, so that somebody who chooses the keys cannot choose collisions (Dietzfelbinger's vector multiply-shift
+    hashing; of whole words, two that differ in both highest bits always collide). `find`, `add` and `first_of_each`
+    take the sums too (`sums`), so that they are made once.
     """
 
     def __init__(self, key_bytes: int) -> None:
@@ -123,7 +123,7 @@ class KeyTable:
         self._place_all()
 
     def first_of_each(self, sums: Words) -> NDArray[np.bool_]:
-        """Return which keys are the first of their kind; once in 2**33 pairs one that is counts as a repeat."""
+        """Return which keys are not repeats of an earlier one; once in 2**33 pairs a new key is taken for one."""
         if not _may_repeat(sums):
             return np.ones(len(sums), dtype=np.bool_)
         first = np.zeros(len(sums), dtype=np.bool_)

@@ -47,11 +47,11 @@ __all__ = [
 FILE_MAGIC: Final = b"FCREPLG2"
 FRAME_MAGIC: Final = b"FCFR"
 MOST_ROWS: Final = 65_535
-"""Instalments a frame holds at most."""
+"""A frame holds at most this many instalments."""
 BLOCK_BYTES: Final = 4096
-"""Parts sealed together have at most so many bytes, unless one alone has more: what a disk loses is as large."""
+"""Most bytes of parts that are sealed together (unless one part has more): a damaged sector costs at most these."""
 _PIECE_BYTES: Final = 256 * 1024
-"""Sealed and written at once: it stays in the processor's cache."""
+"""Bytes sealed and written at once: few enough to stay in the processor's cache."""
 
 _FILE: Final = struct.Struct("<8sB7x32s16sI")
 _HEAD: Final = struct.Struct("<4sB3xQQIII32s16s")
@@ -70,6 +70,7 @@ _FIXED_COLUMN_BYTES: Final = ReportId.SIZE + Digest.SIZE + Digest.SIZE
 
 def encode_file_header(log_key: bytes, task_id: TaskId, expected: int) -> bytes:
     """Return the first bytes of a task's log; `expected` instalments (1 or 2) make a report complete."""
+    # Packed with an empty check sum at the end, which gives way to the real one.
     data = _FILE.pack(FILE_MAGIC, expected, task_id, _key_check(log_key, task_id), 0)[:-_CRC_BYTES]
     return data + zlib.crc32(data).to_bytes(_CRC_BYTES, "little")
 
@@ -115,10 +116,11 @@ class FrameHead:
 
     @classmethod
     def decode(cls, data: bytes, log_key: bytes) -> Self | None:
-        """Return the head these bytes are, or None if they are none under this key."""
+        """Return the head that these bytes encode, or None if they are not a head under this key."""
         head_bytes, check = data[: _HEAD.size], data[_HEAD.size :]
         if len(data) != HEAD_BYTES or not hmac.compare_digest(check, _head_check(log_key, head_bytes)):
             return None
+        # Only now is anything of it interpreted: devices choose bytes that lie in the file, so a head may be forged.
         magic, round_number, sequence, group, count, public, part, salt, columns_seal = _HEAD.unpack(head_bytes)
         head = cls(
             round=round_number,
@@ -214,6 +216,7 @@ class FrameSeal:
 
     def of_columns(self, columns: bytes) -> bytes:
         """Return the seal of a frame's columns."""
+        # Blocks count from 0 and never reach the nonce of all ones.
         return self._cipher.encrypt(_COLUMNS_NONCE, b"", columns)
 
     def seal_block(self, block: int, parts: bytes | memoryview, bound: bytes, into: memoryview) -> None:
@@ -242,6 +245,7 @@ class NewFrame:
         if public_bytes > MAX_PUBLIC_SHARE_BYTES or part_bytes > MAX_CIPHERTEXT_BYTES:
             raise ValueError(f"a public share of {public_bytes} or a part of {part_bytes} bytes is too long")
         self._runs = runs
+        # Column by column, not row by row: ids and digests can then be read and compared without the rest.
         self._columns = b"".join(
             [
                 *[run.report_ids for run in runs],

@@ -1,6 +1,6 @@
 """Reads a report log from its first byte to its last: which frames are whole, and where a torn end begins.
 
-A crash can tear only the last group, which nobody was promised; damage before it is an error that names the place.
+A crash can tear only the last group, for which no receipt was given; damage before it is an error that names the place.
 Reads heads and columns, not parts (but those of the last group). Changes nothing.
 """
 
@@ -127,7 +127,7 @@ class LogScan:
             yield ScannedFrame(offset, head, columns)
 
     def _heads(self) -> Iterator[tuple[int, FrameHead]]:
-        """Yield the frames that are there by their heads and the file's size, without a look at their content."""
+        """Yield the frames that follow from the heads and the file's size, without reading their content."""
         offset, sequence, group = FILE_HEADER_BYTES, 0, 0
         while offset < self._size:
             head = FrameHead.decode(os.pread(self._descriptor, HEAD_BYTES, offset), self._log_key)

@@ -19,7 +19,7 @@ from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome
 __all__ = ["NO_ROW", "CompleteRows", "KnownReports", "ReportIndex"]
 
 NO_ROW: Final = 2**32 - 1
-"""Stands for an instalment that has not come."""
+"""The row number that means: this instalment has not arrived."""
 _GROWTH: Final = 1.5
 
 Mask = NDArray[np.bool_]

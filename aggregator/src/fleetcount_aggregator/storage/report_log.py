@@ -35,7 +35,7 @@ __all__ = ["ReportLog", "sync_directory"]
 
 _SALT_BYTES: Final = 32
 _DIGESTS_AT_ONCE: Final = 8_192
-"""Reports whose digests are put in order and written at once."""
+"""How many reports' digests are sorted and written at once."""
 
 
 def sync_directory(directory: Path) -> None:
@@ -162,6 +162,7 @@ class ReportLog:
         """
         if not self._waiting:
             return
+        # A flag and not `except`: what was taken must also be dropped when the process is interrupted here.
         written = False
         try:
             frames = self._build()
@@ -176,6 +177,7 @@ class ReportLog:
 
     def _build(self) -> list[NewFrame]:
         """Return the frames of what waits."""
+        # Frames of one write carry the number of its first: after a crash only the last group may be torn.
         group = self._sequence
         alike = [runs for waiting in self._waiting.values() for runs in _alike(waiting)]
         return [
@@ -197,6 +199,7 @@ class ReportLog:
         for frame in frames:
             for piece in frame.pieces():
                 offset = self._put(piece, offset)
+        # fdatasync also makes the new length durable. A new file's name is in its directory, which has its own sync.
         os.fdatasync(self._descriptor)
         if created:
             sync_directory(self.path.parent)
@@ -204,7 +207,7 @@ class ReportLog:
     def _put(self, piece: bytes | memoryview, offset: int) -> int:
         """Write bytes at an offset, and return where they end."""
         view = memoryview(piece)
-        while view:
+        while view:  # The system may write fewer bytes than it is given.
             count = os.pwrite(self._descriptor, view, offset)
             view, offset = view[count:], offset + count
         return offset
@@ -229,14 +232,15 @@ class ReportLog:
             self._descriptor = -1
 
     def _cut(self) -> None:
-        """Cut off what a failed write left: whole frames of it must not follow a shorter group of the next one."""
+        """Cut off what a failed write left: its whole frames must not follow a shorter group that is written next."""
         if not self._is_cut:
             os.ftruncate(self._descriptor, self.length)
             self._is_cut = True
 
     def _keep(self, frames: Sequence[NewFrame]) -> None:
-        """Let what is durable be seen."""
+        """Make what has become durable visible to readers."""
         with self._lock:
+            # Only here does the new length count, after the sync: readers never see rows that a crash could take back.
             first_rows = {
                 number: self._index.row_count(number) - self._waiting_rows(number) for number in self._waiting
             }

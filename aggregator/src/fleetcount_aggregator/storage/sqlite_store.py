@@ -49,7 +49,7 @@ GROUP: Final = 512
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of instalments from which on a group takes no more."""
 NOTE_S: Final = 1.0
-"""Seconds after which the database knows how long a log is at least, whatever becomes of the file."""
+"""Seconds between two notes in the database of a log's length, which show later if the file has lost its end."""
 
 
 @dataclass(slots=True)
@@ -211,7 +211,7 @@ class SqliteStore:
         except sqlite3.Error:
             raise
         except Exception as error:
-            # The top of a queued write: whatever went wrong in it, the only writer thread must live on.
+            # The top of a queued write: after any error in it, the only writer thread must live on.
             expected = isinstance(error, FleetcountError)
             write.error = error if expected else StoreError(f"{self._path} could not write: {type(error).__name__}")
             self._writer.execute("ROLLBACK TO one")

@@ -1,6 +1,6 @@
 """What an aggregator remembers, and what every store keeps to: durable before answered, first bytes win.
 
-Defines the rows and the `Store` protocol; knows nothing of files or SQL (memory_store, sqlite_store). Reports are
+Defines the rows and the `Store` protocol; it does not know files or SQL (memory_store, sqlite_store). Reports are
 columns: they are named by their position among a closed task's complete reports.
 """
 
@@ -212,7 +212,7 @@ class BatchRow:
 class StepRow:
     """A step that happens once a task: the digest of what was asked, and the bytes answered ever after.
 
-    `passing`: of no use once the task has ended; `Store.purge` deletes it.
+    `passing`: not needed once the task has ended; `Store.purge` deletes it.
     """
 
     name: str

@@ -78,7 +78,7 @@ def _steps() -> tuple[Step, ...]:
 
 
 STEPS: Final = _steps()
-"""Every kind of task on either side: which of them share machine code is the kernel's matter."""
+"""Every kind of task on either side; the kernel knows which of them share machine code."""
 
 
 async def compile_ahead(steps: Sequence[Step] = STEPS, *, patience_s: float = PATIENCE_S) -> bool:

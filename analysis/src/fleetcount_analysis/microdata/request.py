@@ -93,7 +93,7 @@ class SensitiveDomain:
 
     @property
     def tightest(self) -> int:
-        """The position of the value whose share is nearest to its threshold: the one that stands in the way."""
+        """The position of the value whose share is nearest to its threshold: the value that limits what is possible."""
         counts, thresholds = self.values.counts, self.values.thresholds
         return max(range(len(counts)), key=lambda i: counts[i] / thresholds[i])
 
