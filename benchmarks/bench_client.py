@@ -22,7 +22,7 @@ from fleetcount_client.answering import (
     truth_of,
 )
 from fleetcount_client.ledger import charge_of
-from fleetcount_client.spool import Parcel, Phase, Report, SpoolFile
+from fleetcount_client.spool import OutboxEntry, Phase, Report, SpoolFile
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -123,26 +123,26 @@ def two_seals_ms(task: Task) -> float:
     return least_ms(lambda: [seal_to(key, bytes(32), b"report") for key in keys])
 
 
-def store_one(file: SpoolFile, task: Task, secret: TwoRoundSecret, parcels: list[bytes], number: int) -> None:
+def store_one(file: SpoolFile, task: Task, secret: TwoRoundSecret, entries: list[bytes], number: int) -> None:
     """Charge, store, and take one report through its phases: four durable transactions."""
     spool = file.device(str(number))
     report = Report(task_id=TaskId(task.task_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
-    rows = [Parcel(round=1, position=position, instalment=data) for position, data in enumerate(parcels)]
+    rows = [OutboxEntry(round=1, position=position, instalment=data) for position, data in enumerate(entries)]
     spool.begin(charge_of(task), b"signed task", report, rows, [], lambda charges: None)
     between = spool.advance(report, Phase.BETWEEN)
-    spool.advance(spool.advance(between, Phase.ROUND_TWO, parcels=rows), Phase.DELIVERED)
+    spool.advance(spool.advance(between, Phase.ROUND_TWO, entries=rows), Phase.DELIVERED)
 
 
 def time_store(task: Task, secret: TwoRoundSecret, sessions: list[SessionSecret]) -> None:
     """Report what the spool and ledger add to one answer, with and without fsync."""
-    parcels = seal(task, sessions, round_one_parts(task, secret))
+    entries = seal(task, sessions, round_one_parts(task, secret))
     numbers = itertools.count()
     for durable in (True, False):
         with tempfile.TemporaryDirectory() as directory:
             file = SpoolFile(Path(directory) / "device.db", durable=durable)
 
             def store(file: SpoolFile = file) -> None:
-                store_one(file, task, secret, parcels, next(numbers))
+                store_one(file, task, secret, entries, next(numbers))
 
             what = "four durable transactions" if durable else "without fsync"
             row(f"device: spool and ledger of one answer, {what}", least_ms(store))

@@ -132,7 +132,7 @@ async def test_a_final_refusal_ends_the_report_and_erases_it(tmp_path: Path) -> 
     assert (outcome.kind, outcome.reason) == (OutcomeKind.REJECTED, "bad_seal")
     assert len(transport.sent) == 2
     assert report is not None
-    assert (report.phase, report.secret, device.spool.parcels(task.task_id, 1)) == (Phase.REJECTED, b"", ())
+    assert (report.phase, report.secret, device.spool.outbox(task.task_id, 1)) == (Phase.REJECTED, b"", ())
     assert len(device.spool.charges()) == 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fleetcount_client.ledger import Charge
 from fleetcount_client.policy import PolicyRefusal
-from fleetcount_client.spool import MAX_NOTED_REFUSALS, Parcel, Phase, Report, SessionRow, Spool, SpoolFile
+from fleetcount_client.spool import MAX_NOTED_REFUSALS, OutboxEntry, Phase, Report, SessionRow, Spool, SpoolFile
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
 
@@ -31,11 +31,11 @@ def charge(task_id: TaskId = TASK) -> Charge:
 
 def begin(spool: Spool, refusal: PolicyRefusal | None = None, task_id: TaskId = TASK) -> PolicyRefusal | None:
     report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    parcels = [Parcel(round=1, position=p, instalment=bytes([p]) * 100) for p in range(2)]
+    entries = [OutboxEntry(round=1, position=p, instalment=bytes([p]) * 100) for p in range(2)]
     session = SessionRow(
         session_id=SessionId(bytes(16)), aggregator_id="alpha", hpke_key=b"k", request=b"r", secret=b"s", expiry=50
     )
-    return spool.begin(charge(task_id), b"signed task", report, parcels, [session], lambda charges: refusal)
+    return spool.begin(charge(task_id), b"signed task", report, entries, [session], lambda charges: refusal)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_what_was_begun_is_there_after_the_file_was_closed(file: SpoolFile) -> N
 
     assert spool.charges() == (charge(),)
     assert spool.report(TASK) == Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    assert [parcel.instalment for parcel in spool.parcels(TASK, 1)] == [b"\0" * 100, b"\1" * 100]
+    assert [entry.instalment for entry in spool.outbox(TASK, 1)] == [b"\0" * 100, b"\1" * 100]
     assert spool.sessions()[0].secret == b"s"
     assert spool.unfinished_tasks() == (b"signed task",)
 
@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_neither_charge_nor_coins(file: SpoolFile) -> None:
     pages = file.rows("PRAGMA page_count", ())[0][0]
     file.rows(f"PRAGMA max_page_count={pages}", ())
     report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    big = [Parcel(round=1, position=0, instalment=bytes(100_000))]
+    big = [OutboxEntry(round=1, position=0, instalment=bytes(100_000))]
 
     with pytest.raises(MachineError, match="full"):
         spool.begin(charge(), b"signed", report, big, [], lambda charges: None)
@@ -142,7 +142,7 @@ def test_a_final_phase_erases_bytes_and_secret_from_the_disk(tmp_path: Path) -> 
 
     between = file.device().advance(report, Phase.BETWEEN)
     second = file.device().advance(
-        between, Phase.ROUND_TWO, parcels=[Parcel(round=2, position=0, instalment=b"second bytes")]
+        between, Phase.ROUND_TWO, entries=[OutboxEntry(round=2, position=0, instalment=b"second bytes")]
     )
     done = file.device().advance(second, Phase.DELIVERED)
     file.close()
@@ -186,7 +186,7 @@ def test_receipted_bytes_are_forgotten_one_by_one(file: SpoolFile) -> None:
 
     spool.receipted(TASK, 1, [0])
 
-    assert [parcel.position for parcel in spool.parcels(TASK, 1)] == [1]
+    assert [entry.position for entry in spool.outbox(TASK, 1)] == [1]
 
 
 def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
@@ -194,7 +194,7 @@ def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
 
     begin(one)
 
-    assert (two.charges(), two.report(TASK), two.parcels(TASK, 1), two.sessions()) == ((), None, (), ())
+    assert (two.charges(), two.report(TASK), two.outbox(TASK, 1), two.sessions()) == ((), None, (), ())
     assert begin(two) is None
 
 
@@ -236,7 +236,7 @@ def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
 
-    shown = repr((spool.report(TASK), spool.parcels(TASK, 1), spool.sessions(), spool, file))
+    shown = repr((spool.report(TASK), spool.outbox(TASK, 1), spool.sessions(), spool, file))
 
     assert "coins" not in shown
     assert "\\x01" not in shown

@@ -79,7 +79,7 @@ def demo(**options: Any) -> None:
 
 @contextlib.contextmanager
 def _state_directory(*, keep: bool) -> Generator[Path]:
-    """Give a private directory; it is removed at the end, whatever happened, unless it is to be kept."""
+    """Give a private directory; it is removed at the end, after errors too, unless it is to be kept."""
     try:
         directory = Path(tempfile.mkdtemp(prefix="fleetcount-demo-"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""An aggregator's public descriptor: the small TOML file its operator hands to whoever writes tasks.
+"""An aggregator's public descriptor: the small TOML file that its operator gives to the authors of tasks.
 
 Public parts only: id, operator, endpoints, public keys. Opens no connection.
 """
@@ -44,7 +44,7 @@ def parse_toml(path: Path) -> dict[str, object]:
 def encode_descriptor(aggregator: Aggregator) -> str:
     """Return the descriptor file of an aggregator."""
     rows = [
-        "# Public description of one aggregator: hand it to whoever writes tasks. It holds no secret.",
+        "# Public description of one aggregator: give it to the authors of tasks. It holds no secret.",
         f"id = {toml_text(aggregator.aggregator_id)}",
         f"operator = {toml_text(aggregator.operator)}",
         f"grpc_endpoint = {toml_text(aggregator.grpc_endpoint)}",

@@ -148,7 +148,7 @@ def spool(config: Path) -> None:
     _, store = _open(config)
     reports = store.reports()
     for report in reports:
-        waiting = sum(len(store.parcels(report.task_id, round_number)) for round_number in (0, 1, 2))
+        waiting = sum(len(store.outbox(report.task_id, round_number)) for round_number in (0, 1, 2))
         click.echo(
             one_line(f"{report.task_id.hex()[:12]}  {report.phase.name.lower():<10} {waiting} waiting  {report.reason}")
         )

@@ -26,7 +26,7 @@ def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
         UsageError: missing, a directory, a pipe or device, unreadable, empty, or larger than `largest` bytes.
     """
     try:
-        # Opening a pipe for reading would wait for its writer for ever: O_NONBLOCK, then look at what was opened.
+        # Opening a pipe for reading would wait without end for its writer: O_NONBLOCK, then look at what was opened.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise UsageError(f"{_shown(path)} cannot be read: {_reason(error)}") from error

@@ -57,7 +57,7 @@ def init(**options: Any) -> None:
     \b
     OUTPUT/ca/                        the authorities (their .key files enrol others: keep them apart)
     OUTPUT/alpha/aggregator.toml      for `fleetcount aggregator serve --config`
-    OUTPUT/alpha.descriptor.toml      public: for whoever writes tasks
+    OUTPUT/alpha.descriptor.toml      public: for the authors of tasks
     OUTPUT/analyst/analyst.toml       for `fleetcount task release --config`
     OUTPUT/devices/0001/device.toml   for `fleetcount device run --config`
 

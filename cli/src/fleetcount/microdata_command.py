@@ -1,7 +1,7 @@
 """`fleetcount microdata`: publish a table of persons as two tables joined by buckets.
 
 Reads the table and the specification, writes the whole output or nothing; finds no bucket itself. Every random choice
-comes from the operating system's generator: there is no seed, since whoever has it could put the records in order.
+comes from the operating system's generator: there is no seed, since anybody who has it could put the records in order.
 """
 
 import contextlib

@@ -61,7 +61,7 @@ def read_reader(path: Path) -> Reader:
     """Return the reader of a configuration: an analyst's, a device's or an aggregator's.
 
     Raises:
-        UsageError: the file is none of the three, or cannot be used.
+        UsageError: the file is not one of the three kinds, or cannot be used.
     """
     content = parse_toml(path)
     if "reader" in content:

@@ -17,7 +17,7 @@ __all__ = ["relay"]
 def relay(config: Path) -> None:
     """Carry reports of many devices to aggregators in large batches, and the receipts back, until SIGTERM or Ctrl-C.
 
-    A relay can read neither reports nor receipts and keeps nothing: whatever has no receipt, devices send again. It
+    A relay can read neither reports nor receipts and keeps nothing: devices send again what has no receipt. It
     prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
     finishes what is under way and exits with 0.
     """

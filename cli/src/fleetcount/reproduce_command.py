@@ -72,8 +72,8 @@ def reproduce(
     reproducible, and why. docs/papers.md explains the corrections. The same seed gives the same numbers, run times
     excepted. All four take minutes on two cores.
 
-    Exit code 0 when the experiments ran, whatever the verdicts; 2 for a wrong option or data file; 130 interrupted,
-    with nothing written.
+    Exit code 0 when the experiments ran, also when claims are corrected; 2 for a wrong option or data file; 130
+    interrupted, with nothing written.
     """
     check_output_directory(output)
     if data is None and (sensitive or quasi_identifiers):

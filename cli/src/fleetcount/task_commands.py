@@ -50,7 +50,7 @@ def task() -> None:
 def create(spec: Path, output: Path, epsilon: Fraction | None) -> None:
     """Write an unsigned task, and its verify key beside it (NAME.verify-key, mode 0600).
 
-    Run by the leader's operator: the verify key is for the aggregators alone; whoever has it can make false reports
+    Run by the leader's operator: the verify key is for the aggregators alone; anybody who has it can make false reports
     pass. The specification lists the question, its windows (times, or "in 10 s"), the mechanism, the release and the
     aggregators' descriptor files, the leader's first.
     """

@@ -148,8 +148,8 @@ def _check_before_signing(task: Task, operator: Operator) -> None:
 def _check_own_keys(task: Task, operator: Operator) -> None:
     """Refuse a task that names sealing keys this aggregator does not hold.
 
-    Devices seal to the keys a task names because their owner signed it; whoever else held one could read this
-    aggregator's shares beside its own, and so every answer.
+    Devices seal to the keys that a task names because its aggregators signed it. Another party that held such a key
+    could read this aggregator's shares; together with its own they show every answer.
     """
     from fleetcount_aggregator.host.keys import KeyRing
 
@@ -158,7 +158,7 @@ def _check_own_keys(task: Task, operator: Operator) -> None:
         if held.public_key(key.key_id) != key.public_key:
             raise RefusedByPolicyError(
                 f"the task names sealing key {key.key_id} for this aggregator, which is not the one in"
-                " [keys] hpke_key_directory: whoever holds it would read this aggregator's shares"
+                " [keys] hpke_key_directory: its holder would read this aggregator's shares"
             )
 
 

@@ -18,17 +18,17 @@ from fleetcount_protocol.task.task import Task
 from fleetcount_client import failpoints
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.sessions import SessionKeeper
-from fleetcount_client.spool import Parcel, Spool
+from fleetcount_client.spool import OutboxEntry, Spool
 from fleetcount_client.stored import decode_instalment
 from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Transport, Unreachable
 
-__all__ = ["Courier", "Delivery", "worth_retrying"]
+__all__ = ["Delivery", "DeliveryEnd", "worth_retrying"]
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Delivery(enum.Enum):
+class DeliveryEnd(enum.Enum):
     """How the delivery of one round ended, where no aggregator refused it."""
 
     RECEIPTED = 1
@@ -46,8 +46,8 @@ def worth_retrying(reason: RejectReason) -> bool:
     return not reason.final or reason is RejectReason.UNKNOWN_TASK
 
 
-class Courier:
-    """Delivers the parcels of one device."""
+class Delivery:
+    """Delivers the entries of one device."""
 
     def __init__(
         self,
@@ -66,44 +66,42 @@ class Courier:
         self._source = source
         self._retry = retry
 
-    async def deliver(self, task: Task, parcels: Sequence[Parcel], deadline: float) -> Delivery | RejectReason:
-        """Deliver the parcels of one round, all at once, again and again until `deadline`; return how that ended.
+    async def deliver(self, task: Task, entries: Sequence[OutboxEntry], deadline: float) -> DeliveryEnd | RejectReason:
+        """Deliver the entries of one round, all at once, again and again until `deadline`; return how that ended.
 
         Receipts are stored as they come. The answer is a reason when an aggregator refuses for good.
         """
         backoff = Backoff(self._retry, self._source)
-        pending = list(parcels)
+        pending = list(entries)
         while pending and self._timer.now() < deadline:
-            answers = await asyncio.gather(*(self._attempt(task, parcel) for parcel in pending))
+            answers = await asyncio.gather(*(self._attempt(task, entry) for entry in pending))
             failpoints.reach("after_round_one_sent" if pending[0].round != 2 else "after_round_two_sent")
             self._store(task, pending, answers)
             refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
             if refusal is not None:
                 return refusal
-            pending = [parcel for parcel, answer in zip(pending, answers, strict=True) if answer is _Attempt.AGAIN]
+            pending = [entry for entry, answer in zip(pending, answers, strict=True) if answer is _Attempt.AGAIN]
             if pending:
                 await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
-        return Delivery.WINDOW_CLOSED if pending else Delivery.RECEIPTED
+        return DeliveryEnd.WINDOW_CLOSED if pending else DeliveryEnd.RECEIPTED
 
-    def _store(self, task: Task, parcels: Sequence[Parcel], answers: Sequence[_Attempt | RejectReason]) -> None:
-        done = [
-            parcel.position for parcel, answer in zip(parcels, answers, strict=True) if answer is _Attempt.RECEIPTED
-        ]
+    def _store(self, task: Task, entries: Sequence[OutboxEntry], answers: Sequence[_Attempt | RejectReason]) -> None:
+        done = [entry.position for entry, answer in zip(entries, answers, strict=True) if answer is _Attempt.RECEIPTED]
         # When all are done, the report's next phase erases them in the same step.
-        if done and len(done) < len(parcels):
-            self._spool.receipted(task.task_id, parcels[0].round, done)
+        if done and len(done) < len(entries):
+            self._spool.receipted(task.task_id, entries[0].round, done)
 
-    async def _attempt(self, task: Task, parcel: Parcel) -> _Attempt | RejectReason:
-        aggregator = task.aggregators[parcel.position]
-        instalment = decode_instalment(parcel.instalment)
+    async def _attempt(self, task: Task, entry: OutboxEntry) -> _Attempt | RejectReason:
+        aggregator = task.aggregators[entry.position]
+        instalment = decode_instalment(entry.instalment)
         (session,) = self._sessions.of_report([instalment.session_id])
         try:
-            answer = await self._send(task, parcel.position, instalment)
+            answer = await self._send(task, entry.position, instalment)
             if isinstance(answer, Refusal) and answer.reason is RejectReason.UNKNOWN_SESSION:
                 refusal = await self._sessions.reopen(aggregator, session.secret.session_id)
                 if refusal is not None:
                     return _Attempt.AGAIN if worth_retrying(refusal) else refusal
-                answer = await self._send(task, parcel.position, instalment)
+                answer = await self._send(task, entry.position, instalment)
             if isinstance(answer, Refusal):
                 return _Attempt.AGAIN if worth_retrying(answer.reason) else answer.reason
             check_receipt(session.secret, instalment, answer)

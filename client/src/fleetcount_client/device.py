@@ -75,7 +75,7 @@ class Device:
     @cached_property
     def _rounds(self) -> "Rounds":
         # What only an answer needs is loaded with the first one: a program starts, and may refuse, without it.
-        from fleetcount_client.delivery import Courier
+        from fleetcount_client.delivery import Delivery
         from fleetcount_client.rounds import Rounds
         from fleetcount_client.sessions import SessionKeeper
 
@@ -88,7 +88,7 @@ class Device:
             retry=self._settings.retry,
             lifetime_s=self._settings.session_lifetime_s,
         )
-        courier = Courier(
+        delivery = Delivery(
             spool=self._spool,
             transport=self._transport,
             sessions=sessions,
@@ -100,7 +100,7 @@ class Device:
             policy=self._policy,
             spool=self._spool,
             sessions=sessions,
-            courier=courier,
+            delivery=delivery,
             timer=self._timer,
             source=self._source,
             settings=self._settings,
@@ -154,7 +154,7 @@ class Device:
         return self._rounds.judge(signed.task, self._sources(signals))
 
     def run(self, signals: Mapping[str, SignalSource] | None = None, *, once: bool = False) -> tuple[Outcome, ...]:
-        """Answer tasks without an event loop of one's own: for ever, or `once` what is on offer now, to its end.
+        """Answer tasks in an event loop of its own: until stopped, or with `once` the tasks on offer now, to their end.
 
         `signals` maps VSS paths to functions that return the present value; they add to the configured ones.
 

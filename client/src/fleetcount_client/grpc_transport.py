@@ -44,7 +44,7 @@ _UNANSWERED: Final = 4
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_TASK_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
-    # Attempts, delays and their jitter are the courier's alone.
+    # Attempts, delays and their jitter are decided by `Delivery` alone.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),

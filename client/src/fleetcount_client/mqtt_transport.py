@@ -117,7 +117,7 @@ class MqttClient(aiomqtt.Client):
         await self._leave()
 
     def send(self, topic: str, payload: bytes) -> None:
-        """Publish with QoS 1 and do not wait: whoever waits for an answer needs no acknowledgement.
+        """Publish with QoS 1 and do not wait for the acknowledgement: the caller waits for the answer anyway.
 
         Raises:
             MqttError: the connection was lost.
@@ -310,7 +310,7 @@ class MqttTransport:
         )
 
     async def _read(self, client: MqttClient) -> None:
-        """Hand every arriving message to whoever waits for it, until the connection ends."""
+        """Hand every arriving message to the call that waits for it, until the connection ends."""
         try:
             async for message in client.messages:
                 self._take(str(message.topic), message.payload)

@@ -69,7 +69,7 @@ class OwnerPolicy:
 
 
 def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    """Return why the owner does not allow this task, whatever was answered before; None when it is allowed."""
+    """Return why the owner does not allow this task, without regard to earlier answers; None when it is allowed."""
     for rule in (_signal, _batch, _mode, _release, _epsilon, _local_epsilon, _sampling_rate):
         refusal = rule(policy, task)
         if refusal is not None:
@@ -138,7 +138,7 @@ def _local_epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
 
 def _sampling_rate(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     exposure = cost_of(task).exposure
-    # Direct mode has exposure 1 by nature; whoever allows it allows that. A response is judged by its local epsilon.
+    # Direct mode always has exposure 1, so `allow_direct` decides. A response is judged by its local epsilon.
     # The total counts all of them.
     if task.design.rounds == 1 or exposure <= policy.largest_sampling_rate:
         return None

@@ -26,13 +26,13 @@ from fleetcount_client.answering import (
 )
 from fleetcount_client.backoff import uniform_seconds
 from fleetcount_client.config import DeliverySettings
-from fleetcount_client.delivery import Courier, Delivery
+from fleetcount_client.delivery import Delivery, DeliveryEnd
 from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
 from fleetcount_client.sessions import OpenSession, SessionKeeper
 from fleetcount_client.signals import SignalSource, read_signal
-from fleetcount_client.spool import Parcel, Phase, Report, Spool
+from fleetcount_client.spool import OutboxEntry, Phase, Report, Spool
 from fleetcount_client.stored import encode_instalment
 from fleetcount_client.timer import Timer
 
@@ -55,7 +55,7 @@ class Rounds:
     policy: OwnerPolicy
     spool: Spool
     sessions: SessionKeeper
-    courier: Courier
+    delivery: Delivery
     timer: Timer
     source: RandomSource
     settings: DeliverySettings
@@ -117,8 +117,8 @@ class Rounds:
 
         failpoints.reach("before_charge")
         rows = [session.row for session in opened]
-        parcels = self._parcels(task, opened, parts)
-        refusal = self.spool.begin(charge_of(task), encode_signed_task(signed), report, parcels, rows, judge)
+        entries = self._outbox_entries(task, opened, parts)
+        refusal = self.spool.begin(charge_of(task), encode_signed_task(signed), report, entries, rows, judge)
         failpoints.reach("after_charge")
         if refusal is None:
             return report
@@ -140,14 +140,14 @@ class Rounds:
             secret = b"" if whole else coins.encode()
         return Report(task_id=task.task_id, phase=Phase.ROUND_ONE, reason="", secret=secret), parts
 
-    def _parcels(self, task: Task, opened: Sequence[OpenSession], parts: ReportParts) -> list[Parcel]:
-        parcels: list[Parcel] = []
+    def _outbox_entries(self, task: Task, opened: Sequence[OpenSession], parts: ReportParts) -> list[OutboxEntry]:
+        entries: list[OutboxEntry] = []
         for position, (session, part) in enumerate(zip(opened, parts.parts, strict=True)):
             instalment = seal_instalment(
                 session.secret, task.task_id, parts.report_id, parts.round, position, parts.public_share, part
             )
-            parcels.append(Parcel(round=parts.round, position=position, instalment=encode_instalment(instalment)))
-        return parcels
+            entries.append(OutboxEntry(round=parts.round, position=position, instalment=encode_instalment(instalment)))
+        return entries
 
     # The rest: one step a phase.
 
@@ -162,15 +162,15 @@ class Rounds:
 
     async def _deliver_first(self, task: Task, report: Report) -> Report:
         two_messages = bool(report.secret)
-        parcels = self.spool.parcels(task.task_id, 1 if two_messages else 0)
-        answer = await self.courier.deliver(task, parcels, task.round_one_closes)
+        entries = self.spool.outbox(task.task_id, 1 if two_messages else 0)
+        answer = await self.delivery.deliver(task, entries, task.round_one_closes)
         if isinstance(answer, RejectReason):
             return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
         if two_messages:
             # Also without the last receipt: the aggregator may have stored the bytes and its answer be lost. A report
             # that is incomplete anywhere is counted nowhere, and whether round two is sent never depends on a coin.
             # The reason stays with the report: receipts of round two alone do not make it a delivered one.
-            missed = "" if answer is Delivery.RECEIPTED else _ROUND_ONE_MISSED
+            missed = "" if answer is DeliveryEnd.RECEIPTED else _ROUND_ONE_MISSED
             moved = self.spool.advance(report, Phase.BETWEEN, reason=missed)
             failpoints.reach("after_round_one_receipts")
             return moved
@@ -182,20 +182,20 @@ class Rounds:
             return self.spool.advance(report, Phase.GIVEN_UP, reason="round two has closed")
         secret = TwoRoundSecret.decode(report.secret)
         opened = self.sessions.of_report(secret.sessions)
-        parcels = self._parcels(task, opened, round_two_parts(task, secret))
-        moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, parcels=parcels)
+        entries = self._outbox_entries(task, opened, round_two_parts(task, secret))
+        moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, entries=entries)
         failpoints.reach("after_round_two_formed")
         return moved
 
     async def _deliver_second(self, task: Task, report: Report) -> Report:
-        parcels = self.spool.parcels(task.task_id, 2)
-        answer = await self.courier.deliver(task, parcels, task.round_two_closes)
+        entries = self.spool.outbox(task.task_id, 2)
+        answer = await self.delivery.deliver(task, entries, task.round_two_closes)
         if isinstance(answer, RejectReason):
             return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
         return self._end(report, answer)
 
-    def _end(self, report: Report, delivery: Delivery) -> Report:
-        if delivery is Delivery.WINDOW_CLOSED:
+    def _end(self, report: Report, delivery: DeliveryEnd) -> Report:
+        if delivery is DeliveryEnd.WINDOW_CLOSED:
             return self.spool.advance(report, Phase.GIVEN_UP, reason="the window closed before every receipt was there")
         if report.reason:
             return self.spool.advance(report, Phase.GIVEN_UP, reason=report.reason)

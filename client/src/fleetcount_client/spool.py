@@ -21,7 +21,7 @@ from fleetcount_protocol.ids import SessionId, TaskId
 from fleetcount_client.ledger import Charge
 from fleetcount_client.policy import PolicyRefusal
 
-__all__ = ["NotedRefusal", "Parcel", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
+__all__ = ["NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
 SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x46435350
@@ -77,7 +77,7 @@ _NEXT: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class OutboxEntry:
     """The exact bytes for one aggregator, kept until its receipt: `position` is 0..k-1, `round` 0, 1 or 2."""
 
     round: int
@@ -183,6 +183,7 @@ class SpoolFile:
         connection = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode=WAL")
+            # FULL: the write-ahead log is synced at every commit, so that nothing is sent that a power cut could take.
             connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'OFF'}")
             # Coins and keys are overwritten with zeros when they are deleted.
             connection.execute("PRAGMA secure_delete=ON")
@@ -261,7 +262,7 @@ class Spool:
         charge: Charge,
         signed_task: bytes,
         report: Report,
-        parcels: Iterable[Parcel],
+        entries: Iterable[OutboxEntry],
         sessions: Iterable[SessionRow],
         judge: Callable[[tuple[Charge, ...]], PolicyRefusal | None],
     ) -> PolicyRefusal | None:
@@ -271,13 +272,15 @@ class Spool:
         refusal, or one of rule "answered" when the task has been charged before.
         """
         with self._file.transaction() as connection:
+            # Read under the transaction's lock, so that no other process can charge between the judgement and the row.
             charges = self.charges()
             if any(earlier.task_id == charge.task_id for earlier in charges):
                 return PolicyRefusal(rule="answered", message="the task has been answered before")
             refusal = judge(charges)
+            # All or nothing: a charge without bytes would pay for no answer, bytes without a charge would be free.
             if refusal is None:
                 self._insert(connection, charge, signed_task, report)
-                self._insert_parcels(connection, report.task_id, parcels)
+                self._insert_entries(connection, report.task_id, entries)
                 self._insert_sessions(connection, sessions)
             return refusal
 
@@ -293,10 +296,10 @@ class Spool:
         )
         connection.execute("DELETE FROM refusal WHERE device=? AND task_id=?", (self._device, charge.task_id))
 
-    def _insert_parcels(self, connection: sqlite3.Connection, task_id: TaskId, parcels: Iterable[Parcel]) -> None:
+    def _insert_entries(self, connection: sqlite3.Connection, task_id: TaskId, entries: Iterable[OutboxEntry]) -> None:
         connection.executemany(
             "INSERT INTO parcel VALUES(?,?,?,?,?)",
-            [(self._device, task_id, parcel.round, parcel.position, parcel.instalment) for parcel in parcels],
+            [(self._device, task_id, entry.round, entry.position, entry.instalment) for entry in entries],
         )
 
     def _insert_sessions(self, connection: sqlite3.Connection, sessions: Iterable[SessionRow]) -> None:
@@ -328,13 +331,13 @@ class Spool:
         )
         return tuple(bytes(row[0]) for row in self._file.rows(query, (self._device,)))
 
-    def parcels(self, task_id: TaskId, round_number: int) -> tuple[Parcel, ...]:
+    def outbox(self, task_id: TaskId, round_number: int) -> tuple[OutboxEntry, ...]:
         """Return the bytes of a round that are not receipted yet, in the aggregators' order."""
         query = (
             "SELECT round,position,instalment FROM parcel WHERE device=? AND task_id=? AND round=? ORDER BY position"
         )
         rows = self._file.rows(query, (self._device, task_id, round_number))
-        return tuple(Parcel(round=row[0], position=row[1], instalment=bytes(row[2])) for row in rows)
+        return tuple(OutboxEntry(round=row[0], position=row[1], instalment=bytes(row[2])) for row in rows)
 
     def receipted(self, task_id: TaskId, round_number: int, positions: Iterable[int]) -> None:
         """Forget the bytes that aggregators have receipted."""
@@ -344,7 +347,7 @@ class Spool:
                 [(self._device, task_id, round_number, position) for position in positions],
             )
 
-    def advance(self, report: Report, phase: Phase, *, reason: str = "", parcels: Iterable[Parcel] = ()) -> Report:
+    def advance(self, report: Report, phase: Phase, *, reason: str = "", entries: Iterable[OutboxEntry] = ()) -> Report:
         """Move a report on, with the bytes of its next round or, into a final phase, with everything of it erased.
 
         Raises:
@@ -355,6 +358,8 @@ class Spool:
             raise UsageError(f"a report in phase {report.phase.name} cannot become {phase.name}")
         moved = Report(task_id=report.task_id, phase=phase, reason=reason, secret=b"" if phase.final else report.secret)
         with self._file.transaction() as connection:
+            # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
+            # same transaction in which those of the new one come: after a crash there is one round's, never both.
             where = (self._device, report.task_id)
             changed = connection.execute(
                 "UPDATE report SET phase=?,reason=?,secret=? WHERE device=? AND task_id=? AND phase=?",
@@ -363,7 +368,7 @@ class Spool:
             if changed != 1:
                 raise MachineError(f"another process has moved the report on from phase {report.phase.name}")
             connection.execute("DELETE FROM parcel WHERE device=? AND task_id=?", where)
-            self._insert_parcels(connection, report.task_id, parcels)
+            self._insert_entries(connection, report.task_id, entries)
         return moved
 
     # Sessions.
@@ -377,7 +382,7 @@ class Spool:
         return tuple(_session(row) for row in self._file.rows(query, (self._device,)))
 
     def tidy(self, now: float) -> None:
-        """Erase sessions that have expired and tasks that no unfinished answer needs; the ledger stays for ever."""
+        """Erase sessions that have expired and tasks that no unfinished answer needs; the ledger is never erased."""
         query = "SELECT count(*) FROM session WHERE device=? AND expiry<?"
         unneeded = "task_id NOT IN (SELECT task_id FROM report WHERE phase IN (1,2,3))"
         stale = self._file.rows(query, (self._device, now))[0][0]
@@ -401,7 +406,7 @@ class Spool:
                 "INSERT OR REPLACE INTO refusal VALUES(?,?,?,?,?,?)",
                 (self._device, task_id, name, refusal.rule, refusal.message, now),
             )
-            # Whoever offers junk tasks must not fill the disk.
+            # The oldest go, so that somebody who offers many invented tasks cannot fill the disk.
             connection.execute(
                 "DELETE FROM refusal WHERE device=? AND task_id NOT IN (SELECT task_id FROM refusal WHERE device=?"
                 " ORDER BY refused_at DESC LIMIT ?)",

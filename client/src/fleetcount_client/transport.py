@@ -14,7 +14,7 @@ __all__ = ["Transport", "Unreachable"]
 
 
 class Unreachable(MachineError):  # noqa: N818 - named for the event, as the protocol's errors are
-    """The other side did not answer; it may have acted all the same, so the same bytes are sent again."""
+    """The other side did not answer. It may have acted nevertheless, so the same bytes are sent again."""
 
 
 class Transport(Protocol):

@@ -1,4 +1,4 @@
-"""Whom a device trusts, and which tasks it has checked.
+"""The aggregators that a device trusts, and the tasks that it has checked.
 
 A task is checked once: its bytes never change. Never judges whether the owner wants to answer (policy).
 """
