@@ -213,7 +213,7 @@ def _map_panel(axis: Axes, geometry: GridGeometry, name: str, image: Floats, col
 
 
 def _write_numbers(axis: Axes, geometry: GridGeometry, image: Floats, drawn: Any) -> None:
-    """Write every cell's number in black or white, whichever stands out from the cell's colour."""
+    """Write every cell's number in black on light cells and in white on dark ones."""
     left, _, bottom, _ = geometry.extent_km
     side = geometry.size / 1000
     small = 7.5 if geometry.columns <= 12 else 5.5

@@ -5,7 +5,7 @@ same.
 
 An interval inverts two one-sided tests at t = (1 - level)/2 each (privacy.md 1.2):
 { n >= 0 : P_n[Y >= y] > t and P_n[Y <= y] > t }. Both tails are monotone in n, so both ends are found by a bracketing
-search. The true count is inside with probability at least the level, whatever it is. Where no n >= 0 passes (an output
+search. Every true count is inside with probability at least the level. Where no n >= 0 passes (an output
 far below zero), the interval is the nearest possible count, (0, 0) or (upper_limit, upper_limit).
 """
 

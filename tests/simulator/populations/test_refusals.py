@@ -438,7 +438,7 @@ SUMO: dict[str, Any] = {"kind": "sumo"}
         (TOWN | {"commuters": Decimal("1.1")}, NONE, "population.commuters is 1.1"),
         (TOWN, HEXAGONS, "question.origin is missing"),
         ({"kind": "bologna", "window_s": 301}, NONE, "population.window_s is 301; it must be at most interval_s"),
-        ({"kind": "bologna", "draw": "seen"}, NONE, "population.draw is of no use without population.devices"),
+        ({"kind": "bologna", "draw": "seen"}, NONE, "population.draw is not used without population.devices"),
         ({"kind": "bologna", "epochs": 0}, NONE, "population.epochs is 0"),
         ({"kind": "bologna", "start_s": 10_000}, NONE, "positions.csv.gz: no sighting at any epoch"),
         ({"kind": "bologna", "interval_s": Decimal("0.001")}, NONE, "gives more than 100000 epochs"),

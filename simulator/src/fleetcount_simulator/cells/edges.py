@@ -135,7 +135,7 @@ def declare(question: Settings, frame: Frame, title: str) -> Cells:
         if question.has("within_m"):
             raise question.wrong("within_m", "is for edge = 'nearest' only")
         if frame.roads is not None and roads is not frame.roads:
-            raise question.wrong("network", "is of no use: these data bring their own")
+            raise question.wrong("network", "is not used: these data bring their own")
         return OwnEdges(title=title, roads=roads)
     if roads is None:
         raise question.refuse("network", "given for edge = 'nearest'")

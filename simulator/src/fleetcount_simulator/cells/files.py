@@ -48,7 +48,8 @@ def same_file(path: Path) -> Generator[None]:
 def lines(path: Path) -> Generator[str]:
     """Yield the lines of a text, with their ends, without a byte-order mark.
 
-    Who keeps it in a name closes it (contextlib.closing): a fault's traceback would hold the file open.
+    A caller that keeps it in a variable closes it (contextlib.closing), because the traceback of an error would hold
+    the file open.
 
     Raises:
         ScenarioError: a file that cannot be read or changes, truncated compression, bytes that are no UTF-8, a NUL, a

@@ -120,7 +120,7 @@ def declare(question: Settings, frame: Frame, title: str) -> Cells:
     if frame.unit == "m" and origin is None:
         raise question.refuse("origin", "[longitude, latitude] of x = 0, y = 0: the data are metres, H3 needs degrees")
     if frame.unit == "deg" and origin is not None:
-        raise question.wrong("origin", "is of no use: the positions are longitude and latitude already")
+        raise question.wrong("origin", "is not used: the positions are longitude and latitude already")
     projection = None if origin is None else Projection(*origin)
     if bounds is None and frame.extent is not None and projection is not None:
         bounds = _around(frame.extent, projection, resolution)

@@ -45,7 +45,7 @@ def declared_names(question: Settings) -> tuple[str, ...] | None:
     """Return the names a `[question]` table declares, or None.
 
     Raises:
-        ScenarioError: a name that is none, or one that stands twice.
+        ScenarioError: a name that is not allowed, or that stands twice.
     """
     listed = question.texts("values") if question.has("values") else None
     if listed is None:

@@ -118,7 +118,7 @@ def declare(question: Settings, frame: Frame, title: str) -> Cells:
     bounds, origin = question.bounds("bounds") or frame.extent, question.corner("origin")
     if frame.unit == "m":
         if origin is not None:
-            raise question.wrong("origin", "is of no use: the positions are in metres already")
+            raise question.wrong("origin", "is not used: the positions are in metres already")
         return _over(title, size, bounds, None)
     if bounds is not None and not (abs(bounds[0]) <= 180 >= abs(bounds[2]) and abs(bounds[1]) <= 85 >= abs(bounds[3])):
         raise question.refuse("bounds", "longitudes from -180 to 180 and latitudes from -85 to 85")

@@ -64,5 +64,5 @@ def fleet_of(settings: Settings, seed: int) -> Fleet:
     devices = settings.whole("devices", 2, MAX_DEVICES)
     draw = settings.choice("draw", ("any", "seen"), "any")
     if settings.has("draw") and devices is None:
-        raise settings.wrong("draw", "is of no use without population.devices: all vehicles are taken")
+        raise settings.wrong("draw", "is not used without population.devices: all vehicles are taken")
     return Fleet(devices=devices, seed=seed, seen_first=draw == "seen")

@@ -121,7 +121,7 @@ def _hexagons(asked: Asked, names: list[str]) -> tuple[Question, list[str]]:
     resolution = asked.settings.integer("resolution", 0, 15)
     for key in ("bounds", "origin"):
         if asked.settings.has(key):
-            raise asked.settings.wrong(key, "is of no use: the table names the cells")
+            raise asked.settings.wrong(key, "is not used: the table names the cells")
     for name in names:
         cell = int(name, 16) if _CELL.fullmatch(name) else 0
         if not h3.is_valid_cell(cell) or h3.get_resolution(cell) != resolution:

@@ -38,7 +38,7 @@ def shared_out(weights: Sequence[int] | Sequence[Fraction], total: int) -> Integ
 
 
 def check_range(start: int, stop: int, devices: int) -> None:
-    """Refuse a range of devices that is none.
+    """Refuse a range of devices that does not exist.
 
     Raises:
         ScenarioError: not 0 <= start <= stop <= devices.

@@ -195,7 +195,8 @@ class Recorder:
         """Take a piece.
 
         Raises:
-            ScenarioError: unsorted times, a vehicle twice at one time, a name that is none, too much; with the line.
+            ScenarioError: unsorted times, a vehicle twice at one time, a name that is not allowed, too many rows; with
+            the line.
         """
         if len(piece.times) == 0:
             return

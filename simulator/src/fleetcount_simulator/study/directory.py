@@ -1,4 +1,4 @@
-"""The output directory of a study: whose study it is, the shards that are done, and files that appear whole or not.
+"""The output directory of a study: which study it holds, its finished shards, and files that are whole or absent.
 
 Stores and finds; it knows no mechanism and computes nothing. One process works in a directory at a time.
 """

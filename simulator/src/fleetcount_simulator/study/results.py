@@ -8,7 +8,7 @@
     places      for each value that has a place: its outline; cases that ask of the same places share their rows
 
 Adds up and writes; it scores nothing itself. Rows are in the order of cases, epochs, runs and values, and so the same
-whoever did the work. Numbers that do not exist are NULL.
+however the work was divided. Numbers that do not exist are NULL.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Who carries out the shards of a study: this process, a pool of processes, or a Dask cluster. All give the same bytes.
+"""What carries out the shards of a study: this process, a pool of processes or a Dask cluster, with the same bytes.
 
-Hands out orders and yields results as they come; what is in a shard is not known here.
+Hands out orders and yields results as they come; does not look into a shard.
 """
 
 import importlib
@@ -44,7 +44,7 @@ class ThisProcess:
 
 
 class WorkerPool:
-    """`workers` processes on this machine, started afresh (spawn), ended whatever happens."""
+    """`workers` processes on this machine, started afresh (spawn) and ended in every case, after errors too."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

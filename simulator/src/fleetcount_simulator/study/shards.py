@@ -1,7 +1,7 @@
 """One shard of a study: a case and a range of its runs, from the scenario's text to bytes with every number.
 
-A pure function of the order, whatever process or machine carries it out: how the work is cut depends on the case and
-the engine alone, never on who works. It writes no file.
+A pure function of the order, the same in every process and on every machine: how the work is cut depends on the case
+and the engine alone, never on who works. It writes no file.
 """
 
 import hashlib
