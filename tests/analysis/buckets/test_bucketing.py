@@ -30,7 +30,7 @@ from fleetcount_analysis.errors import RangeError, ShapeError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "golden.json").read_text())
 
 
 @st.composite
