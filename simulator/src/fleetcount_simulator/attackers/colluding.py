@@ -62,7 +62,7 @@ def exposure_row(attacker: Attacker, case: Case, answers: int, devices: int, gen
     """Return the share of devices whose truth all aggregators together saw in at least one of so many answers.
 
     The pair (0, v) with v >= 1 is sent by sampled devices alone; it tells v. In theory 1 - (1-p)^T for a device that
-    always has a value, which is also what is promised (`fleetcount_mechanisms.losses.exposure`).
+    always has a value, which is also what is promised (`fleetcount_mechanisms.loss_formulas.exposure`).
     """
     rate = case.design.exposure
     seen = int((generator.binomial(answers, float(rate), devices) > 0).sum())
