@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import opendp.prelude as dp
 from fleetcount_analysis.channels import noise_sum
-from fleetcount_analysis.intervals import sampling_intervals
+from fleetcount_analysis.intervals import sampling_intervals, unary_intervals
 from fleetcount_analysis.noise import geometric_noise
 from fleetcount_analysis.remap import LOSSES, sampling_remap
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -88,6 +88,21 @@ def compare_intervals() -> None:
     report(Row(path="interval of one cell of 10^9 devices", ours=1e3 * billion, unit="ms"))
 
 
+def time_responses() -> None:
+    """Report the time of exact intervals of bits, one release of the cells of a city under little and much noise."""
+    devices, flip = 100_000, Fraction(1, 3)
+    generator = np.random.default_rng(3)
+    bits: list[int] = generator.binomial(devices - generator.geometric(0.02, CELLS), float(flip)).tolist()
+    for noise in (NOISE, Fraction(1, 20)):
+        name = f"intervals of {CELLS:,} cells of bits, e1 = {float(noise):g}"
+
+        def operation(noise: Fraction = noise) -> Any:
+            return unary_intervals(bits, devices, Fraction(1), flip, noise, AGGREGATORS, LEVEL)
+
+        [took] = least({"": operation}, rounds=min(ROUNDS, 3)).values()
+        report(Row(path=name, ours=1e3 * took, unit="ms"))
+
+
 def beside(path: str, ours: float, peer: str, theirs: float) -> None:
     """Report seconds beside the peer's in milliseconds, and how many times faster ours is."""
     report(Row(path=path, ours=1e3 * ours, unit="ms", peer=peer, peer_value=1e3 * theirs, ratio=theirs / ours))
@@ -121,5 +136,6 @@ def compare_noise() -> None:
 if __name__ == "__main__":
     dp.enable_features("contrib")
     compare_intervals()
+    time_responses()
     time_remaps()
     compare_noise()

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.channels import NoiseSum, ResponseChannel, SamplingChannel, noise_sum
+from fleetcount_analysis.channels import NoiseSum, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -164,25 +164,6 @@ def test_a_channel_above_memory_is_refused() -> None:
         channel.matrix(20_000)
 
 
-@pytest.mark.parametrize(
-    ("hit", "miss"), [(Fraction(1), Fraction(1, 3)), (Fraction(3, 4), Fraction(1, 4)), (Fraction(1, 2), Fraction(1, 9))]
-)
-def test_the_response_channel_is_the_sum_of_two_binomials(hit: Fraction, miss: Fraction) -> None:
-    channel = ResponseChannel(hit=hit, miss=miss, participants=40)
-    for n in (0, 1, 13, 40):
-        yes = stats.binom.pmf(np.arange(n + 1), n, float(hit))
-        law = np.convolve(yes, stats.binom.pmf(np.arange(41 - n), 40 - n, float(miss)))
-        x = np.arange(42)
-
-        upper = channel.upper_tail(np.full(42, n), x)
-
-        np.testing.assert_allclose(upper, [law[i:].sum() for i in x], atol=1e-13)
-        lower = channel.lower_tail(np.full(42, n), x)
-        np.testing.assert_allclose(lower, [law[: i + 1].sum() for i in x], atol=1e-13)
-    assert channel.upper_tail(np.array([41]), np.array([40])).tolist() == [1]
-    assert channel.lower_tail(np.array([41]), np.array([40])).tolist() == [0]
-
-
 def test_parameters_outside_their_range_are_refused_with_value_and_range() -> None:
     noise = noise_sum(Fraction(1), 2)
     with pytest.raises(RangeError, match=r"noise epsilon is 0; allowed is at least 1/1000000"):
@@ -194,7 +175,3 @@ def test_parameters_outside_their_range_are_refused_with_value_and_range() -> No
             SamplingChannel(sampling_rate=rate, noise=noise)
     with pytest.raises(RangeError, match="tail probability"):
         noise.central_reach(0.5)
-    with pytest.raises(RangeError, match="0 <= Q < P <= 1"):
-        ResponseChannel(hit=Fraction(1, 4), miss=Fraction(1, 4), participants=3)
-    with pytest.raises(RangeError, match="number of participants is -1"):
-        ResponseChannel(hit=Fraction(1), miss=Fraction(1, 4), participants=-1)

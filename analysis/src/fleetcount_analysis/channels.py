@@ -27,7 +27,7 @@ from scipy import interpolate, special, stats
 
 from fleetcount_analysis.errors import RangeError, TooLargeError
 
-__all__ = ["LARGEST_COUNT", "NoiseSum", "ResponseChannel", "SamplingChannel", "noise_sum"]
+__all__ = ["LARGEST_COUNT", "NoiseSum", "SamplingChannel", "noise_sum"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -87,13 +87,24 @@ class NoiseSum:
 
     @property
     def reach(self) -> int:
-        """Return M with P[|Z| >= M] <= 2e-18, by Chernoff's bound minimised over a grid of tilts."""
+        """Return M with P[|Z| >= M] <= 2e-18."""
+        return self.reach_of(_LOG_TAIL)
+
+    def reach_of(self, log_tail: float) -> int:
+        """Return M with P[|Z| >= M] <= 2 exp(-log_tail), by Chernoff's bound minimised over a grid of tilts."""
         if self.is_zero:
             return 0
         tilts = self._rate * np.linspace(0.01, 0.99, 99)
         excess = np.log(-np.expm1(-self._rate + tilts)) + np.log(-np.expm1(-self._rate - tilts))
         log_moments = self.terms * (2 * math.log(-math.expm1(-self._rate)) - excess)
-        return math.ceil(float(np.min((log_moments + _LOG_TAIL) / tilts)))
+        return math.ceil(float(np.min((log_moments + log_tail) / tilts)))
+
+    def log_characteristic(self, angles: Floats) -> Floats:
+        """Return log E[exp(i theta Z)], real and at most 0: -terms log(1 + sin^2(theta/2) / sinh^2(epsilon/2))."""
+        if self.is_zero:
+            return np.zeros(angles.shape)
+        ratio = np.sin(angles / 2) / math.sinh(self._rate / 2)
+        return np.asarray(-self.terms * np.log1p(ratio**2), dtype=np.float64)
 
     def upper_tail(self, at_least: Integers) -> Floats:
         """Return P[Z >= m] for every m, by the positive sums of the module docstring.
@@ -261,49 +272,6 @@ class SamplingChannel:
         return np.asarray(np.clip(beyond + np.einsum("ij,ij->i", mass, weight), 0, 1), dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseChannel:
-    """Be the law of X = Bin(n, P) + Bin(N-n, Q): the exact count of one output of a randomized response.
-
-    `hit` is P = P[v | truth v], `miss` is Q = P[v | another truth], `participants` is N.
-
-    Raises:
-        RangeError: not 0 <= Q < P <= 1, or fewer than 0 participants.
-    """
-
-    hit: Fraction
-    miss: Fraction
-    participants: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.miss < self.hit <= 1:
-            raise RangeError("channel (Q, P)", f"({self.miss}, {self.hit})", "0 <= Q < P <= 1")
-        if not 0 <= self.participants <= LARGEST_COUNT:
-            raise RangeError("number of participants", self.participants, f"0 to {LARGEST_COUNT}")
-
-    def upper_tail(self, counts: Integers, outputs: Integers) -> Floats:
-        """Return P_n[X >= x] for every pair of one-dimensional (n, x); increasing in n, 1 above N."""
-        n, x = np.asarray(counts, dtype=np.int64), np.asarray(outputs, dtype=np.int64)
-        inside = np.minimum(n, self.participants)
-        return np.asarray(np.where(n > self.participants, 1.0, self._at_least(inside, x)), dtype=np.float64)
-
-    def lower_tail(self, counts: Integers, outputs: Integers) -> Floats:
-        """Return P_n[X <= x] for every pair of one-dimensional (n, x); decreasing in n, 0 above N."""
-        return 1 - self.upper_tail(counts, np.asarray(outputs, dtype=np.int64) + 1)
-
-    def _at_least(self, n: Integers, x: Integers) -> Floats:
-        hit, miss = float(self.hit), float(self.miss)
-        if self.hit == 1:
-            return _binomial_at_least(self.participants - n, x - n, miss)
-        spread = _LOG_TAIL / 3 + np.sqrt(_LOG_TAIL**2 / 9 + 2 * _LOG_TAIL * n * hit * (1 - hit))
-        low = np.maximum(np.floor(n * hit - spread), 0).astype(np.int64)
-        high = np.minimum(np.ceil(n * hit + spread), n).astype(np.int64)
-        width = int(np.max(high - low, initial=0)) + 1
-        b = low[:, None] + np.arange(width)
-        rest = _binomial_at_least((self.participants - n)[:, None], x[:, None] - b, miss)
-        return np.asarray(np.einsum("ij,ij->i", _binomial_mass(n, low, high, width, hit), rest), dtype=np.float64)
-
-
 def noise_sum(epsilon: Fraction | None, terms: int) -> NoiseSum:
     """Return the law of `terms` independent noises; see `NoiseSum`."""
     return NoiseSum(epsilon=epsilon, terms=terms)
@@ -339,11 +307,8 @@ def _tail_table_by_transform(noise: NoiseSum, reach: int) -> Floats:
             f"to {_CLOSED_FORM_TERMS} noises or a reach of {_TRANSFORM_LIMIT}: use the closed-form interval"
         )
     size = 1 << (2 * reach + 4).bit_length()
-    rate = noise._rate  # pyright: ignore[reportPrivateUsage] # same module
-    a = math.exp(-rate)
     angles = 2 * np.pi * np.arange(size // 2 + 1) / size
-    log_ratio = -np.log1p(2 * a * (1 - np.cos(angles)) / math.expm1(-rate) ** 2)
-    mass = np.fft.irfft(np.exp(noise.terms * log_ratio), size)
+    mass = np.fft.irfft(np.exp(noise.log_characteristic(angles)), size)
     right = np.maximum(np.cumsum(mass[reach + 1 : 0 : -1])[::-1], 0)
     return np.concatenate([[1.0], 1 - right[::-1], right])
 

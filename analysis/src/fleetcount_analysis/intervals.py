@@ -18,18 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from fleetcount_analysis.channels import LARGEST_COUNT, NoiseSum, ResponseChannel, SamplingChannel, noise_sum
+from fleetcount_analysis.channels import LARGEST_COUNT, NoiseSum, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import ResponseLaw, response_channel, response_participants
+from fleetcount_analysis.response_tails import ResponseChannel
 
 __all__ = [
     "closed_form_intervals",
     "direct_intervals",
     "one_sided_intervals",
+    "response_ends",
     "response_intervals",
     "sampling_intervals",
     "simultaneous_level",
     "sum_interval",
+    "unary_ends",
     "unary_intervals",
 ]
 
@@ -41,8 +44,14 @@ _UNBOUNDED = 1 << 60
 _NEWTON_TURNS = 8
 _LARGEST_ESTIMATE = 10**15
 
-_EXACT_PARTICIPANTS = 4096
-"""Up to here a response without central noise is inverted exactly; the normal form costs less and errs less above."""
+_DOUBT = 0.01
+"""This share of the error is spent on the region of the number of devices (Berger and Boos), the rest on the tails."""
+
+_WHOLE_REGION = 24
+"""A region that reaches no further than this on either side is tried number by number; a wider one at five places."""
+
+_SLACK = 1e-4
+"""The tails of a response are computed to this share of the error, rounded against ourselves."""
 
 
 def sampling_intervals(
@@ -112,27 +121,41 @@ def response_intervals(
 ) -> list[tuple[int, int]]:
     """Return the interval of cells 1..V of a `response` release, from the noised counts of the outputs 0..V.
 
-    With P = P[v | v], Q = P[v | other], Nhat the sum of all outputs and K the number of noises on one output, the
-    estimate nhat = (Y_v - Q Nhat)/(P - Q) has, at true count n,
+    With P = P[v | v], Q = P[v | other], N the number of devices, known as the sum T of all outputs with the noises in
+    it, the estimate nhat = (Y_v - Q T)/(P - Q) has, at true count n, the variance
 
-        variance = [ n P(1-P) + (N-n) Q(1-Q) + K VarZ ((1-Q)^2 + V Q^2) ] / (P-Q)^2
+        [ n P(1-P) + (N-n) Q(1-Q) + K VarZ ((1-Q)^2 + V Q^2) ] / (P-Q)^2
 
-    because the noise of output v enters with weight 1-Q and that of each of the V others with -Q. The interval is the
-    set of n with |nhat - n| <= z sd(n), a quadratic in n (Wilson's score form), with N replaced by Nhat and z corrected
-    for the kurtosis g (at most 3) of the noise by Cornish and Fisher, z + (z^3 - 3z) g/24. Without central noise and
-    with at most 4,096 participants, N is known and the law Bin(n, P) + Bin(N-n, Q) is inverted exactly instead.
+    because the noise of output v enters with weight 1-Q and that of each of the V others with -Q. The interval inverts
+    the exact law of Y_v - Q T (`response_tails`). N moves its spread alone: n is inside if it passes both tests for
+    some N in a region that misses N with probability (1 - level)/200 at most, each test stricter by half as much
+    (Berger and Boos 1994). So the true count is inside with probability at least the level, whatever n and N are.
 
     Raises:
         RangeError: as `sampling_intervals`.
         ShapeError: the outputs are not V+1 numbers.
     """
-    tail = _tail_of(level)
-    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
-    participants = response_participants(outputs, response)
+    response_participants(outputs, response)
+    low, high = response_ends(_checked_outputs(outputs), response, noise_epsilon, aggregators, level)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def response_ends(
+    outputs: Integers, response: ResponseLaw, noise_epsilon: Fraction | None, aggregators: int, level: Fraction
+) -> tuple[Integers, Integers]:
+    """Return the ends of `response_intervals` for many releases at once: (..., V+1) outputs give (..., V) ends.
+
+    Raises:
+        RangeError: as `sampling_intervals`.
+    """
     hit, miss = response_channel(response)
-    cells = _checked_outputs(outputs[1:])
-    weights = tuple(float((1 - miss) ** power + response.values * miss**power) for power in (2, 4))
-    return _binary_intervals(cells, participants, (hit, miss), noise, (weights[0], weights[1]), tail)
+    terms, tail = _checked_aggregators(aggregators), _tail_of(level)
+    noises = [noise_sum(noise_epsilon, terms * count) for count in (1, response.values, response.values + 1)]
+    tolerance = _tolerance_of(tail)
+    channel = ResponseChannel(
+        hit=hit, miss=miss, weight=1 - miss, cell=noises[0], others=noises[1], tolerance=tolerance
+    )
+    return _response_ends(outputs[..., 1:], outputs.sum(axis=-1, keepdims=True), channel, noises[2], tail)
 
 
 def unary_intervals(
@@ -146,18 +169,37 @@ def unary_intervals(
 ) -> list[tuple[int, int]]:
     """Return the interval of every cell whose bits are randomized one by one (vector Mangat with P = 1, OUE).
 
-    `bits` and `participants` carry one noise an aggregator each: the score form of `response_intervals` with the noise
-    variance K VarZ (1 + Q^2). Without noise and with at most 4,096 participants exact.
+    `bits` and `participants` carry one noise an aggregator each; inverted as in `response_intervals`, the variance of
+    the noise being K VarZ (1 + Q^2).
 
     Raises:
         RangeError: as `sampling_intervals`, or not 0 <= Q < P <= 1.
     """
-    tail = _tail_of(level)
-    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
-    if not 0 <= miss < hit <= 1:
-        raise RangeError("channel (Q, P)", f"({miss}, {hit})", "0 <= Q < P <= 1")
-    weights = (1 + float(miss) ** 2, 1 + float(miss) ** 4)
-    return _binary_intervals(_checked_outputs(bits), participants, (hit, miss), noise, weights, tail)
+    total = _checked_outputs([participants])
+    low, high = unary_ends(_checked_outputs(bits), total, hit, miss, noise_epsilon, aggregators, level)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def unary_ends(
+    bits: Integers,
+    participants: Integers,
+    hit: Fraction,
+    miss: Fraction,
+    noise_epsilon: Fraction | None,
+    aggregators: int,
+    level: Fraction,
+) -> tuple[Integers, Integers]:
+    """Return the ends of `unary_intervals` for many releases at once, in the shape of the bits.
+
+    `participants` are broadcast against the bits.
+
+    Raises:
+        RangeError: as `unary_intervals`.
+    """
+    noise, tail = noise_sum(noise_epsilon, _checked_aggregators(aggregators)), _tail_of(level)
+    tolerance = _tolerance_of(tail)
+    channel = ResponseChannel(hit=hit, miss=miss, weight=Fraction(1), cell=noise, others=noise, tolerance=tolerance)
+    return _response_ends(bits, participants, channel, noise, tail)
 
 
 def one_sided_intervals(
@@ -237,7 +279,7 @@ def _whole(low: NDArray[Any], high: NDArray[Any], upper_limit: int | None) -> li
 
 
 def _inverted(
-    values: Integers, channel: SamplingChannel | ResponseChannel, tail: float, near: tuple[Floats, Floats]
+    values: Integers, channel: SamplingChannel, tail: float, near: tuple[Floats, Floats]
 ) -> tuple[Integers, Integers]:
     """Return the first n whose upper tail exceeds `tail` and the last n whose lower tail does, searched from `near`.
 
@@ -302,49 +344,75 @@ def _closed_form(values: Integers, channel: SamplingChannel, tail: float) -> tup
     return middle - half, middle + half
 
 
-def _binary_intervals(
-    cells: Integers,
-    participants: int,
-    channel: tuple[Fraction, Fraction],
-    noise: NoiseSum,
-    weights: tuple[float, float],
-    tail: float,
-) -> list[tuple[int, int]]:
-    """Return the exact intervals where N is known and small, the score intervals elsewhere."""
-    hit, miss = channel
-    low, high = _score_ends(cells, participants, (float(hit), float(miss)), noise, weights, tail)
-    if not noise.is_zero or not 0 <= participants <= _EXACT_PARTICIPANTS:
-        return _whole(np.floor(low), np.ceil(high), None)
-    values, first, place = np.unique(cells, return_index=True, return_inverse=True)
-    exact = ResponseChannel(hit=hit, miss=miss, participants=participants)
-    low_end, high_end = _inverted(values, exact, tail, (low[first], high[first]))
-    return _whole(low_end[place], high_end[place], participants)
+def _response_ends(
+    cells: Integers, participants: Integers, channel: ResponseChannel, noise: NoiseSum, tail: float
+) -> tuple[Integers, Integers]:
+    """Return the ends for cells whose number of devices is read as `participants`, with `noise` in it."""
+    _checked_size(cells, participants)
+    pairs = np.stack([part.ravel() for part in np.broadcast_arrays(cells, participants)])
+    (values, devices), place = np.unique(pairs, axis=1, return_inverse=True)
+    doubt = _DOUBT * tail
+    far = max(noise.reach_of(math.log(2 / doubt)) - 1, 0)
+    most = np.maximum(devices + far, 0)
+    z = -float(special.ndtri(tail - doubt / 2))
+    near = _score_ends(values, devices, most, channel, z)
+    slope = 2 * z / np.maximum(near[1] - near[0], 1)
+    low, high = most + 1, np.full(most.shape, -1)
+    for excess in _region(far):
+        for upper, ends, guess in ((True, low, near[0]), (False, high, near[1])):
+            _widen(ends, excess, (values, devices), channel, z, (guess, slope), upper=upper)
+    both = (np.clip(end, 0, most)[place.ravel()].reshape(cells.shape) for end in (low, high))
+    return next(both), next(both)
+
+
+def _region(far: int) -> list[int]:
+    """Return the excesses T - N at which the tests are made, the largest N first, as it decides nearly always.
+
+    Noise of a wide region has no steps left that the numbers between could show.
+    """
+    steps = far if far <= _WHOLE_REGION else 2
+    return [round(far * step / max(steps, 1)) for step in range(-steps, steps + 1)]
+
+
+def _widen(
+    ends: Integers,
+    excess: int,
+    read: tuple[Integers, Integers],
+    channel: ResponseChannel,
+    z: float,
+    search: tuple[Floats, Floats],
+    *,
+    upper: bool,
+) -> None:
+    """Move every end outwards to the last n that passes the test of `upper` or lower tail with N = T - `excess`."""
+    values, total = read[0], read[1] - excess
+    beside = np.minimum(ends - 1, total) if upper else ends + 1
+    test = channel.upper_tail if upper else channel.lower_tail
+
+    def score(n: Integers, rows: Integers) -> Floats:
+        quantile = special.ndtri(test(np.minimum(n, total[rows]), total[rows], values[rows], excess))
+        beyond = n > total[rows]
+        return np.asarray(np.where(beyond, np.inf, quantile + z if upper else -z - quantile), dtype=np.float64)
+
+    rows = np.flatnonzero((beside >= 0) & (beside <= total))
+    passed = score(beside[rows], rows)
+    rows = rows[passed > 0 if upper else passed < 0]
+    if rows.size:
+        found = _first_at_least(lambda n, some: score(n, rows[some]), search[0][rows], search[1][rows], strictly=upper)
+        ends[rows] = found if upper else found - 1
 
 
 def _score_ends(
-    cells: Integers,
-    participants: int,
-    channel: tuple[float, float],
-    noise: NoiseSum,
-    weights: tuple[float, float],
-    tail: float,
+    cells: Integers, participants: Integers, most: Integers, channel: ResponseChannel, z: float
 ) -> tuple[Floats, Floats]:
-    """Solve (nhat - n)^2 = z^2 (slope n + constant) for n, with the constant at Nhat; see `response_intervals`.
-
-    `weights` are the sums of the squares and of the fourth powers of what the noises enter the estimate with, times
-    P-Q.
-    """
-    hit, miss = channel
-    second, fourth = weights
-    gap, total = hit - miss, max(participants, 0)
+    """Solve (nhat - n)^2 = z^2 sd(n)^2 for n (Wilson's score form), N at most `most`: where the search begins."""
+    hit, miss = float(channel.hit), float(channel.miss)
+    gap, z2 = hit - miss, z**2
     slope = (hit * (1 - hit) - miss * (1 - miss)) / gap**2
-    constant = (total * miss * (1 - miss) + second * noise.variance) / gap**2
+    noise = float(channel.weight) ** 2 * channel.cell.variance + miss**2 * channel.others.variance
     estimate = (cells - miss * participants) / gap
-    spread = np.maximum(constant + slope * np.clip(estimate, 0, total), 1e-12)
-    kurtosis = np.minimum(fourth * noise.fourth_cumulant / gap**4 / spread**2, 3)
-    z = -float(special.ndtri(tail))
-    z2 = (z + (z**3 - 3 * z) / 24 * kurtosis) ** 2
     middle = estimate + z2 * slope / 2
+    constant = (most * miss * (1 - miss) + noise) / gap**2
     half = np.sqrt(np.maximum(middle**2 - estimate**2 + z2 * constant, 0))
     return middle - half, middle + half
 
@@ -361,10 +429,22 @@ def _checked_outputs(outputs: Sequence[int] | Integers) -> Integers:
     return np.array(outputs, dtype=np.int64)
 
 
+def _checked_size(*outputs: Integers) -> None:
+    for one in outputs:
+        size = int(np.max(np.abs(one), initial=0))
+        if size > LARGEST_COUNT:
+            raise RangeError("output", f"{size} in size", f"-{LARGEST_COUNT} to {LARGEST_COUNT}")
+
+
 def _checked_aggregators(aggregators: int) -> int:
     if not 1 <= aggregators <= 255:
         raise RangeError("number of aggregators", aggregators, "1 to 255")
     return aggregators
+
+
+def _tolerance_of(tail: float) -> float:
+    """Return how exact the tails of a response must be; 1e-14 is what a sum of doubles holds."""
+    return max(_SLACK * tail, 1e-14)
 
 
 def _tail_of(level: Fraction) -> float:

@@ -109,37 +109,12 @@ def _with_baseline(design: Design, rows: Integers, level: Fraction) -> tuple[est
     if design.outputs is Outputs.ALL:
         response = cast("estimates.ResponseLaw", design.answer)
         cells = estimates.response_cells(rows, response, epsilon, parties)
-        devices = rows.sum(axis=1)
+        low, high = intervals.response_ends(rows, response, epsilon, parties, level)
     else:
-        devices = rows[:, 0]
-        cells = estimates.unary_cells(rows[:, 1:], devices[:, None], *design.channel, epsilon, parties)
-    if not design.noised:
-        return cells, _ends_by_devices(design, rows[:, 1:], devices, level)
-    ends: Ends = []
-    for row in cast("list[list[int]]", rows.tolist()):
-        ends += _noised_ends(design, row, level)
-    return cells, ends
-
-
-def _noised_ends(design: Design, row: list[int], level: Fraction) -> Ends:
-    epsilon, parties = design.noise.epsilon, design.aggregators
-    if design.outputs is Outputs.ALL:
-        response = cast("estimates.ResponseLaw", design.answer)
-        return intervals.response_intervals(row, response, epsilon, parties, level)
-    return intervals.unary_intervals(row[1:], row[0], *design.channel, epsilon, parties, level)
-
-
-def _ends_by_devices(design: Design, cells: Integers, devices: Integers, level: Fraction) -> Ends:
-    """Return the intervals of counts without noise: one call for all rows of equally many devices, which is exact."""
-    width = cells.shape[1]
-    found: list[Ends] = [[] for _ in cells]
-    for total in cast("list[int]", np.unique(devices).tolist()):
-        rows = np.flatnonzero(devices == total)
-        listed = cells[rows].ravel().tolist()
-        pairs = intervals.unary_intervals(listed, total, *design.channel, None, design.aggregators, level)
-        for place, row in enumerate(rows.tolist()):
-            found[row] = pairs[place * width : (place + 1) * width]
-    return [pair for row in found for pair in row]
+        devices, bits = rows[:, :1], rows[:, 1:]
+        cells = estimates.unary_cells(bits, devices, *design.channel, epsilon, parties)
+        low, high = intervals.unary_ends(bits, devices, *design.channel, epsilon, parties, level)
+    return cells, list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
 
 
 def _one_sided_ends(noise: OneSidedNoise, rows: Integers, parties: int, level: Fraction) -> Ends:
