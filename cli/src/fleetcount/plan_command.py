@@ -53,11 +53,10 @@ def plan(  # one parameter an option, passed by name
     values: int,
     mechanism: str,
     epsilon: Fraction,
-    sampling_rate: Fraction | None,
-    epsilon_local: Fraction | None,
     aggregators: int,
     level: Fraction,
     output: Path | None,
+    **answer: Fraction | None,
 ) -> None:
     """Show what a count will give, by Sampling Privacy or another mechanism, before anyone is asked.
 
@@ -73,9 +72,8 @@ def plan(  # one parameter an option, passed by name
 
     if output is not None:
         check_output_directory(output)
-    answer = _answer(mechanism, values, sampling_rate, epsilon_local)
     noise = OneSidedNoise if mechanism == "one-sided" else TwoSidedNoise
-    planned = plan_question(devices, answer, epsilon, aggregators, noise=noise, level=level)
+    planned = plan_question(devices, _answer(mechanism, values, **answer), epsilon, aggregators, noise=noise, level=level)
     rows = plan_rows(planned, _round_counts(devices))
     for line in [*_head(planned), "", *_table(rows), "", *_foot(planned)]:
         click.echo(line)

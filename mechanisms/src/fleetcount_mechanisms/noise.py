@@ -7,7 +7,7 @@ A further law is a further class with the members of `NoiseLaw`; nothing here li
 from dataclasses import dataclass
 from fractions import Fraction
 from math import expm1, sinh
-from typing import ClassVar, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from fleetcount_mechanisms.errors import MechanismError, require_positive
 from fleetcount_mechanisms.randomness import RandomSource
@@ -61,10 +61,25 @@ def _checked(epsilon: object) -> Fraction:
 class NoNoise:
     """No noise: the opened numbers are the exact sums."""
 
-    name: ClassVar[str] = "none"
-    epsilon: ClassVar[None] = None
-    mean: ClassVar[float] = 0.0
-    variance: ClassVar[float] = 0.0
+    @property
+    def name(self) -> str:
+        """See `NoiseLaw`."""
+        return "none"
+
+    @property
+    def epsilon(self) -> None:
+        """No parameter."""
+        return None
+
+    @property
+    def mean(self) -> float:
+        """0."""
+        return 0.0
+
+    @property
+    def variance(self) -> float:
+        """0."""
+        return 0.0
 
     def draw(self, source: RandomSource, count: int) -> list[int]:
         """Return zeros; see `NoiseLaw.draw`."""
@@ -80,12 +95,20 @@ class TwoSidedNoise:
     """
 
     epsilon: Fraction
-    name: ClassVar[str] = "two-sided geometric"
-    mean: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         """Check the parameter."""
         object.__setattr__(self, "epsilon", _checked(self.epsilon))
+
+    @property
+    def name(self) -> str:
+        """See `NoiseLaw`."""
+        return "two-sided geometric"
+
+    @property
+    def mean(self) -> float:
+        """0, by symmetry."""
+        return 0.0
 
     @property
     def variance(self) -> float:
@@ -111,13 +134,17 @@ class OneSidedNoise:
 
     epsilon: Fraction
     direction: Side = "up"
-    name: ClassVar[str] = "one-sided geometric"
 
     def __post_init__(self) -> None:
         """Check both parameters."""
         object.__setattr__(self, "epsilon", _checked(self.epsilon))
         if self.direction not in ("up", "down"):
             raise MechanismError(f"direction is {self.direction!r}, allowed: 'up', 'down'")
+
+    @property
+    def name(self) -> str:
+        """See `NoiseLaw`."""
+        return "one-sided geometric"
 
     @property
     def mean(self) -> float:
