@@ -10,20 +10,22 @@ from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import (
     CellEstimates,
     direct_cells,
-    direct_estimates,
     one_sided_cells,
     response_cells,
     response_channel,
-    response_estimates,
     response_standard_errors,
     sampling_cells,
-    sampling_estimates,
     sampling_standard_errors,
     unary_cells,
 )
+from fleetcount_analysis.reading import exact_estimates
 from fleetcount_mechanisms import loss_formulas
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.asymmetric import OneSidedGeometric
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding, TwoCoin, Warner
+from fleetcount_mechanisms.sampling import SamplingDie
 
 RESPONSES = [
     Mangat(Fraction(1, 3)),
@@ -32,6 +34,11 @@ RESPONSES = [
     KaryResponse(Fraction(3, 5), 1),
     KaryResponse(Fraction(1, 2), 3),
 ]
+
+
+def estimates_of(outputs: list[int], answer: AnswerLaw) -> list[Fraction]:
+    noise = TwoSidedNoise(Fraction(1))
+    return exact_estimates(Design(answer=answer, noise=noise, values=answer.values, aggregators=2), outputs)
 
 
 @pytest.mark.parametrize("response", RESPONSES)
@@ -43,7 +50,7 @@ def test_response_estimates_are_exactly_unbiased(response: KaryResponse) -> None
         chance = Fraction(1)
         for answer, truth in zip(answers, truths, strict=True):
             chance *= response.probability(answer, truth)
-        estimates = response_estimates([answers.count(output) for output in outputs], response)
+        estimates = estimates_of([answers.count(output) for output in outputs], response)
         expected = [total + chance * one for total, one in zip(expected, estimates, strict=True)]
 
     assert expected == [truths.count(value) for value in range(1, response.values + 1)]
@@ -53,14 +60,14 @@ def test_response_estimates_are_exactly_unbiased(response: KaryResponse) -> None
 def test_response_estimates_are_the_mechanisms_own(response: KaryResponse) -> None:
     outputs = [90, 55, 13, -2][: response.values + 1]
 
-    exact = response_estimates(outputs, response)
+    exact = estimates_of(outputs, response)
 
     assert exact == list(response.estimate_from_counts(outputs))
     np.testing.assert_allclose(response_cells(outputs, response, None, 2).counts, [float(one) for one in exact])
 
 
 def test_mangat_subtracts_the_flipped_share_of_the_sum() -> None:
-    assert response_estimates([60, 40], Mangat(Fraction(1, 5))) == [Fraction(40 * 4 - 60, 4)]
+    assert estimates_of([60, 40], Mangat(Fraction(1, 5))) == [Fraction(40 * 4 - 60, 4)]
 
 
 @pytest.mark.parametrize("response", RESPONSES)
@@ -72,7 +79,7 @@ def test_response_standard_errors_are_those_of_the_enumerated_law(response: Kary
         chance = Fraction(1)
         for answer, truth in zip(answers, truths, strict=True):
             chance *= response.probability(answer, truth)
-        second += chance * response_estimates([answers.count(output) for output in outputs], response)[0] ** 2
+        second += chance * estimates_of([answers.count(output) for output in outputs], response)[0] ** 2
     count = truths.count(1)
 
     error = response_standard_errors(count, len(truths), response, None, 2)
@@ -119,10 +126,10 @@ def test_a_law_that_never_tells_is_refused() -> None:
 
 
 def test_sampling_estimates_divide_by_the_rate_exactly() -> None:
-    assert sampling_estimates([45, 0, -2], Fraction(9, 20)) == [100, 0, Fraction(-40, 9)]
-    assert direct_estimates([4, -1]) == [4, -1]
+    assert estimates_of([45, 0, -2], SamplingDie.uniform(Fraction(9, 20), 3)) == [100, 0, Fraction(-40, 9)]
+    assert estimates_of([4, -1], Truth(2)) == [4, -1]
     with pytest.raises(RangeError, match="sampling rate is 0"):
-        sampling_estimates([1], Fraction(0))
+        sampling_cells([1], Fraction(0), None, 2)
 
 
 @pytest.mark.parametrize("count", [0, 3, 1000])
@@ -177,8 +184,8 @@ def test_one_sided_estimates_take_the_mean_noise_off(direction: str, sign: int) 
 
 
 def test_shapes_and_ranges_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"3 outputs; allowed is V\+1 = 2"):
-        response_estimates([1, 2, 3], Warner(Fraction(3, 4)))
+    with pytest.raises(ShapeError, match=r"a release has 3 outputs; allowed is 2"):
+        estimates_of([1, 2, 3], Warner(Fraction(3, 4)))
     with pytest.raises(ShapeError, match=r"last axis has 3 outputs"):
         response_cells([[1, 2, 3]], Warner(Fraction(3, 4)), None, 2)
     with pytest.raises(ShapeError, match="counts have shape"):

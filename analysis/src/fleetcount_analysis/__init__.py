@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "AnalysisError",
-    "CellEstimates",
     "Loss",
     "OneSidedMap",
+    "Reading",
     "Remap",
     "SamplingChannel",
     "direct_intervals",
+    "exact_estimates",
     "geometric_remap",
     "noise_sum",
     "one_sided_map",
     "optimal_remap",
-    "response_estimates",
+    "read",
     "response_intervals",
-    "sampling_estimates",
     "sampling_intervals",
     "sampling_remap",
     "simultaneous_level",
@@ -30,7 +30,6 @@ __all__ = [
 if TYPE_CHECKING:
     from fleetcount_analysis.channels import SamplingChannel, noise_sum
     from fleetcount_analysis.errors import AnalysisError
-    from fleetcount_analysis.estimates import CellEstimates, response_estimates, sampling_estimates
     from fleetcount_analysis.intervals import (
         direct_intervals,
         response_intervals,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         sum_interval,
     )
     from fleetcount_analysis.one_sided import OneSidedMap, one_sided_map
+    from fleetcount_analysis.reading import Reading, exact_estimates, read
     from fleetcount_analysis.remap import Loss, Remap, geometric_remap, optimal_remap, sampling_remap
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
@@ -48,9 +48,9 @@ else:
         {
             "channels": "SamplingChannel noise_sum",
             "errors": "AnalysisError",
-            "estimates": "CellEstimates response_estimates sampling_estimates",
             "intervals": "direct_intervals response_intervals sampling_intervals simultaneous_level sum_interval",
             "one_sided": "OneSidedMap one_sided_map",
+            "reading": "Reading exact_estimates read",
             "remap": "Loss Remap geometric_remap optimal_remap sampling_remap",
         },
     )

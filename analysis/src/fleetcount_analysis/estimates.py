@@ -2,8 +2,8 @@
 
 It must not clamp or round: an unbiased estimate may be negative or a fraction, and clamping is for display only.
 
-Exact estimates (`Fraction`) go into the release record; the array functions (`*_cells`) serve simulation and figures:
-they take outputs of shape (..., cells) and give float64 of the same shape, so ten thousand releases are one call.
+Exact estimates (`Fraction`), which go into the release record, are `reading`'s; the array functions here
+take outputs of shape (..., cells) and give float64 of the same shape, so ten thousand releases are one call.
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,12 @@ __all__ = [
     "Direction",
     "ResponseLaw",
     "direct_cells",
-    "direct_estimates",
     "one_sided_cells",
     "response_cells",
     "response_channel",
-    "response_estimates",
     "response_participants",
     "response_standard_errors",
     "sampling_cells",
-    "sampling_estimates",
     "sampling_standard_errors",
     "unary_cells",
 ]
@@ -68,21 +65,6 @@ class CellEstimates:
             raise ShapeError(f"counts have shape {self.counts.shape}, standard errors {self.standard_errors.shape}")
 
 
-def sampling_estimates(difference: Sequence[int], sampling_rate: Fraction) -> list[Fraction]:
-    """Return Nhat_v = Y_v / p for the cells 1..V of a sampling release (privacy.md 1).
-
-    Raises:
-        RangeError: the sampling rate is outside (0, 1].
-    """
-    _check_rate(sampling_rate)
-    return [Fraction(output) / sampling_rate for output in difference]
-
-
-def direct_estimates(outputs: Sequence[int]) -> list[Fraction]:
-    """Return the outputs of a `direct` release: truth plus symmetric noise is its own unbiased estimate."""
-    return [Fraction(output) for output in outputs]
-
-
 def response_participants(outputs: Sequence[int], response: ResponseLaw) -> int:
     """Return Nhat, the sum of the (noised) outputs 0..V; unbiased, and exact where no noise was added.
 
@@ -106,22 +88,6 @@ def response_channel(response: ResponseLaw) -> tuple[Fraction, Fraction]:
     if not miss < hit:
         raise RangeError("P[v | v]", hit, f"above P[v | other truth] = {miss}")
     return hit, miss
-
-
-def response_estimates(outputs: Sequence[int], response: ResponseLaw) -> list[Fraction]:
-    """Return nhat_v = (Y_v - Q Nhat)/(P - Q) for v = 1..V from the noised counts of the outputs 0..V.
-
-    For Mangat (P = 1, Q = q) this is (Y_1 (1-q) - q Y_0)/(1-q). Unbiased for any zero-mean noise on the outputs,
-    because it is linear. Source: privacy.md 2, with N replaced by the sum of the outputs, since N itself is never
-    published.
-
-    Raises:
-        ShapeError: there are not V+1 outputs.
-        RangeError: the law has P <= Q.
-    """
-    participants = response_participants(outputs, response)
-    hit, miss = response_channel(response)
-    return [(output - miss * participants) / (hit - miss) for output in outputs[1:]]
 
 
 def sampling_cells(
