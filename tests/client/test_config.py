@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from fleetcount_client import Device
 from fleetcount_client.config import ConfigError, load_settings
-from fleetcount_transport.toml_table import is_loopback, split_endpoint
 
 GOOD = f"""
 [device]
@@ -226,25 +225,3 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_a_certificate_file_that_is_none_is_refused_before_anything_runs(write: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="certificate_file"):
         Device.from_config(write(GOOD))
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("localhost", True),
-        ("192.0.2.1", False),
-        ("localhost.example", False),
-    ],
-)
-def test_loopback_is_only_this_machine(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
-
-
-def test_an_endpoint_is_split_with_brackets_for_version_six() -> None:
-    assert split_endpoint("[::1]:80") == ("::1", 80)
-    for wrong in ("host", "host:0", "host:65536", ":80", "host:８０", "a b:80", "host:80 "):
-        with pytest.raises(ConfigError):
-            split_endpoint(wrong)

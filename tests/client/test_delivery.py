@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import DeliverySettings, Device, Outcome, OutcomeKind, Unreachable, failpoints
+from fleetcount_client import DeliverySettings, Device, Outcome, OutcomeKind, Unreachable
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.spool import Phase, SpoolFile
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -14,6 +14,7 @@ from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task, UploadStyle
+from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -260,7 +261,7 @@ async def killed_at(name: str, device: Device, monkeypatch: pytest.MonkeyPatch) 
     assert caught.group_contains(Killed)
 
 
-@pytest.mark.parametrize("name", failpoints.FAILPOINTS)
+@pytest.mark.parametrize("name", failpoints.DEVICE_FAILPOINTS)
 async def test_a_crash_at_any_point_resumes_with_the_same_coins_and_bytes(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

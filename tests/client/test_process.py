@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleetcount_client import SystemTimer, failpoints
+from fleetcount_client import SystemTimer
 from fleetcount_client.spool import SpoolFile
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.task.task import SignedTask
+from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, grpc_servers
@@ -113,7 +114,7 @@ async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_f
                 await ended(process)
             return config, await command(config, "run", "--once")
 
-        lives = await asyncio.gather(killed_at_random(), *map(killed_at, failpoints.FAILPOINTS))
+        lives = await asyncio.gather(killed_at_random(), *map(killed_at, failpoints.DEVICE_FAILPOINTS))
 
     for config, (code, out, err) in lives:
         assert (code, "delivered" in out) == (0, True), (config.parent.name, code, out, err)

@@ -12,7 +12,6 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount.deployment import free_ports
-from fleetcount_aggregator.config import ConfigError
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, certified_peer, peer_server
@@ -30,6 +29,7 @@ from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.aggregators import TestDevice
 from tests.support.processes import ChildProcess

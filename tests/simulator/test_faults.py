@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_aggregator.failpoints import FAILPOINTS
 from fleetcount_client.config import DeliverySettings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.faults import OUTAGE_STEPS, SPREAD, Fates, check, cut_share, fates
 from fleetcount_simulator.model import Faults
+from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 from scipy import stats
 
 DEVICES = 200_000
@@ -98,7 +98,7 @@ def test_devices_send_as_the_client_does() -> None:
 
 
 def test_every_fail_point_of_an_aggregator_is_a_step_of_an_outage() -> None:
-    assert set(FAILPOINTS) <= set(OUTAGE_STEPS)
+    assert set(AGGREGATOR_FAILPOINTS) <= set(OUTAGE_STEPS)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.context import Context, Identity, Limits, NoiseSource
-from fleetcount_aggregator.failpoints import Failpoints
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerUnreachableError
@@ -42,6 +41,7 @@ from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_transport.failpoints import Failpoints
 
 START = 1_800_000_000
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")

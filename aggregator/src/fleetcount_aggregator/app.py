@@ -23,18 +23,20 @@ from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.failpoints import failpoints_from_environment
+from fleetcount_transport.key_files import TlsFiles, read_public_file
+from fleetcount_transport.listening import bind, serve_metrics
 from fleetcount_transport.logs import log
 from fleetcount_transport.quotas import CallLimits
+from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_aggregator.agreement.verification import Verification
-from fleetcount_aggregator.config import AggregatorConfig, ConfigError
+from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Context, Identity, Limits
-from fleetcount_aggregator.failpoints import failpoints_from_environment
 from fleetcount_aggregator.host.keys import KeyRing, load_signing_key
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.helper import Helper
@@ -146,18 +148,10 @@ def _load_tls(config: AggregatorConfig) -> _Tls | None:
     if config.grpc.insecure:
         return None
     tls = config.tls
-    pair = read_key_pair(tls.certificate_file, tls.key_file)
-    peer_ca = read_public_file(tls.aggregator_ca_file)
-    return _Tls(
-        devices=grpc.ssl_server_credentials(
-            # Aggregators' operators read releases there too; a session still needs a device's certificate.
-            [pair],
-            root_certificates=read_public_file(tls.device_ca_file) + b"\n" + peer_ca,
-            require_client_auth=True,
-        ),
-        peers=grpc.ssl_server_credentials([pair], root_certificates=peer_ca, require_client_auth=True),
-        client=grpc.ssl_channel_credentials(root_certificates=peer_ca, private_key=pair[0], certificate_chain=pair[1]),
-    )
+    files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
+    # Aggregators' operators read releases at the device port; a session still needs a device's certificate.
+    readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
+    return _Tls(devices=files.to_clients(readers), peers=files.to_clients(files.authorities), client=files.to_servers())
 
 
 async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> None:

@@ -7,7 +7,6 @@ contents are read elsewhere (keys).
 import base64
 import binascii
 import difflib
-import ipaddress
 import os
 import re
 import tomllib
@@ -16,7 +15,8 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from fleetcount_protocol.errors import FleetcountError
+from fleetcount_protocol.endpoint import ENDPOINT, LISTENER, is_loopback, split_endpoint, split_listener
+from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from pydantic import (
     AfterValidator,
@@ -47,14 +47,11 @@ __all__ = [
     "Table",
     "check_distinct",
     "check_metrics_listener",
-    "is_loopback",
     "load_config",
     "read_settings",
-    "split_endpoint",
 ]
 
 _MAX_FILE_BYTES: Final = 256 * 1024
-_ENDPOINT: Final = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}):([0-9]{1,5})", re.ASCII)
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
 _DECIMAL: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,12})?", re.ASCII)
 _NO_OVERRIDE: Final = ("keys", "tls", "peers")
@@ -65,40 +62,23 @@ PathKeys = tuple[tuple[str, tuple[str, ...]], ...]
 SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Return (host, port) of "host:port" or "[v6]:port", port 0..65535.
-
-    Raises:
-        ValueError: anything else.
-    """
-    match = _ENDPOINT.fullmatch(endpoint)
-    if match is None or int(match[2]) > 65_535:
-        raise ValueError("must be host:port with a port up to 65535")
-    return match[1].strip("[]"), int(match[2])
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host can only be this machine: 127.0.0.0/8, ::1 or localhost."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _is_local(endpoint: str) -> bool:
-    return is_loopback(split_endpoint(endpoint)[0])
+    return is_loopback(split_listener(endpoint)[0])
 
 
 def _listen(value: str) -> str:
-    split_endpoint(value)
+    try:
+        split_listener(value)
+    except UsageError:
+        raise ValueError(f"must be {LISTENER}") from None
     return value
 
 
 def _endpoint(value: str) -> str:
-    if split_endpoint(value)[1] == 0:
-        raise ValueError("must be host:port with a port from 1 to 65535")
+    try:
+        split_endpoint(value)
+    except UsageError:
+        raise ValueError(f"must be {ENDPOINT}") from None
     return value
 
 
@@ -310,7 +290,7 @@ class AggregatorConfig(BaseSettings):
         check_distinct("peers: endpoint", [peer.endpoint for peer in self.peers])
         if self.grpc.peer_listen in [peer.endpoint for peer in self.peers]:
             raise ValueError(f"peers: endpoint {self.grpc.peer_listen!r} is this aggregator's own")
-        if self.grpc.device_listen == self.grpc.peer_listen and split_endpoint(self.grpc.peer_listen)[1] != 0:
+        if self.grpc.device_listen == self.grpc.peer_listen and split_listener(self.grpc.peer_listen)[1] != 0:
             raise ValueError(f"grpc.peer_listen is {self.grpc.peer_listen!r}, the same as grpc.device_listen")
         self._check_plaintext()
         return self

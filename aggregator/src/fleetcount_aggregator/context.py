@@ -17,8 +17,8 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.failpoints import Failpoints
 
-from fleetcount_aggregator.failpoints import Failpoints
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.single_flight import SingleFlight

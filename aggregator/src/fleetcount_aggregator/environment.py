@@ -6,7 +6,7 @@ Reads; which keys there are, and what is allowed, config says.
 import re
 from typing import Any, Final, get_args
 
-from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.toml_table import ConfigError
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -15,10 +15,6 @@ __all__ = ["PREFIX", "ConfigError", "Environment", "model_in", "shown"]
 
 PREFIX: Final = "FLEETCOUNT_"
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-
-
-class ConfigError(UsageError):
-    """A configuration that cannot be used."""
 
 
 class Environment(PydanticBaseSettingsSource):

@@ -3,11 +3,10 @@
 Defines the `Peer` protocol; gRPC is one way to reach a peer (grpc_peers), a function call another (memory_peers).
 """
 
-import enum
 from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
-from fleetcount_protocol.errors import MachineError, PeerError
+from fleetcount_protocol.errors import MachineError, PeerError, PeerProblem
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
@@ -33,32 +32,6 @@ from fleetcount_aggregator.host.states import State, StateConflictError
 __all__ = ["Peer", "PeerProblem", "PeerRefusalError", "PeerUnreachableError", "guarded"]
 
 Result = TypeVar("Result")
-
-
-class PeerProblem(enum.Enum):
-    """Why an aggregator does not do what a peer asks; the value is the word on the wire."""
-
-    NOT_YET = "not_yet"
-    """The task's windows are still open here, or a step before this one is missing: ask again later."""
-    BUSY = "busy"
-    UNKNOWN_TASK = "unknown_task"
-    NOT_LEADER = "not_leader"
-    CONFLICT = "conflict"
-    """This step was taken with other content before; the first one stands for ever."""
-    TOO_FEW = "too_few"
-    ABORTED = "aborted"
-    RELEASED = "released"
-    DISAGREES = "disagrees"
-    """Recomputed here, the result is another one."""
-    BEHIND = "behind"
-    """The asking aggregator's ledger is shorter than it was: a restored backup."""
-    TASK_REFUSED = "task_refused"
-    MALFORMED = "malformed"
-
-    @property
-    def passing(self) -> bool:
-        """Whether asking again later can help."""
-        return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_TASK}
 
 
 class PeerRefusalError(PeerError):

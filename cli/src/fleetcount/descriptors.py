@@ -71,8 +71,8 @@ def read_descriptor(path: Path) -> Aggregator:
         return Aggregator(
             aggregator_id=AggregatorId(table.text("id", r"[^\0]*", "an aggregator id")),
             operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
-            grpc_endpoint=table.text("grpc_endpoint", r"[^\0-\x20]{0,260}", "host:port", ""),
-            mqtt_broker=table.text("mqtt_broker", r"[^\0-\x20]{0,260}", "host:port", ""),
+            grpc_endpoint=table.endpoint("grpc_endpoint") if table.raw("grpc_endpoint") else "",
+            mqtt_broker=table.endpoint("mqtt_broker") if table.raw("mqtt_broker") else "",
             hpke_keys=tuple(_hpke_key(path, i, row) for i, row in enumerate(cast("list[object]", rows))),
             signing_public_key=table.base64_bytes("signing_public_key", 32),
         )

@@ -23,8 +23,8 @@ from fleetcount_protocol.channel.certificates import (
     load_private_key,
     verify_chain,
 )
+from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_transport.toml_table import split_endpoint
 
 __all__ = [
     "Finding",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from fleetcount_protocol.endpoint import check_host, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
 
 from fleetcount.files import check_output_directory
@@ -171,11 +172,13 @@ def _check_names(request: _Request) -> None:
     deployment, host, broker = request.deployment, request.host, request.broker
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", deployment, re.ASCII):
         raise UsageError(f"--deployment is {deployment[:40]!r}; it must be 1 to 32 of a-z, 0-9 and '-'")
-    if not re.fullmatch(r"[A-Za-z0-9.:-]{1,253}", host, re.ASCII):
+    if not check_host(f"[{host}]" if ":" in host else host):
         raise UsageError(f"--host is {host[:40]!r}; it must be a host name or an address")
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]{1,253}):([0-9]{1,5})", broker, re.ASCII)
-    if broker and (match is None or not 1 <= int(match[2]) <= 65_535):
-        raise UsageError(f"--broker is {broker[:40]!r}; it must be host:port with a port from 1 to 65535")
+    try:
+        if broker:
+            split_endpoint(broker)
+    except UsageError as error:
+        raise UsageError(f"--broker: {error}") from None
 
 
 def _remove(output: Path, *, existed: bool) -> None:

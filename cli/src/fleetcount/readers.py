@@ -4,18 +4,19 @@ Opens connections and returns decoded answers; judges nothing (release_files doe
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Aggregator, Task
-from fleetcount_transport.toml_table import Table, split_endpoint
+from fleetcount_transport.key_files import TlsFiles
+from fleetcount_transport.toml_table import Table
 
 from fleetcount.descriptors import parse_toml, toml_text
 from fleetcount.exits import CannotReachError
@@ -44,17 +45,9 @@ class Reader:
         """Return the channel credentials.
 
         Raises:
-            UsageError: a file cannot be read.
+            UsageError: a file cannot be used.
         """
-        import grpc
-
-        if self.tls_files is None:
-            return None
-        try:
-            authority, certificate, key = (path.read_bytes() for path in self.tls_files)
-        except OSError as error:
-            raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from error
-        return grpc.ssl_channel_credentials(authority, key, certificate)
+        return None if self.tls_files is None else TlsFiles.read(*self.tls_files).to_servers()
 
 
 def read_reader(path: Path) -> Reader:
@@ -214,16 +207,9 @@ def _channel(name: str, endpoint: str, credentials: "grpc.ChannelCredentials | N
     if credentials is not None:
         options.append(("grpc.ssl_target_name_override", name))
         return grpc.aio.secure_channel(endpoint, credentials, options=options)
-    if not _is_loopback(split_endpoint(endpoint)[0]):
+    if not is_loopback(split_endpoint(endpoint)[0]):
         raise UsageError(f"{endpoint} is not on this machine; without TLS only loopback is asked")
     return grpc.aio.insecure_channel(endpoint, options=options)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # Statuses, from the peer port: for operators.

@@ -8,9 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
+from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_transport.toml_table import ConfigError, Table, is_loopback, split_endpoint
+from fleetcount_transport.toml_table import ConfigError, Table
 
 from fleetcount_client.backoff import Retry
 from fleetcount_client.policy import OwnerPolicy

@@ -14,8 +14,8 @@ from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.task.task import Task
+from fleetcount_transport import failpoints
 
-from fleetcount_client import failpoints
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.sessions import SessionKeeper
 from fleetcount_client.spool import OutboxEntry, Spool

@@ -7,12 +7,12 @@ plaintext.
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
+from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
@@ -29,7 +29,8 @@ from fleetcount_protocol.wire.device import (
     batches,
 )
 from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
-from fleetcount_transport.toml_table import ConfigError, is_loopback, split_endpoint
+from fleetcount_transport.key_files import TlsFiles
+from fleetcount_transport.toml_table import ConfigError
 from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_client.transport import Unreachable
@@ -53,31 +54,6 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _ResultT = TypeVar("_ResultT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
-    """Mutual TLS, as PEM: who may speak as an aggregator, and the device's own certificate and key."""
-
-    authorities: bytes = field(repr=False)
-    certificate: bytes = field(repr=False)
-    private_key: bytes = field(repr=False)
-
-    @classmethod
-    def read(cls, ca_file: Path, certificate_file: Path, key_file: Path) -> "TlsFiles":
-        """Return the content of the three files.
-
-        Raises:
-            ConfigError: one of them cannot be read.
-        """
-        try:
-            return cls(
-                authorities=ca_file.read_bytes(),
-                certificate=certificate_file.read_bytes(),
-                private_key=key_file.read_bytes(),
-            )
-        except OSError as error:
-            raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +215,8 @@ class GrpcTransport:
             if not is_loopback(split_endpoint(endpoint)[0]):
                 raise Unreachable(f"{endpoint} is not on this machine; allowed without TLS is loopback only")
             return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self._tls.authorities, self._tls.private_key, self._tls.certificate)
         named = (("grpc.ssl_target_name_override", expected),) if expected else ()
-        return grpc.aio.secure_channel(endpoint, credentials, options=(*_OPTIONS, *named))
+        return grpc.aio.secure_channel(endpoint, self._tls.to_servers(), options=(*_OPTIONS, *named))
 
 
 async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
+from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
@@ -33,7 +34,8 @@ from fleetcount_protocol.wire.topics import (
     session_topic,
     task_filter,
 )
-from fleetcount_transport.toml_table import ConfigError, split_endpoint
+from fleetcount_transport.key_files import tls_context
+from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_client.transport import Unreachable
 
@@ -73,16 +75,7 @@ class MqttLogin:
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the TLS settings, None without `ca_file`. Raises ConfigError when a file is no PEM."""
-        if self.ca_file is None:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=str(self.ca_file))
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if self.certificate_file is not None:
-                context.load_cert_chain(self.certificate_file, self.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"mqtt.ca_file or the device's certificate: {error}") from None
-        return context
+        return tls_context(self.ca_file, self.certificate_file, self.key_file)
 
 
 class MqttClient(aiomqtt.Client):

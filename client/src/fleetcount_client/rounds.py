@@ -12,8 +12,8 @@ from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task, UploadStyle
+from fleetcount_transport import failpoints
 
-from fleetcount_client import failpoints
 from fleetcount_client.answering import (
     ReportParts,
     TwoRoundSecret,

@@ -21,6 +21,7 @@ __all__ = [
     "FleetcountError",
     "MachineError",
     "PeerError",
+    "PeerProblem",
     "Refused",
     "RejectReason",
     "SealError",
@@ -101,6 +102,32 @@ class RejectReason(enum.Enum):
     def final(self) -> bool:
         """Whether sending the same bytes again is pointless (False: the sender should retry later)."""
         return self not in {RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_SESSION}
+
+
+class PeerProblem(enum.Enum):
+    """Why an aggregator does not do what is asked: the closed list of words a call ends with on the wire."""
+
+    NOT_YET = "not_yet"
+    """The task's windows are still open here, or a step before this one is missing: ask again later."""
+    BUSY = "busy"
+    UNKNOWN_TASK = "unknown_task"
+    NOT_LEADER = "not_leader"
+    CONFLICT = "conflict"
+    """This step was taken with other content before; the first one stands for ever."""
+    TOO_FEW = "too_few"
+    ABORTED = "aborted"
+    RELEASED = "released"
+    DISAGREES = "disagrees"
+    """Recomputed here, the result is another one."""
+    BEHIND = "behind"
+    """The asking aggregator's ledger is shorter than it was: a restored backup."""
+    TASK_REFUSED = "task_refused"
+    MALFORMED = "malformed"
+
+    @property
+    def passing(self) -> bool:
+        """Whether asking again later can help."""
+        return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_TASK}
 
 
 class Refused(PeerError):  # noqa: N818 - named for the event: a refusal is an answer, not a fault.

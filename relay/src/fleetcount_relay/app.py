@@ -12,13 +12,14 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 import grpc
-from fleetcount_aggregator.config import ConfigError
-from fleetcount_aggregator.listening import bind, read_key_pair, read_public_file, serve_metrics, server_options
 from fleetcount_protocol.channel.certificates import aggregator_names, load_certificate
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
+from fleetcount_transport.key_files import TlsFiles, read_public_file
+from fleetcount_transport.listening import bind, serve_metrics, server_options
 from fleetcount_transport.logs import log
 from fleetcount_transport.quotas import CallLimits
+from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_relay.config import RelayConfig
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
@@ -46,22 +47,14 @@ def _load_tls(config: RelayConfig) -> _Tls:
         ConfigError, UsageError: a file is missing or wrong, or the certificate could speak as an aggregator.
     """
     tls = config.tls
-    pair = read_key_pair(tls.certificate_file, tls.key_file)
+    files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
     names = set(aggregator_names(load_certificate(tls.certificate_file)))
     taken = sorted(names & {one.id for one in config.aggregators})
     if taken:
         raise ConfigError(
             f"{tls.certificate_file} carries {taken[0]!r}, the name of an aggregator; a relay has a name of its own"
         )
-    aggregators = read_public_file(tls.aggregator_ca_file)
-    return _Tls(
-        devices=grpc.ssl_server_credentials(
-            [pair], root_certificates=read_public_file(tls.device_ca_file), require_client_auth=True
-        ),
-        upstream=grpc.ssl_channel_credentials(
-            root_certificates=aggregators, private_key=pair[0], certificate_chain=pair[1]
-        ),
-    )
+    return _Tls(devices=files.to_clients(read_public_file(tls.device_ca_file)), upstream=files.to_servers())
 
 
 async def serve(config: RelayConfig) -> None:

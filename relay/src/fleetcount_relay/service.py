@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 import grpc
-from fleetcount_aggregator.peers import PeerProblem
-from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.errors import DecodeError, PeerProblem, RejectReason
 from fleetcount_protocol.wire.device_columns import (
     InstalmentColumns,
     ReplyColumns,

@@ -24,7 +24,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
-from fleetcount_aggregator.failpoints import FAILPOINTS
+from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Faults
@@ -55,8 +55,8 @@ GIVE_UP_S: Final = 900
 COLLECTING: Final = "collecting"
 _INTAKE: Final = ("intake.before_commit", "intake.after_commit", "verification.before_store")
 _BOTH: Final = ("agreeing", "releasing", "release.after_draw", "release.after_draw_store")
-_LEADER: Final = tuple(point for point in FAILPOINTS if point.startswith("leader."))
-_HELPER: Final = tuple(point for point in FAILPOINTS if point.startswith("helper."))
+_LEADER: Final = tuple(point for point in AGGREGATOR_FAILPOINTS if point.startswith("leader."))
+_HELPER: Final = tuple(point for point in AGGREGATOR_FAILPOINTS if point.startswith("helper."))
 _DONE: Final = frozenset({"leader.after_release", "helper.before_deliver_store", "helper.after_deliver_store"})
 """From here on the record carries all signatures, so a result exists whatever happens to this aggregator."""
 

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.failpoints import FAILPOINTS
 from fleetcount_aggregator.host.states import State
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task.task import Task
+from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.support.aggregators import Network, SimulatedCrashError, answer_all
 
 COINS = [(0, 1), (2, 2), (0, 3), (0, 0), (0, 4)]
 DIFFERENCE = [1, 0, 1, 1]
-LEADER_ONLY = [name for name in FAILPOINTS if name.startswith("leader.")]
-HELPER_ONLY = [name for name in FAILPOINTS if name.startswith("helper.")]
-EITHER = [name for name in FAILPOINTS if name.partition(".")[0] in ("intake", "verification", "release")]
+LEADER_ONLY = [name for name in AGGREGATOR_FAILPOINTS if name.startswith("leader.")]
+HELPER_ONLY = [name for name in AGGREGATOR_FAILPOINTS if name.startswith("helper.")]
+EITHER = [name for name in AGGREGATOR_FAILPOINTS if name.partition(".")[0] in ("intake", "verification", "release")]
 CRASHES = [
     *((name, 0) for name in LEADER_ONLY + EITHER),
     *((name, 1) for name in HELPER_ONLY + EITHER),

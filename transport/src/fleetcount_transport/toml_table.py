@@ -4,44 +4,24 @@ Every refusal is one line that names the file, the key, the value and what is al
 a secret's content.
 """
 
-import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_protocol.endpoint import ENDPOINT, LISTENER, split_endpoint, split_listener
 from fleetcount_protocol.errors import UsageError
 
-__all__ = ["ConfigError", "Table", "is_loopback", "split_endpoint"]
+__all__ = ["ConfigError", "Table"]
 
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?|[0-9]{1,18}/[1-9][0-9]{0,17}", re.ASCII)
-_ENDPOINT: Final = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}))(?::)([0-9]{1,5})", re.ASCII)
-_MAX_PORT: Final = 65_535
 _SHOWN: Final = 60
 
 
 class ConfigError(UsageError):
     """A configuration that cannot be used; the message is one line."""
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Return (host, port) of "host:port" or "[v6]:port", port 1..65535; raises ConfigError for anything else."""
-    match = _ENDPOINT.fullmatch(endpoint)
-    if match is None or not 1 <= int(match[3]) <= _MAX_PORT:
-        raise ConfigError(f"{_shown(endpoint)} is not host:port with a port from 1 to 65535")
-    return match[1].strip("[]"), int(match[3])
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether the host can only be this machine: 127.0.0.0/8, ::1 or localhost."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _shown(value: object) -> str:
@@ -154,15 +134,22 @@ class Table:
             raise self.refuse(key, f"the base64 of {size} bytes")
         return decoded
 
-    def endpoint(self, key: str) -> str:
-        """Return "host:port"."""
-        value = self._content.get(key)
+    def endpoint(self, key: str, default: str | None = None) -> str:
+        """Return "host:port" of something that can be called."""
+        return self._host_and_port(key, default, split_endpoint, ENDPOINT)
+
+    def listener(self, key: str, default: str | None = None) -> str:
+        """Return "host:port" of something to listen on; port 0 stands for any that is free."""
+        return self._host_and_port(key, default, split_listener, LISTENER)
+
+    def _host_and_port(self, key: str, default: str | None, split: Callable[[str], object], allowed: str) -> str:
+        value = self._content.get(key, default)
         if not isinstance(value, str):
-            raise self.refuse(key, "host:port")
+            raise self.refuse(key, allowed)
         try:
-            split_endpoint(value)
-        except ConfigError:
-            raise self.refuse(key, "host:port with a port from 1 to 65535") from None
+            split(value)
+        except UsageError:
+            raise self.refuse(key, allowed) from None
         return value
 
     def path(self, key: str) -> Path:

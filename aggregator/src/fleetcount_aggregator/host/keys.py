@@ -14,32 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.key_files import read_secret
 
-__all__ = ["KeyRing", "load_hpke_key", "load_signing_key", "read_secret"]
+__all__ = ["KeyRing", "load_hpke_key", "load_signing_key"]
 
-_MAX_BYTES: Final = 16 * 1024
 _PEM: Final = b"-----BEGIN"
-
-
-def read_secret(path: Path) -> bytes:
-    """Return the bytes of a file that nobody but its owner may read.
-
-    Raises:
-        UsageError: it is missing, no plain file, longer than 16 KiB, or open to others (allowed: mode 0600 or 0400).
-    """
-    try:
-        if not path.is_file():
-            raise UsageError(f"{path} is not a file")
-        mode = path.stat().st_mode & 0o777
-        if mode & 0o077:
-            raise UsageError(f"{path} has mode {mode:04o}, allowed: 0600 (nobody else may read a private key)")
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_BYTES:
-        raise UsageError(f"{path} has more than {_MAX_BYTES} bytes, which is no key")
-    return data
 
 
 def load_signing_key(path: Path) -> Ed25519PrivateKey:

@@ -11,10 +11,10 @@ from fleetcount_protocol.errors import PeerError, TaskError, UsageError
 from fleetcount_protocol.limits import MAX_TASK_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.task.signed_file import decode_signed_task
 from fleetcount_protocol.task.task import SignedTask
+from fleetcount_transport.key_files import read_secret
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.keys import read_secret
 from fleetcount_aggregator.tasks.install import install
 
 __all__ = ["TaskDirectory"]

@@ -51,6 +51,7 @@ from fleetcount_protocol.wire.peer import (
     join_seal_set,
 )
 from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_transport.listening import server_options
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import ByteBudget, in_order
 from fleetcount_transport.quotas import CallLimits, Quotas
@@ -58,7 +59,6 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.device_service import DeviceService, UnknownTaskError
-from fleetcount_aggregator.listening import server_options
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.store import StoreError

@@ -8,12 +8,12 @@ import asyncio
 import logging
 import random
 import socket
-import ssl
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
+from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, SessionRequest
@@ -35,9 +35,10 @@ from fleetcount_protocol.wire.topics import (
     session_topic,
     task_topic,
 )
+from fleetcount_transport.key_files import tls_context
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.config import ConfigError, MqttTable, split_endpoint
+from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.intake.device_service import DeviceService
@@ -194,7 +195,7 @@ class MqttIntake:
         self._service = service
         self._host, self._port = split_endpoint(table.broker)
         self._inflight = table.inflight
-        self._tls = _tls_context(table)
+        self._tls = tls_context(table.ca_file, table.certificate_file, table.key_file)
         self._deployment = context.identity.deployment
 
     async def run(self) -> None:
@@ -364,16 +365,3 @@ class MqttIntake:
                 # A task announced before a restart of this process is still retained.
                 await client.publish(task_topic(self._deployment, task.task_id), b"", qos=1, retain=True)
                 released.add(task.task_id)
-
-
-def _tls_context(table: MqttTable) -> ssl.SSLContext | None:
-    if table.ca_file is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=str(table.ca_file))
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if table.certificate_file is not None:
-            context.load_cert_chain(table.certificate_file, table.key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"mqtt.ca_file or mqtt.certificate_file cannot be used: {error}") from None
-    return context

@@ -3,7 +3,6 @@
 Knows no bytes (codec) and no keys but the public ones a task names; never decides for a device's owner (policy).
 """
 
-import ipaddress
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -14,11 +13,11 @@ from fleetcount_mechanisms.answers import AnswerForm, channel_of, kind_of
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.endpoint import split_endpoint
+from fleetcount_protocol.errors import TaskError, UsageError
 from fleetcount_protocol.layout import check_text
 from fleetcount_protocol.limits import (
     MAX_AGGREGATORS,
-    MAX_ENDPOINT_BYTES,
     MAX_EPSILON,
     MAX_HPKE_KEYS,
     MAX_REPORTS_PER_TASK,
@@ -53,8 +52,6 @@ aggregator could compute the record."""
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 _LARGEST_PRECISION_S: Final = 86_400
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
-_HOST_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
-_PORT: Final = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 
 
 def check_task(task: TaskFields) -> None:
@@ -268,24 +265,7 @@ def _check_key(name: str, check: Callable[[bytes], None], key: bytes) -> None:
 
 
 def _check_endpoint(name: str, endpoint: str) -> None:
-    host, _, port = endpoint.rpartition(":")
-    good_port = _PORT.fullmatch(port) is not None and int(port) <= 65_535
-    if len(endpoint.encode()) > MAX_ENDPOINT_BYTES or not good_port or not _is_host(host):
-        raise TaskError(f"endpoint of {name} is {endpoint[:60]!a}, allowed: host:port with a port from 1 to 65535")
-
-
-def _is_host(host: str) -> bool:
-    if host.startswith("[") and host.endswith("]"):
-        return _is_address(host[1:-1], ipaddress.IPv6Address)
-    labels = host.split(".")
-    if all(label.isdigit() for label in labels):
-        return _is_address(host, ipaddress.IPv4Address)
-    return len(host) <= 253 and all(_HOST_LABEL.fullmatch(label) for label in labels)
-
-
-def _is_address(text: str, kind: Callable[[str], object]) -> bool:
     try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
+        split_endpoint(endpoint)
+    except UsageError as error:
+        raise TaskError(f"endpoint of {name}: {error}") from None

@@ -13,13 +13,13 @@ from typing import Any, Final, Generic, TypeVar
 import aiomqtt
 from fleetcount_client import Unreachable
 from fleetcount_client.mqtt_transport import NO_DELAY, MqttClient
+from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
 from fleetcount_protocol.wire.topics import report_topic, session_topic, task_filter
-from fleetcount_transport.toml_table import split_endpoint
 
 __all__ = ["SharedMqtt"]
 

@@ -1,4 +1,4 @@
-"""What every server of ours needs to listen: a key pair that fits together, a port, the metrics page.
+"""What every server of ours needs to listen: a port, its options, the metrics page.
 
 Knows no service; what is served is the caller's matter.
 """
@@ -6,47 +6,16 @@ Knows no service; what is served is the caller's matter.
 import asyncio
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import grpc
-from fleetcount_protocol.channel.certificates import load_certificate, load_private_key
+from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
-from fleetcount_aggregator.config import ConfigError, split_endpoint
-from fleetcount_aggregator.host.keys import read_secret
-
-__all__ = ["bind", "read_key_pair", "read_public_file", "serve_metrics", "server_options"]
+__all__ = ["bind", "serve_metrics", "server_options"]
 
 _HEADROOM_BYTES: Final = 4096
-
-
-def read_public_file(path: Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def read_key_pair(certificate_file: Path, key_file: Path) -> tuple[bytes, bytes]:
-    """Return a private key and its certificate, both PEM.
-
-    Raises:
-        ConfigError, UsageError: a file is missing or wrong, or the key is not the certificate's.
-    """
-    try:
-        certificate, key = load_certificate(certificate_file), load_private_key(key_file)
-    except OSError as error:
-        raise ConfigError(f"{error.filename}: {error.strerror}") from error
-    if certificate.public_key() != key.public_key():
-        raise ConfigError(f"{key_file} is not the key of {certificate_file}")
-    return read_secret(key_file), read_public_file(certificate_file)
 
 
 def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -102,7 +71,7 @@ async def serve_metrics(listen: str, render: Callable[[], bytes]) -> tuple[async
                 await writer.drain()
         writer.close()
 
-    host, port = split_endpoint(listen)
+    host, port = split_listener(listen)
     try:
         server = await asyncio.start_server(answer, host, port, limit=8192)
     except OSError as error:

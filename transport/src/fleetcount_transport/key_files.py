@@ -1,0 +1,117 @@
+"""The files of keys and certificates of every party: read here, and refused when others may read a private one.
+
+Shows no private key anywhere; what a key is for is its owner's business.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fleetcount_protocol.errors import UsageError
+
+from fleetcount_transport.toml_table import ConfigError
+
+if TYPE_CHECKING:  # Each transport loads its own library, a device only one of them.
+    import ssl
+
+    import grpc
+
+__all__ = ["TlsFiles", "read_public_file", "read_secret", "tls_context"]
+
+_MAX_BYTES: Final = 16 * 1024
+
+
+def read_secret(path: Path) -> bytes:
+    """Return the bytes of a file that nobody but its owner may read.
+
+    Raises:
+        UsageError: it is missing, no plain file, longer than 16 KiB, or open to others (allowed: mode 0600 or 0400).
+    """
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path} is not a file")
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077:
+            raise UsageError(f"{path} has mode {mode:04o}, allowed: 0600 (nobody else may read a private key)")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_BYTES:
+        raise UsageError(f"{path} has more than {_MAX_BYTES} bytes, which is no key")
+    return data
+
+
+def read_public_file(path: Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Mutual TLS, as PEM: the authorities of the far end, and the own certificate with its key."""
+
+    authorities: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+    private_key: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, ca_file: Path, certificate_file: Path, key_file: Path) -> "TlsFiles":
+        """Return the content of the three files.
+
+        Raises:
+            ConfigError, UsageError: one is missing or holds something else, or the key is not the certificate's.
+        """
+        from fleetcount_protocol.channel.certificates import load_certificate, load_private_key
+
+        try:
+            certificate, key = load_certificate(certificate_file), load_private_key(key_file)
+        except OSError as error:
+            raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+        if certificate.public_key() != key.public_key():
+            raise ConfigError(f"{key_file} is not the key of {certificate_file}")
+        return cls(
+            authorities=read_public_file(ca_file),
+            certificate=read_public_file(certificate_file),
+            private_key=read_secret(key_file),
+        )
+
+    def to_servers(self) -> "grpc.ChannelCredentials":
+        """Return the credentials of a gRPC channel: the far end must be certified by the authorities."""
+        import grpc
+
+        return grpc.ssl_channel_credentials(self.authorities, self.private_key, self.certificate)
+
+    def to_clients(self, authorities: bytes) -> "grpc.ServerCredentials":
+        """Return the credentials of a gRPC listener: every caller must be certified by `authorities`."""
+        import grpc
+
+        pair = [(self.private_key, self.certificate)]
+        return grpc.ssl_server_credentials(pair, root_certificates=authorities, require_client_auth=True)
+
+
+def tls_context(ca_file: Path | None, certificate_file: Path | None, key_file: Path | None) -> "ssl.SSLContext | None":
+    """Return the settings of a TLS client without gRPC, with a certificate of its own if one is given; None without CA.
+
+    Raises:
+        ConfigError: a file is missing or no PEM, or the key is not the certificate's.
+    """
+    import ssl
+
+    if ca_file is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=str(ca_file))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if certificate_file is not None:
+            context.load_cert_chain(certificate_file, key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"mqtt.ca_file or the certificate cannot be used: {error}") from None
+    return context
