@@ -79,7 +79,7 @@ def test_the_sample_s_form_is_read_and_paths_are_taken_from_the_file(
 def test_the_shipped_sample_is_valid_but_for_its_key(tmp_path: Path) -> None:
     sample = (Path(__file__).parents[2] / "deploy" / "sample" / "aggregator.toml").read_text()
 
-    with pytest.raises(ConfigError, match=r"peers\.0\.signing_public_key is 'base64 of 32 bytes'"):
+    with pytest.raises(ConfigError, match=r"line \d+: peers\[0\]\.signing_public_key is 'base64 of 32 bytes'"):
         load_config(write(tmp_path, sample), {})
     assert load_config(write(tmp_path, sample.replace("base64 of 32 bytes", PEER_KEY)), {}).aggregator.id == "alpha"
 
@@ -93,15 +93,18 @@ def change(old: str, new: str) -> Callable[[], str]:
 
 
 BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
-    "unknown key": (change("task_directory", "tasks_directory"), "unknown key .*did you mean 'task_directory'|missing"),
-    "unknown table": (lambda: GOOD + "[grcp]\n", "unknown key 'grcp', did you mean 'grpc'"),
+    "unknown key": (
+        change("task_directory", "tasks_directory"),
+        "tasks_directory is unknown; did you mean 'task_d",
+    ),
+    "unknown table": (lambda: GOOD + "[grcp]\n", "grcp is unknown; did you mean 'grpc'"),
     "unknown limit": (lambda: GOOD + "largest_epsilom = 3\n", "did you mean 'largest_epsilon'"),
     "unknown key of a peer": (
         change('endpoint = "127.0.0.1:7422"', 'endpoint = "127.0.0.1:7422"\nurl = "x"'),
-        "peers.0.url",
+        r"peers\[0\].url is unknown",
     ),
-    "missing key": (change('operator = "City"\n', ""), "'aggregator.operator' is missing"),
-    "no budget": (change('largest_epsilon = "4"', ""), "'limits.largest_epsilon' is missing"),
+    "missing key": (change('operator = "City"\n', ""), "aggregator.operator is missing"),
+    "no budget": (change('largest_epsilon = "4"', ""), "limits.largest_epsilon is missing"),
     "duplicate key": (change('id = "alpha"', 'id = "alpha"\nid = "alpha"'), "not TOML"),
     "wrong type": (change('id = "alpha"', "id = 7"), "aggregator.id is 7"),
     "id in capitals": (change('id = "alpha"', 'id = "Alpha"'), "aggregator.id is 'Alpha'"),
@@ -113,11 +116,14 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "epsilon nan": (change('"4"', '"nan"'), "largest_epsilon is 'nan'"),
     "min batch 1": (lambda: GOOD + "smallest_min_batch_size = 1\n", "smallest_min_batch_size is 1"),
     "bool as text": (lambda: GOOD + 'allow_exact_release = "no"\n', "allow_exact_release is 'no'"),
-    "port too large": (change("127.0.0.1:7422", "127.0.0.1:70000"), "peers.0.endpoint"),
+    "port too large": (change("127.0.0.1:7422", "127.0.0.1:70000"), "peers\\[0\\].endpoint is '127.0.0.1:70000'"),
     "port zero of a peer": (change("127.0.0.1:7422", "127.0.0.1:0"), "1 to 65535"),
     "no port": (change("127.0.0.1:7422", "127.0.0.1"), "host:port"),
     "url for an endpoint": (change("127.0.0.1:7422", "http://127.0.0.1:7422"), "host:port"),
-    "no peers": (lambda: GOOD[: GOOD.index("[[peers]]")] + '[limits]\nlargest_epsilon = "4"\n', "'peers' is missing"),
+    "no peers": (
+        lambda: GOOD[: GOOD.index("[[peers]]")] + '[limits]\nlargest_epsilon = "4"\n',
+        "peers is missing; allowed is 1 to",
+    ),
     "peer is self": (change('id = "beta"', 'id = "alpha"'), "this aggregator itself"),
     "peer twice": (lambda: GOOD + SECOND_PEER.replace("gamma", "beta"), "'beta' stands there twice"),
     "key twice": (lambda: GOOD + SECOND_PEER.replace(THIRD_KEY, PEER_KEY), "signing_public_key .* twice"),
@@ -143,7 +149,7 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "not UTF-8": (lambda: b"\xff\xfe[a]", "not UTF-8"),
     "byte order mark": (lambda: b"\xef\xbb\xbf" + GOOD.encode(), "not TOML"),
     "deep nesting": (lambda: "a = " + "[" * 100_000, "not TOML"),
-    "too long": (lambda: "#" * 300_000, "no configuration"),
+    "too long": (lambda: "#" * 1_100_000, "no configuration"),
 }
 
 
@@ -217,17 +223,24 @@ def test_variables_alone_can_say_how_to_reach_a_broker(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("WORKERS__COUNT", "two", r"^FLEETCOUNT_WORKERS__COUNT is 'two'; allowed is a whole number$"),
+        ("WORKERS__COUNT", "two", r"^FLEETCOUNT_WORKERS__COUNT is 'two'; allowed is a whole number from 1 to 256$"),
         ("WORKERS__COUNT", "2.0", "allowed is a whole number"),
         ("WORKERS__COUNT", " 2", "allowed is a whole number"),
         ("WORKERS__COUNT", "", "allowed is a whole number"),
         ("WORKERS__COUNT", "9" * 40, "allowed is a whole number"),
-        ("WORKERS__COUNT", "0", r"^FLEETCOUNT_WORKERS__COUNT: workers.count is 0: .*greater than or equal to 1"),
+        ("WORKERS__COUNT", "0", "^FLEETCOUNT_WORKERS__COUNT is '0'; allowed is a whole number from 1 to 256$"),
         ("LIMITS__ALLOW_EXACT_RELEASE", "1", "LIMITS__ALLOW_EXACT_RELEASE is '1'; allowed is true or false"),
         ("LIMITS__ALLOW_EXACT_RELEASE", "True", "allowed is true or false"),
-        ("LIMITS__GIVE_UP_S", "soon", "^FLEETCOUNT_LIMITS__GIVE_UP_S: limits.give_up_s is 'soon'"),
-        ("WORKERS__COUNTS", "2", "unknown key 'workers.counts', did you mean 'count'"),
-        ("WORKERS", "2 workers", "allowed for a whole table is JSON"),
+        (
+            "LIMITS__GIVE_UP_S",
+            "soon",
+            "^FLEETCOUNT_LIMITS__GIVE_UP_S is 'soon'; allowed is a number of seconds",
+        ),
+        ("WORKERS__COUNTS", "2", "^FLEETCOUNT_WORKERS__COUNTS is unknown; did you mean 'count'"),
+        ("WORKERS", '{"count": 2}', r"^FLEETCOUNT_WORKERS is a whole table; allowed is one key of it, .*__<KEY>$"),
+        ("WROKERS__COUNT", "2", r"^FLEETCOUNT_WROKERS__COUNT: the table 'wrokers' is unknown; did you mean 'workers'"),
+        ("GRPC__DEVICE_LISTEN", "here", r"^FLEETCOUNT_GRPC__DEVICE_LISTEN is 'here'; allowed is host:port"),
+        ("LOG__LEVEL", "inof", r"^FLEETCOUNT_LOG__LEVEL is 'inof'; allowed is .*did you mean 'info'"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named_with_what_is_allowed(

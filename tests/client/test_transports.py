@@ -379,7 +379,7 @@ async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_
             raise BrokenPipeError
 
     transport = MqttTransport(deployment="test", broker="127.0.0.1:1")
-    client = transport._new_client()
+    client = transport._new_connection()
     troubles: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
     mine, peer = socket.socketpair()
@@ -402,7 +402,7 @@ async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_
 
 
 async def test_a_cancellation_that_comes_together_with_an_acknowledgement_is_not_lost() -> None:
-    client = MqttTransport(deployment="test", broker="127.0.0.1:1")._new_client()
+    client = MqttTransport(deployment="test", broker="127.0.0.1:1")._new_connection()
     acknowledged = asyncio.Event()
     waiting = asyncio.create_task(client._wait_for(acknowledged.wait(), None))
     await asyncio.sleep(0)

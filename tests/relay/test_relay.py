@@ -459,7 +459,7 @@ async def test_the_command_says_when_it_is_ready_and_ends_with_zero(tmp_path: Pa
         ("linger_s", "lingering_s", "did you mean 'linger_s'"),
         ('id = "beta"', 'id = "alpha"', "'alpha' stands there twice"),
         ("linger_s = 0.01", "linger_s = 2.0", "relay.linger_s is 2.0"),
-        ('device_ca_file = "devices.crt"\n', "", "tls.device_ca_file' is missing"),
+        ('device_ca_file = "devices.crt"\n', "", "tls.device_ca_file is missing"),
         ('[metrics]\nlisten = "127.0.0.1:0"', '[metrics]\nlisten = "0.0.0.0:9"', "insecure"),
     ],
 )

@@ -101,12 +101,12 @@ def build_identity(config: AggregatorConfig) -> Identity:
     signing_key = load_signing_key(config.keys.signing_key_file)
     own_public = signing_key.public_key().public_bytes_raw()
     for peer in config.peers:
-        if peer.public_key == own_public:
+        if peer.signing_public_key == own_public:
             raise ConfigError(f"peers: {peer.id!r} has this aggregator's own signing key")
     own = AggregatorId(config.aggregator.id)
     trusted = {
         AggregatorId(peer.id): TrustedAggregator(
-            aggregator_id=AggregatorId(peer.id), operator=peer.operator, signing_public_key=peer.public_key
+            aggregator_id=AggregatorId(peer.id), operator=peer.operator, signing_public_key=peer.signing_public_key
         )
         for peer in config.peers
     }

@@ -13,7 +13,7 @@ from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount.exits import CheckFailedError, one_line
 from fleetcount.lazy import StrictCommand
 
-if TYPE_CHECKING:  # The checks load cryptography, the aggregator's configuration pydantic: only when they run.
+if TYPE_CHECKING:  # The checks load cryptography: only when they run.
     from fleetcount_aggregator.config import AggregatorConfig
     from fleetcount_client.config import DeviceSettings
 
@@ -48,16 +48,17 @@ def doctor(path: Path) -> None:
 
 
 async def _examine(path: Path) -> "list[Finding]":
-    from fleetcount.descriptors import parse_toml
+    from fleetcount_transport.toml_table import read_toml
+
     from fleetcount.doctor_checks import Finding, Severity, check_versions
 
-    content = parse_toml(path)
+    root = read_toml(path)
     try:
-        if "aggregator" in content:
+        if root.has("aggregator"):
             findings = await _aggregator(path)
-        elif "device" in content:
+        elif root.has("device"):
             findings = await _device(path)
-        elif "reader" in content:
+        elif root.has("reader"):
             findings = _reader(path)
         else:
             raise UsageError(
@@ -142,7 +143,7 @@ def _signing_key(config: "AggregatorConfig") -> "Finding":
 
     public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
     shown = base64.b64encode(public).decode()
-    twin = [peer.id for peer in config.peers if peer.public_key == public]
+    twin = [peer.id for peer in config.peers if peer.signing_public_key == public]
     if twin:
         return Finding(what="signing key", severity=Severity.FAILED, text=f"peer {twin[0]!r} has the same key")
     return _ok("signing key", f"public {shown}: the descriptor and every peer's [[peers]] must say the same")

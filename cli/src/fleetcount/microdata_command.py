@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Generator, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import click
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
@@ -22,14 +22,13 @@ from fleetcount_analysis.microdata.request import Algorithm, LinearRule, Publica
 from fleetcount_analysis.microdata.table import BUCKET_COLUMN, ColumnRoles, MicrodataError, read_table
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import UsageError
-from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_table import Table, read_toml
+from fleetcount_transport.toml_values import Range
 
 from fleetcount import __version__
-from fleetcount.descriptors import parse_toml
 from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.files import check_output_directory, read_text, staged_directory
 from fleetcount.lazy import StrictCommand
-from fleetcount.numbers import NumberRange, parse_number
 
 __all__ = ["ACKNOWLEDGEMENT", "EXAMPLE_SPEC", "microdata"]
 
@@ -55,9 +54,9 @@ _KEYS: Final = (
     "thresholds",
     "rule",
 )
-_THRESHOLD: Final = NumberRange(low=Fraction(0), high=Fraction(1), low_included=False)
-_THETA: Final = NumberRange(low=Fraction(1), high=Fraction(1_000_000))
-_OFFSET: Final = NumberRange(low=Fraction(0), high=Fraction(1))
+_THRESHOLD: Final = Range("(0, 1]")
+_THETA: Final = Range("[1, 1000000]")
+_OFFSET: Final = Range("[0, 1]")
 _FILE = click.Path(path_type=Path)
 _HELP: Final = f"""Publish a table of persons so that no sensitive value is too likely for anybody in it.
 
@@ -142,7 +141,7 @@ def _blamed_on(path: Path) -> Generator[None]:
 
 
 def _read_spec(path: Path, sensitive: str) -> tuple[ColumnRoles, PublicationRequest]:
-    table = Table(path, "", parse_toml(path), _KEYS)
+    table = read_toml(path, _KEYS)
     if table.raw("acknowledge") != ACKNOWLEDGEMENT:
         raise table.refuse("acknowledge", f"{ACKNOWLEDGEMENT!r}, to say that this is understood")
     algorithm = Algorithm(table.choice("algorithm", [one.value for one in Algorithm], Algorithm.MULTI_SIZE.value))
@@ -193,20 +192,10 @@ def _thresholds(table: Table) -> dict[str, Fraction] | LinearRule:
     if table.has("thresholds") == table.has("rule"):
         raise table.refuse("thresholds", "exactly one of [thresholds], one a value, and [rule]")
     if table.has("thresholds"):
-        content: Any = table.raw("thresholds")
-        values = table.section("thresholds", tuple(content) if isinstance(content, dict) else ())
-        return {name: _exact(values, name, _THRESHOLD) for name in values.keys()}  # noqa: SIM118 a Table is no mapping
+        values = table.section("thresholds", None)
+        return {name: values.number(name, _THRESHOLD) for name in values.content}
     rule = table.section("rule", ("theta", "offset"))
-    return LinearRule(theta=_exact(rule, "theta", _THETA), offset=_exact(rule, "offset", _OFFSET))
-
-
-def _exact(table: Table, key: str, allowed: NumberRange) -> Fraction:
-    """Return a number given as text, or as a whole number; a TOML float is not what was written and is refused."""
-    value = table.raw(key)
-    if isinstance(value, str) or type(value) is int:
-        with contextlib.suppress(ValueError):
-            return parse_number(str(value), allowed)
-    raise table.refuse(key, f'{allowed}, as text: "0.45" or "9/20"')
+    return LinearRule(theta=rule.number("theta", _THETA), offset=rule.number("offset", _OFFSET))
 
 
 # What is written.

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
@@ -16,9 +16,9 @@ from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_transport.key_files import TlsFiles
-from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_table import Table, read_toml
 
-from fleetcount.descriptors import parse_toml, toml_text
+from fleetcount.descriptors import toml_text
 from fleetcount.exits import CannotReachError
 
 if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebody pays for it.
@@ -56,12 +56,12 @@ def read_reader(path: Path) -> Reader:
     Raises:
         UsageError: the file is not one of the three kinds, or cannot be used.
     """
-    content = parse_toml(path)
-    if "reader" in content:
-        return _analyst(path, content)
-    if "device" in content:
+    content = read_toml(path)
+    if content.has("reader"):
+        return _analyst(path)
+    if content.has("device"):
         return _device(path)
-    if "aggregator" in content:
+    if content.has("aggregator"):
         return _aggregator(path)
     raise UsageError(f"{path} has none of [reader], [device], [aggregator]; it is no configuration of fleetcount")
 
@@ -90,28 +90,26 @@ def reader_toml(deployment: str, aggregators: tuple[Aggregator, ...]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _analyst(path: Path, content: dict[str, object]) -> Reader:
-    root = Table(path, "", content, ("reader", "aggregators"))
+def _analyst(path: Path) -> Reader:
+    root = read_toml(path, ("reader", "aggregators"))
     table = root.section("reader", _READER_KEYS)
-    table.text("deployment", r"[a-z0-9][a-z0-9-]{0,31}", "1 to 32 of a-z, 0-9 and '-'")
-    rows = root.raw("aggregators")
-    if not isinstance(rows, list):
-        raise root.refuse("aggregators", "one or more [[aggregators]] tables")
-    trusted: dict[AggregatorId, TrustedAggregator] = {}
-    for number, row in enumerate(cast("list[object]", rows)):
-        entry = Table(path, f"aggregators[{number}]", row, _PARTY_KEYS)
-        name = AggregatorId(entry.text("id", r"[a-z][a-z0-9-]{0,31}", "an aggregator id"))
-        trusted[name] = TrustedAggregator(
-            aggregator_id=name,
-            operator=entry.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
-            signing_public_key=entry.base64_bytes("signing_public_key", 32),
-        )
+    table.deployment("deployment")
+    rows = root.sections("aggregators", _PARTY_KEYS, least=1, most=64)
+    trusted = {one.aggregator_id: one for one in map(_party, rows)}
     files = (
         table.existing_file("aggregator_ca_file"),
         table.existing_file("certificate_file"),
         table.private_file("key_file"),
     )
     return Reader(config=path, trusted=trusted, tls_files=files)
+
+
+def _party(table: Table) -> TrustedAggregator:
+    return TrustedAggregator(
+        aggregator_id=table.aggregator_id("id"),
+        operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
+        signing_public_key=table.base64_bytes("signing_public_key", 32),
+    )
 
 
 def _device(path: Path) -> Reader:
@@ -170,8 +168,7 @@ async def ask_release(reader: Reader, task: Task, *, timeout_s: float = TIMEOUT_
 
 
 def _refused_hint(reader: Reader) -> str:
-    content = parse_toml(reader.config)
-    if "aggregator" in content:
+    if read_toml(reader.config).has("aggregator"):
         return "; aggregators answer readers certified by the device authority: try the analyst's or a device's file"
     return ""
 

@@ -60,7 +60,7 @@ def operator_of(config_path: Path) -> Operator:
     own = AggregatorId(config.aggregator.id)
     public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
     parties = [(own, config.aggregator.operator, public)]
-    parties += [(AggregatorId(peer.id), peer.operator, peer.public_key) for peer in config.peers]
+    parties += [(AggregatorId(peer.id), peer.operator, peer.signing_public_key) for peer in config.peers]
     trusted = {
         name: TrustedAggregator(aggregator_id=name, operator=operator, signing_public_key=key)
         for name, operator, key in parties

@@ -20,9 +20,10 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid, ValueDomain
 from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
-from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_table import Table, read_toml
+from fleetcount_transport.toml_values import Range, exact_number
 
-from fleetcount.descriptors import parse_toml, read_descriptor
+from fleetcount.descriptors import read_descriptor
 
 __all__ = ["read_spec"]
 
@@ -33,8 +34,9 @@ _RELEASE_KEYS: Final = ("kind", "epsilon", "noise_epsilon", "level", "thresholds
 _DURATION: Final = re.compile(r"in ([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
 _UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
-_SIGNED: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?|-?[0-9]{1,15}/[1-9][0-9]{0,14}", re.ASCII)
-_LARGEST: Final = 10
+_SHARE: Final = Range("(0, 1]")
+_EPSILON: Final = Range("(0, 10]")
+_SIZE: Final = Range("(0, 1000000000]")
 _YEAR_9999_S: Final = 253_402_300_799
 
 
@@ -46,7 +48,7 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
     Raises:
         UsageError: anything unknown, missing or out of range, with file, key, value and what is allowed.
     """
-    root = Table(path, "", parse_toml(path), _SECTIONS)
+    root = read_toml(path, _SECTIONS)
     task = root.section("task", _TASK_KEYS)
     mode = Mode[task.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
     domain = _domain(root)
@@ -54,12 +56,12 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
     opens, one, two, expiry = _windows(root, mode, now, task.integer("time_precision_s", 1, 86_400, 1))
     return Task(
         name=task.text("name", _TEXT, "1 to 200 characters"),
-        deployment=task.text("deployment", r"[a-z0-9][a-z0-9-]{0,31}", "1 to 32 of a-z, 0-9 and '-'"),
+        deployment=task.deployment("deployment"),
         signal=task.text("signal", _TEXT, "a VSS path"),
         domain=domain,
         mode=mode,
         mechanism=mechanism,
-        aggregators=_aggregators(path, root),
+        aggregators=_aggregators(root),
         round_one_opens=opens,
         round_one_closes=one,
         round_two_closes=two,
@@ -79,7 +81,7 @@ _STYLES: Final = ("two_instalments", "one_envelope")
 
 
 def _domain(root: Table) -> ValueDomain:
-    kind = _kind(root, "domain")
+    kind = root.section("domain", None)
     readers: dict[str, Callable[[Table], ValueDomain]] = {
         "bins": _bins,
         "categories": _categories,
@@ -94,13 +96,6 @@ def _domain(root: Table) -> ValueDomain:
     }
     name = kind.choice("kind", tuple(readers))
     return readers[name](root.section("domain", keys[name]))
-
-
-def _kind(root: Table, section: str) -> Table:
-    """Return the section with whatever keys it has, for reading `kind` before the right keys are known."""
-    content = root.raw(section)
-    keys = tuple(cast("dict[str, object]", content)) if isinstance(content, dict) else ()
-    return root.section(section, keys)
 
 
 def _bins(table: Table) -> Bins:
@@ -123,7 +118,7 @@ def _grid(table: Table) -> SquareGrid:
     return SquareGrid(
         x0=x0,
         y0=y0,
-        size=table.fraction("size", 10**9),
+        size=table.number("size", _SIZE),
         columns=table.integer("columns", 1, 4095),
         rows=table.integer("rows", 1, 4095),
     )
@@ -145,10 +140,9 @@ def _list(table: Table, key: str, allowed: str) -> list[object]:
 
 
 def _exact(table: Table, key: str, value: object) -> Fraction:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Fraction(value)
-    if isinstance(value, str) and _SIGNED.fullmatch(value):
-        return Fraction(value)
+    number = exact_number(value)
+    if number is not None:
+        return number
     raise table.refuse(key, 'an exact number, whole or as text: "12.5" or "25/2"')
 
 
@@ -196,22 +190,22 @@ def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
     if mode is Mode.SAMPLING:
         return _die(root, values)
     kinds = {kind.name: kind for kind in map(kind_of_law, MECHANISM_NUMBERS) if kind.form in MODE_FORMS[mode]}
-    kind = kinds[_kind(root, "mechanism").choice("kind", tuple(kinds))]
+    kind = kinds[root.section("mechanism", None).choice("kind", tuple(kinds))]
     table = root.section("mechanism", ("kind", "epsilon_local", *kind.parameters))
     if table.has("epsilon_local") == table.has(kind.own):
         raise table.refuse("epsilon_local", f"exactly one of epsilon_local (of one answer alone) and {kind.own}")
     return answer_named(
         kind.name,
         values,
-        epsilon_local=table.fraction("epsilon_local", _LARGEST) if table.has("epsilon_local") else None,
-        parameters={name: table.fraction(name, 1) for name in kind.parameters if table.has(name)},
+        epsilon_local=table.number("epsilon_local", _EPSILON) if table.has("epsilon_local") else None,
+        parameters={name: table.number(name, _SHARE) for name in kind.parameters if table.has(name)},
     )
 
 
 def _die(root: Table, values: int) -> SamplingDie:
     table = root.section("mechanism", ("kind", "sampling_rate", "face_probabilities"))
     table.choice("kind", ("sampling",), "sampling")
-    rate = table.fraction("sampling_rate", 1, default_sampling_rate(values))
+    rate = table.number("sampling_rate", _SHARE, default_sampling_rate(values))
     if not table.has("face_probabilities"):
         return SamplingDie.uniform(rate, values)
     faces = [_exact(table, "face_probabilities", one) for one in _list(table, "face_probabilities", "numbers as text")]
@@ -234,7 +228,7 @@ def _release(root: Table, answer: AnswerLaw, epsilon: Fraction | None) -> Releas
     return Release(
         kind=kind,
         noise_epsilon=noise,
-        level=table.fraction("level", 1, Fraction(95, 100)),
+        level=table.number("level", _SHARE, Fraction(95, 100)),
         thresholds=tuple(cast("list[int]", thresholds)),
     )
 
@@ -246,17 +240,11 @@ def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction
             "epsilon", "exactly one of epsilon (of the published result) and noise_epsilon (of each noise)"
         )
     if epsilon is None and table.has("noise_epsilon"):
-        return table.fraction("noise_epsilon", _LARGEST)
-    target = epsilon if epsilon is not None else table.fraction("epsilon", _LARGEST)
+        return table.number("noise_epsilon", _EPSILON)
+    target = epsilon if epsilon is not None else table.number("epsilon", _EPSILON)
     return noise_for(answer, target, OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise).epsilon
 
 
-def _aggregators(path: Path, root: Table) -> tuple[Aggregator, ...]:
-    rows = root.raw("aggregators")
-    if not isinstance(rows, list) or not rows:
-        raise root.refuse("aggregators", "2 to 5 [[aggregators]] tables, the first of which leads")
-    tables = [
-        Table(path, f"aggregators[{number}]", row, ("descriptor",))
-        for number, row in enumerate(cast("list[object]", rows))
-    ]
-    return tuple(read_descriptor(table.path("descriptor")) for table in tables)
+def _aggregators(root: Table) -> tuple[Aggregator, ...]:
+    rows = root.sections("aggregators", ("descriptor",), least=2, most=5, what="tables, the first of which leads")
+    return tuple(read_descriptor(row.file_name("descriptor")) for row in rows)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
-from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_transport.toml_table import ConfigError, Table
+from fleetcount_transport.toml_table import ConfigError, Table, read_toml
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.backoff import Retry
 from fleetcount_client.policy import OwnerPolicy
@@ -27,10 +27,11 @@ __all__ = [
     "load_settings",
 ]
 
-MAX_FILE_BYTES: Final = 1 << 20
 _VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
-_NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
 _DAY_S: Final = 86_400
+_SHARE: Final = Range("(0, 1]")
+_EPSILON: Final = Range("(0, 20]")
+_TOTAL: Final = Range("(0, 1000]")
 _TEN_YEARS_S: Final = 315_360_000
 
 
@@ -104,17 +105,17 @@ def load_settings(path: Path) -> DeviceSettings:
     Raises:
         ConfigError: anything unknown, missing, out of range or unsafe; one line with key, value and allowed range.
     """
-    root = Table(path, "", _parse(path), _SECTIONS)
+    root = read_toml(path, _SECTIONS)
     device = root.section("device", _DEVICE_KEYS)
     transport = device.choice("transport", ("grpc", "mqtt"))
-    state_file = device.path("state_file")
+    state_file = device.file_name("state_file")
     if not state_file.parent.is_dir():
         raise device.refuse("state_file", f"a file in a directory that exists ({state_file.parent} does not)")
     # A section that is not used must still be spelled right.
     root.section("grpc", _GRPC_KEYS)
     root.section("mqtt", _MQTT_KEYS)
     return DeviceSettings(
-        deployment=device.text("deployment", _NAME, "1 to 32 of a-z, 0-9 and '-'"),
+        deployment=device.deployment("deployment"),
         state_file=state_file,
         certificate_file=device.existing_file("certificate_file"),
         key_file=device.private_file("key_file"),
@@ -123,7 +124,7 @@ def load_settings(path: Path) -> DeviceSettings:
         policy=_policy(root),
         aggregators=_aggregators(path, root, needs_endpoint=transport == "grpc"),
         delivery=_delivery(root),
-        signals=_signals(path, root),
+        signals=_signals(root),
     )
 
 
@@ -153,23 +154,6 @@ _DELIVERY_KEYS: Final = (
     "retry_cap_s",
     "session_lifetime_s",
 )
-
-
-def _parse(path: Path) -> object:
-    import tomllib  # A device that is built without a file does not need it.
-
-    try:
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such file, or no regular file")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: has {path.stat().st_size} bytes; allowed are at most {MAX_FILE_BYTES}")
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 (byte {error.start})") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
 
 
 def _grpc(root: Table) -> GrpcSettings:
@@ -208,12 +192,12 @@ def _policy(root: Table) -> OwnerPolicy:
         wait = 0
     return OwnerPolicy(
         signals=frozenset(_signal_names(table)),
-        largest_epsilon=table.fraction("largest_epsilon", 20, Fraction(1)),
-        largest_local_epsilon=table.fraction("largest_local_epsilon", 20, Fraction(4)),
-        largest_sampling_rate=table.fraction("largest_sampling_rate", 1, Fraction(1, 2)),
+        largest_epsilon=table.number("largest_epsilon", _EPSILON, Fraction(1)),
+        largest_local_epsilon=table.number("largest_local_epsilon", _EPSILON, Fraction(4)),
+        largest_sampling_rate=table.number("largest_sampling_rate", _SHARE, Fraction(1, 2)),
         smallest_min_batch_size=table.integer("smallest_min_batch_size", 2, 10**9, 10),
-        total_epsilon=table.fraction("total_epsilon", 1000, Fraction(10)),
-        total_exposure=table.fraction("total_exposure", 1000, Fraction(3)),
+        total_epsilon=table.number("total_epsilon", _TOTAL, Fraction(10)),
+        total_exposure=table.number("total_exposure", _TOTAL, Fraction(3)),
         budget_period_s=period,
         fresh_ledger_wait_s=wait,
         allow_direct=table.boolean("allow_direct", default=False),
@@ -234,27 +218,18 @@ def _signal_names(table: Table) -> list[str]:
 
 
 def _aggregators(path: Path, root: Table, *, needs_endpoint: bool) -> tuple[AggregatorSettings, ...]:
-    content = root.raw("aggregators")
-    if not isinstance(content, list):
-        raise ConfigError(f"{path}: [[aggregators]] is missing; allowed are 2 or more trusted aggregators")
-    rows = cast("list[object]", content)
-    trusted = tuple(_aggregator(path, number, row) for number, row in enumerate(rows))
+    known = ("id", "operator", "signing_public_key", "grpc_endpoint")
+    rows = root.sections("aggregators", known, least=2, most=64, what="trusted aggregators")
+    trusted = tuple(map(_aggregator, rows))
     _check_distinct(path, trusted)
     if needs_endpoint and not any(aggregator.grpc_endpoint for aggregator in trusted):
         raise ConfigError(f"{path}: aggregators.grpc_endpoint is missing in every entry; give where tasks are fetched")
     return trusted
 
 
-def _aggregator(path: Path, number: int, row: object) -> AggregatorSettings:
-    known = ("id", "operator", "signing_public_key", "grpc_endpoint")
-    table = Table(path, f"aggregators[{number}]", row, known)
-    spelling = "1 to 32 of a-z, 0-9 and '-', starting with a letter"
-    try:
-        aggregator_id = AggregatorId(table.text("id", r".*", spelling))
-    except DecodeError:
-        raise table.refuse("id", spelling) from None
+def _aggregator(table: Table) -> AggregatorSettings:
     return AggregatorSettings(
-        aggregator_id=aggregator_id,
+        aggregator_id=table.aggregator_id("id"),
         operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
         signing_public_key=table.base64_bytes("signing_public_key", 32),
         grpc_endpoint=table.endpoint("grpc_endpoint") if table.has("grpc_endpoint") else "",
@@ -280,7 +255,7 @@ def _delivery(root: Table) -> DeliverySettings:
     if cap < base:
         raise table.refuse("retry_cap_s", f"at least retry_base_s ({base:g})")
     return DeliverySettings(
-        spread=table.fraction("spread", 1, Fraction(4, 5)),
+        spread=table.number("spread", _SHARE, Fraction(4, 5)),
         poll_interval_s=table.seconds("poll_interval_s", 1, _DAY_S, 60.0),
         call_timeout_s=table.seconds("call_timeout_s", 0.1, 3600, 20.0),
         retry=Retry(base_s=base, cap_s=cap),
@@ -288,21 +263,17 @@ def _delivery(root: Table) -> DeliverySettings:
     )
 
 
-def _signals(path: Path, root: Table) -> dict[str, SignalSource]:
-    content = root.raw("signals")
-    if content is None:
-        return {}
-    names = tuple(cast("dict[str, object]", content)) if isinstance(content, dict) else ()
-    table = Table(path, "signals", content, names)
-    return {name: _signal(path, name, table.raw(name)) for name in names}
+def _signals(root: Table) -> dict[str, SignalSource]:
+    table = root.section("signals", None)
+    return {name: _signal(table, name) for name in table.content}
 
 
-def _signal(path: Path, name: str, content: object) -> SignalSource:
-    table = Table(path, f'signals."{name}"', content, ("file", "value"))
+def _signal(signals: Table, name: str) -> SignalSource:
+    table = signals.section(name, ("file", "value"))
     if table.has("file") == table.has("value"):
-        raise ConfigError(f'{path}: signals."{name}" has neither or both of file and value; allowed is exactly one')
+        raise signals.wrong(name, "has neither or both of file and value; allowed is exactly one")
     if table.has("file"):
-        return FileSource(table.path("file"))
+        return FileSource(table.file_name("file"))
     value = table.raw("value")
     if not isinstance(value, bool | int | float | str):
         raise table.refuse("value", "a number, a text, true or false")

@@ -103,7 +103,7 @@ async def _forwarders(
 ) -> AsyncGenerator[Mapping[str, Forwarder], None]:
     """Open the ways to the aggregators, and close them at the end."""
     limits = ForwardingLimits(linger_s=config.relay.linger_s, call_timeout_s=config.relay.call_timeout_s)
-    channels = {
+    channels: dict[str, grpc.aio.Channel] = {
         one.id: grpc.aio.secure_channel(one.endpoint, tls.upstream, options=upstream_options(AggregatorId(one.id)))
         for one in config.aggregators
     }

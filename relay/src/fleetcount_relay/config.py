@@ -1,77 +1,60 @@
-"""The configuration of a relay: a TOML file, checked before all else, in the style of an aggregator's (config).
+"""The configuration of a relay: a TOML file, checked before all else.
 
 Every refusal is one line that names the key, its value and what is allowed.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Final
 
-from fleetcount_aggregator.config import (
-    Endpoint,
-    FileName,
-    Id,
-    Listen,
-    LogTable,
-    MetricsTable,
-    PathKeys,
-    Table,
-    check_distinct,
-    check_metrics_listener,
-    read_settings,
-)
-from pydantic import Field, StrictInt, model_validator
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_transport.server_config import LogTable, MetricsTable, TlsTable, check_distinct
+from fleetcount_transport.settings import InconsistentError, blamed_on, read_rows, read_settings, setting, settings
+from fleetcount_transport.toml_table import Table, read_toml
 
-__all__ = ["RelayConfig", "load_relay_config"]
+__all__ = ["RelayConfig", "RelayTable", "UpstreamTable", "load_relay_config"]
 
-_PATH_KEYS: Final[PathKeys] = (("tls", ("certificate_file", "key_file", "aggregator_ca_file", "device_ca_file")),)
+_TABLES: Final = ("relay", "tls", "aggregators", "metrics", "log")
+_MOST_AGGREGATORS: Final = 64
 
 
-class RelayTable(Table):
+@settings
+class RelayTable:
     """[relay]: where devices come in, how much may wait, and each caller's part of it as an aggregator's `[grpc]`."""
 
-    listen: Listen = "127.0.0.1:7431"
-    linger_s: Annotated[float, Field(ge=0, le=1)] = 0.02
-    bytes_in_memory: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 36)] = 64 << 20
-    concurrent_calls: Annotated[StrictInt, Field(ge=1, le=100_000)] = 4096
-    calls_each: Annotated[StrictInt, Field(ge=1, le=100_000)] = 256
-    bytes_each: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 36)] = 16 << 20
-    idle_s: Annotated[float, Field(ge=1, le=3600)] = 60.0
-    call_timeout_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
+    listen: str = setting(Table.listener, default="127.0.0.1:7431")
+    linger_s: float = setting(Table.seconds, 0, 1, default=0.02)
+    bytes_in_memory: int = setting(Table.integer, 1 << 20, 1 << 36, default=64 << 20)
+    concurrent_calls: int = setting(Table.integer, 1, 100_000, default=4096)
+    calls_each: int = setting(Table.integer, 1, 100_000, default=256)
+    bytes_each: int = setting(Table.integer, 1 << 20, 1 << 36, default=16 << 20)
+    idle_s: float = setting(Table.seconds, 1, 3600, default=60.0)
+    call_timeout_s: float = setting(Table.seconds, 0.1, 3600, default=30.0)
 
 
-class RelayTlsTable(Table):
-    """[tls]: the relay's own certificate, shown to devices and to aggregators, and the two authorities it trusts."""
-
-    certificate_file: FileName
-    key_file: FileName
-    aggregator_ca_file: FileName
-    device_ca_file: FileName
-
-
-class UpstreamTable(Table):
+@settings
+class UpstreamTable:
     """[[aggregators]]: an aggregator that devices may reach through this relay."""
 
-    id: Id
-    endpoint: Endpoint
+    id: AggregatorId = setting(Table.aggregator_id)
+    endpoint: str = setting(Table.endpoint)
 
 
-class RelayConfig(Table):
-    """The whole configuration; paths are absolute once loaded."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """The whole configuration; paths are absolute once loaded. `tls` is shown to devices and to aggregators."""
 
-    relay: RelayTable = RelayTable()
-    tls: RelayTlsTable
-    aggregators: Annotated[tuple[UpstreamTable, ...], Field(min_length=1, max_length=64)]
-    metrics: MetricsTable | None = None
-    log: LogTable = LogTable()
+    relay: RelayTable
+    tls: TlsTable
+    aggregators: tuple[UpstreamTable, ...]
+    metrics: MetricsTable | None
+    log: LogTable
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
         check_distinct("aggregators: id", [one.id for one in self.aggregators])
         check_distinct("aggregators: endpoint", [one.endpoint for one in self.aggregators])
         if self.relay.listen in [one.endpoint for one in self.aggregators]:
-            raise ValueError(f"aggregators: endpoint {self.relay.listen!r} is this relay's own")
-        check_metrics_listener(self.metrics)
-        return self
+            raise InconsistentError(f"aggregators: endpoint {self.relay.listen!r} is this relay's own")
 
 
 def load_relay_config(path: Path) -> RelayConfig:
@@ -80,4 +63,12 @@ def load_relay_config(path: Path) -> RelayConfig:
     Raises:
         ConfigError: one line with the key, its value and what is allowed.
     """
-    return read_settings(path, RelayConfig, _PATH_KEYS)
+    root = read_toml(path, _TABLES)
+    with blamed_on(root.source):
+        return RelayConfig(
+            relay=read_settings(root, "relay", RelayTable),
+            tls=read_settings(root, "tls", TlsTable),
+            aggregators=read_rows(root, "aggregators", UpstreamTable, most=_MOST_AGGREGATORS),
+            metrics=read_settings(root, "metrics", MetricsTable) if root.has("metrics") else None,
+            log=read_settings(root, "log", LogTable),
+        )

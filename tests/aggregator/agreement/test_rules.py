@@ -20,7 +20,7 @@ from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch
-from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
+from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS, DEVICE_FAILPOINTS
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,98 +1,248 @@
-"""One table of a TOML file, read key by key with type, range and spelling checked.
+"""One table of a TOML file, read key by key: type, exact number, range and spelling.
 
-Every refusal is one line that names the file, the key, the value and what is allowed; it never reads
-a secret's content.
+Every refusal is one line: file, line when it is known, dotted key, value and what is allowed; it never reads a secret's
+content. Nothing here knows what a key means.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.endpoint import ENDPOINT, LISTENER, split_endpoint, split_listener
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.ids import AggregatorId
 
-__all__ = ["ConfigError", "Table"]
+from fleetcount_transport.toml_values import Range, exact_number, nearest, shown
 
-_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?|[0-9]{1,18}/[1-9][0-9]{0,17}", re.ASCII)
-_SHOWN: Final = 60
+__all__ = ["ConfigError", "Source", "Table", "Variable", "parse_toml", "read_toml"]
+
+AGGREGATOR_ID: Final = "1 to 32 of a-z, 0-9 and '-', starting with a letter"
+MAX_FILE_BYTES: Final = 1 << 20
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_DURATION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
 class ConfigError(UsageError):
     """A configuration that cannot be used; the message is one line."""
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+class Variable(str):
+    """The text of an environment variable that stands in place of a value: read as what its key holds."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str, text: str) -> "Variable":
+        """Return the text, with the variable's name for messages."""
+        made = super().__new__(cls, text)
+        made.name = name
+        return made
+
+
+class Source:
+    """The file a table comes from: what messages start with, and where relative file names are taken from."""
+
+    __slots__ = ("_error", "_text", "directory", "name")
+    NUMBER: ClassVar = '"0.45" or "9/20", as text'
+    """How an exact number is written here; a number with a point is a binary float unless the file is read exactly."""
+
+    def __init__(
+        self, name: str, text: str = "", directory: Path | None = None, error: type[UsageError] = ConfigError
+    ) -> None:
+        self.name = name
+        self.directory = Path() if directory is None else directory
+        self._text = text
+        self._error = error
+
+    def refuse(self, path: str, problem: str) -> UsageError:
+        """Return the error "FILE line N: PATH PROBLEM"; without a file "PATH PROBLEM"."""
+        return self._error(f"{self.place_of(path)}{path} {problem}".strip())
+
+    def refuse_variable(self, name: str, problem: str) -> UsageError:
+        """Return the error "NAME PROBLEM" of an environment variable."""
+        return self._error(f"{name} {problem}")
+
+    def place_of(self, path: str) -> str:
+        """Return "FILE line N: " of a dotted key, "FILE: " where the line is not known, "" without a file."""
+        line = self.line_of(path)
+        return "" if not self.name else f"{self.name}: " if line is None else f"{self.name} line {line}: "
+
+    def line_of(self, path: str) -> int | None:
+        """Return the line of a dotted key, None where it is not found."""
+        from fleetcount_transport.toml_lines import line_of_key  # Only a wrong file pays for this import.
+
+        return line_of_key(self._text, path)
+
+
+def read_toml(path: Path, known: Collection[str] | None = None) -> "Table":
+    """Return the root table of a file of at most 1 MiB, whose keys are among `known` (None: any).
+
+    Raises:
+        ConfigError: it cannot be read, is not UTF-8 or not TOML, or has an unknown key.
+    """
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path} is {'a directory, ' if path.is_dir() else ''}not a file")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes, which is no configuration")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 (byte {error.start})") from None
+    source = Source(str(path), text, path.parent)
+    return Table(source, "", parse_toml(text, str(path)), known)
+
+
+def parse_toml(
+    text: str, name: str, error: type[UsageError] = ConfigError, parse_float: Callable[[str], Any] = float
+) -> dict[str, Any]:
+    """Return the content of a TOML text; `name` is the file's in messages.
+
+    Raises:
+        error: it is not TOML, with the line; or a number in it is longer than Python reads.
+    """
+    import tomllib  # A device that is built without a file does not need it.
+
+    try:
+        return tomllib.loads(text, parse_float=parse_float)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise error(f"{name} is not TOML: {str(problem) or 'nested too deeply'}") from None
+    except ValueError:
+        raise error(f"{name} holds a number that is too long") from None
 
 
 class Table:
-    """One table under a name; each method takes a key out, with its default when it may be absent."""
+    """One table under a dotted name; each method takes a key out, with its default when it may be absent."""
 
-    __slots__ = ("_content", "_directory", "_file", "_name")
+    __slots__ = ("_content", "_path", "source")
 
-    def __init__(self, file: Path, name: str, content: object, known: Sequence[str]) -> None:
-        """Refuse what is no table and every key that is not among `known`, with the nearest known name."""
-        self._file = file
-        self._name = name
-        self._directory = file.parent
+    def __init__(self, source: Source, path: str, content: object, known: Collection[str] | None) -> None:
+        """Refuse what is no table and every key that is not among `known` (None: any), with the nearest known name."""
+        self.source = source
+        self._path = path
         if not isinstance(content, dict):
-            raise ConfigError(f"{file}: {name or 'the file'} is {_shown(content)}, not a table")
-        self._content = cast("Mapping[str, object]", content)
-        for key in self._content:
-            if key not in known:
-                raise self._unknown(key, known)
+            raise source.refuse(path, f"is {shown(content)}; allowed is a table")
+        self._content = cast("Mapping[str, Any]", content)
+        for key, value in self._content.items():
+            if known is not None and key not in known:
+                raise self._about(key, value, f"is unknown; {nearest(key, known)}")
 
-    def _unknown(self, key: str, known: Sequence[str]) -> ConfigError:
-        from difflib import get_close_matches  # Only a wrong file pays for this import.
-
-        near = get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known) or 'none'}"
-        return ConfigError(f"{self._file}: unknown key {self._path(key)}; {hint}")
-
-    def _path(self, key: str) -> str:
-        return f"{self._name}.{key}" if self._name else key
-
-    def refuse(self, key: str, allowed: str) -> ConfigError:
-        """Return the error that names the key, its value and what is allowed."""
-        value = _shown(self._content[key]) if key in self._content else "missing"
-        return ConfigError(f"{self._file}: {self._path(key)} is {value}; allowed is {allowed}")
-
-    def section(self, key: str, known: Sequence[str]) -> "Table":
-        """Return the sub-table of that name; an absent one is empty."""
-        name = self._path(key)
-        return Table(self._file, name, self._content.get(key, {}), known)
+    def path_of(self, key: str) -> str:
+        """Return the dotted name of a key of this table, in quotes where it has points of its own."""
+        name = f'"{key}"' if "." in key else key
+        return f"{self._path}.{name}" if self._path else name
 
     def has(self, key: str) -> bool:
         """Return whether the key is given."""
         return key in self._content
 
-    def keys(self) -> tuple[str, ...]:
-        """Return the given keys in the file's order."""
-        return tuple(self._content)
-
     def raw(self, key: str) -> object:
         """Return the value as it stands, None when absent."""
         return self._content.get(key)
 
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """The table as it stands."""
+        return self._content
+
+    def refuse(self, key: str, allowed: str) -> UsageError:
+        """Return the error that names the key, its value and what is allowed."""
+        problem = f"is {shown(self._content[key])}" if key in self._content else "is missing"
+        return self.wrong(key, f"{problem}; allowed is {allowed}")
+
+    def wrong(self, key: str, problem: str) -> UsageError:
+        """Return the error that names the key and says what does not fit."""
+        return self._about(key, self._content.get(key), problem)
+
+    def _about(self, key: str, value: object, problem: str) -> UsageError:
+        if isinstance(value, Variable):
+            return self.source.refuse_variable(value.name, problem)
+        return self.source.refuse(self.path_of(key), problem)
+
+    # Tables in it.
+
+    def section(self, key: str, known: Collection[str] | None) -> "Table":
+        """Return the sub-table of that name; an absent one is empty."""
+        return Table(self.source, self.path_of(key), self._content.get(key, {}), known)
+
+    def sections(
+        self, key: str, known: Collection[str] | None, *, most: int, least: int = 0, what: str = "tables"
+    ) -> list["Table"]:
+        """Return the elements of an array of `least` to `most` tables, none when absent."""
+        rows = self._content.get(key, [])
+        if not isinstance(rows, list) or not least <= len(cast("list[object]", rows)) <= most:
+            count = f"{least} to {most}" if least else f"at most {most}"
+            raise self.refuse(key, f"{count} {what}, [[{self.path_of(key)}]] each")
+        listed = cast("list[object]", rows)
+        return [Table(self.source, f"{self.path_of(key)}[{place}]", row, known) for place, row in enumerate(listed)]
+
+    # Texts.
+
     def text(self, key: str, pattern: str, allowed: str, default: str | None = None) -> str:
         """Return a text that matches the whole pattern."""
         value = self._content.get(key, default)
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
             raise self.refuse(key, allowed)
-        return value
+        return str(value)
 
-    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+    def printable(self, key: str, longest: int, default: str | None = None) -> str:
+        """Return a text of 1 to `longest` printable characters."""
+        value = self._content.get(key, default)
+        if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
+            raise self.refuse(key, f"a text of 1 to {longest} printable characters")
+        return str(value)
+
+    def slug(self, key: str, default: str | None = None) -> str:
+        """Return a short name: 1 to 64 of a-z, A-Z, 0-9, '-', '_' and '.', the first a letter or digit."""
+        allowed = "1 to 64 of a-z, A-Z, 0-9, '-', '_' and '.', the first a letter or a digit"
+        return self.text(key, r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", allowed, default)
+
+    def deployment(self, key: str) -> str:
+        """Return the name of a deployment."""
+        return self.text(key, r"[a-z0-9][a-z0-9-]{0,31}", "1 to 32 of a-z, 0-9 and '-'")
+
+    def aggregator_id(self, key: str) -> AggregatorId:
+        """Return an aggregator's id."""
+        try:
+            return AggregatorId(self.text(key, r"[^\0]*", AGGREGATOR_ID))
+        except DecodeError:
+            raise self.refuse(key, AGGREGATOR_ID) from None
+
+    def choice(self, key: str, options: Collection[str], default: str | None = None) -> str:
         """Return one of a few texts."""
-        hint = did_you_mean(self._content.get(key), options)
-        return self.text(key, "|".join(map(re.escape, options)), " or ".join(map(repr, options)) + hint, default)
+        value = self._content.get(key, default)
+        if isinstance(value, str) and value in options:
+            return str(value)
+        raise self.refuse(key, " or ".join(map(repr, options)) + did_you_mean(value, options))
 
-    def boolean(self, key: str, *, default: bool) -> bool:
+    def base64_bytes(self, key: str, size: int | None = None) -> bytes:
+        """Return the bytes given in standard base64: exactly `size`, or any number."""
+        import base64  # Read once at start-up.
+        import binascii
+
+        value = self._content.get(key)
+        try:
+            decoded = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+        except (binascii.Error, ValueError):
+            decoded = None
+        if decoded is None or len(decoded) != (size or len(decoded)):
+            raise self.refuse(key, "base64" if size is None else f"the base64 of {size} bytes")
+        return decoded
+
+    # Numbers.
+
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
         """Return true or false; no other spelling."""
         value = self._content.get(key, default)
+        if isinstance(value, Variable):
+            value = {"true": True, "false": False}.get(value)
         if not isinstance(value, bool):
             raise self.refuse(key, "true or false")
         return value
@@ -100,68 +250,65 @@ class Table:
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """Return a whole number in low..high."""
         value = self._content.get(key, default)
+        if isinstance(value, Variable) and _WHOLE.fullmatch(value):
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.refuse(key, f"a whole number from {low} to {high}")
         return value
 
-    def fraction(self, key: str, high: int, default: Fraction | None = None) -> Fraction:
-        """Return an exact number in (0, high], given as a whole number or as text: "0.45" or "9/20"."""
-        value = self._content.get(key, default)
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
-            value = Fraction(value)
-        if isinstance(value, bool) or not isinstance(value, int | Fraction) or not 0 < value <= high:
-            raise self.refuse(key, f'more than 0 and at most {high}, as text: "0.45" or "9/20"')
-        return Fraction(value)
+    def number(self, key: str, allowed: Range, default: Fraction | None = None) -> Fraction:
+        """Return an exact number, given as a whole number or as text (`Source.NUMBER`)."""
+        value = exact_number(self._content.get(key, default))
+        if value is None or value not in allowed:
+            raise self.refuse(key, f"a number like {self.source.NUMBER}, {allowed}")
+        return value
 
-    def seconds(self, key: str, low: float, high: float, default: float) -> float:
+    def optional(self, key: str, allowed: Range) -> Fraction | None:
+        """Return an exact number, or None when the key is absent."""
+        return self.number(key, allowed) if key in self._content else None
+
+    def seconds(self, key: str, low: float, high: float, default: float | None = None) -> float:
         """Return a duration in seconds in low..high."""
         value = self._content.get(key, default)
+        if isinstance(value, Variable) and _DURATION.fullmatch(value):
+            value = float(value)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise self.refuse(key, f"a number of seconds from {low:g} to {high:g}")
         return float(value)
 
-    def base64_bytes(self, key: str, size: int) -> bytes:
-        """Return exactly `size` bytes given in standard base64."""
-        import base64  # Read once at start-up.
-        import binascii
+    # Endpoints and files.
 
-        value = self._content.get(key)
-        try:
-            decoded = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
-        except (binascii.Error, ValueError):
-            decoded = b""
-        if len(decoded) != size:
-            raise self.refuse(key, f"the base64 of {size} bytes")
-        return decoded
-
-    def endpoint(self, key: str, default: str | None = None) -> str:
+    def endpoint(self, key: str) -> str:
         """Return "host:port" of something that can be called."""
-        return self._host_and_port(key, default, split_endpoint, ENDPOINT)
+        return self._host_and_port(key, split_endpoint, ENDPOINT)
 
-    def listener(self, key: str, default: str | None = None) -> str:
+    def listener(self, key: str) -> str:
         """Return "host:port" of something to listen on; port 0 stands for any that is free."""
-        return self._host_and_port(key, default, split_listener, LISTENER)
+        return self._host_and_port(key, split_listener, LISTENER)
 
-    def _host_and_port(self, key: str, default: str | None, split: Callable[[str], object], allowed: str) -> str:
-        value = self._content.get(key, default)
+    def _host_and_port(self, key: str, split: Callable[[str], object], allowed: str) -> str:
+        value = self._content.get(key)
         if not isinstance(value, str):
             raise self.refuse(key, allowed)
         try:
             split(value)
         except UsageError:
             raise self.refuse(key, allowed) from None
-        return value
+        return str(value)
 
-    def path(self, key: str) -> Path:
-        """Return a path, relative ones under the file's own directory; it need not exist."""
+    def file_name(self, key: str) -> Path:
+        """Return an absolute path, relative ones of the file under its own directory; it need not exist.
+
+        A relative path in a variable counts from the working directory, as its writer sees it.
+        """
         value = self._content.get(key)
         if not isinstance(value, str) or not value or "\0" in value:
             raise self.refuse(key, "a file name")
-        return self._directory / value
+        return (Path(value) if isinstance(value, Variable) else self.source.directory / value).absolute()
 
     def existing_file(self, key: str) -> Path:
         """Return the path of a regular file that exists."""
-        path = self.path(key)
+        path = self.file_name(key)
         if not path.is_file():
             raise self.refuse(key, f"a file that exists ({path} does not, or is no regular file)")
         return path
@@ -173,3 +320,10 @@ class Table:
         if mode & 0o077:
             raise self.refuse(key, f"a file of mode 0600 or 0400 ({path} has 0{mode:o}; run chmod 600)")
         return path
+
+    def naming(self, action: Callable[[], Any], key: str, *errors: type[Exception]) -> Any:
+        """Return what `action` gives; one of `errors` becomes a refusal of this key."""
+        try:
+            return action()
+        except errors as error:
+            raise self.wrong(key, f"cannot be used: {error}") from error

@@ -1,19 +1,15 @@
 """Intake over MQTT 3.1.1: what devices publish is acknowledged to the broker only after it is durable here.
 
 Also keeps the tasks and releases this aggregator leads as retained messages. A shell: decode, call, encode, publish;
-the rules are device_service's. The one module that knows the MQTT client library.
+the rules are device_service's, the connection is transport's.
 """
 
 import asyncio
-import logging
-import random
-import socket
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from typing import Final
 
 import aiomqtt
-from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, SessionRequest
@@ -37,6 +33,7 @@ from fleetcount_protocol.wire.topics import (
 )
 from fleetcount_transport.key_files import tls_context
 from fleetcount_transport.logs import log
+from fleetcount_transport.mqtt_connection import MqttConnection, Reconnecting
 
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
@@ -46,137 +43,11 @@ from fleetcount_aggregator.intake.device_service import DeviceService
 __all__ = ["MqttIntake"]
 
 _ANNOUNCE_S: Final = 0.25
-_FIRST_RETRY_S: Final = 0.2
-_LONGEST_RETRY_S: Final = 5.0
 _KEEPALIVE_S: Final = 30
 _ACKNOWLEDGED_S: Final = 10.0
 """How long a broker that is there may take to acknowledge anything; a lost connection is noticed at once."""
 _MAX_QUEUED: Final = 65_536
-_NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-"""Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
-_ResultT = TypeVar("_ResultT")
-_QUIET: Final = logging.getLogger("fleetcount_aggregator.mqtt")
-_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
 _OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
-
-
-class _Client(aiomqtt.Client):
-    """aiomqtt with acknowledgements by the caller, and with an end (docs/decisions/0011).
-
-    The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost it lets
-    everybody wait for an acknowledgement that cannot come; a connection that is given up half-way leaves its socket and
-    a task behind; and it watches sockets by a number that may be another's when the event loop gets to it.
-    """
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._client.manual_ack_set(True)
-        self._connect_ended = self._left = False
-
-    async def __aenter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            MqttError: there is no broker, or it refuses, hangs up or is silent; nothing of the attempt is left.
-        """
-        try:
-            return await super().__aenter__()
-        except BaseException:
-            await self._leave()
-            raise
-
-    async def __aexit__(self, *reason: object) -> None:
-        """Say good-bye if the socket takes it now, and close; never waits for the broker and never raises."""
-        self._client.disconnect()
-        self._client.loop_write()
-        await self._leave()
-
-    async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish topics and payloads with QoS 1, and wait until the broker has acknowledged the last.
-
-        Everything is on its way, in order, before the first wait.
-
-        Raises:
-            MqttError: the connection was lost, or the broker is silent.
-        """
-        for topic, payload in messages[:-1]:
-            self._client.publish(topic, payload, qos=1)
-        for topic, payload in messages[-1:]:
-            await self.publish(topic, payload, qos=1)
-
-    def acknowledge(self, message: aiomqtt.Message) -> None:
-        """Let the broker forget a message."""
-        if message.qos:
-            self._client.ack(message.mid, message.qos)
-
-    def take_arrived(self, most: int) -> list[aiomqtt.Message]:
-        """Return at most `most` of the messages that are here already."""
-        return [self._queue.get_nowait() for _ in range(min(most, self._queue.qsize()))]
-
-    async def _wait_for(self, fut: Awaitable[_ResultT], timeout: float | None) -> _ResultT:  # noqa: ASYNC109 - its name.
-        # Also, asyncio.wait_for of Python 3.11 loses a cancellation that comes together with the answer.
-        limit_s = self.timeout if timeout is None else timeout
-        waiting = asyncio.ensure_future(fut)
-        ends: set[asyncio.Future[Any]] = {waiting, self._disconnected}
-        try:
-            async with asyncio.timeout(limit_s):
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            raise aiomqtt.MqttError(f"the broker did not answer within {limit_s:g} s") from None
-        finally:
-            waiting.cancel()
-        if self._disconnected.done():
-            raise aiomqtt.MqttError("the connection was lost")
-        return waiting.result()
-
-    def _on_disconnect(self, client: Any, userdata: Any, flags: Any, reason_code: Any, properties: Any = None) -> None:
-        if self._connected.done():
-            super()._on_disconnect(client, userdata, flags, reason_code, properties)
-        else:
-            self._connected.set_exception(aiomqtt.MqttError("the broker hung up"))
-
-    def _client_connect(self) -> None:
-        # Runs in a thread, which does not end when nobody waits for it any more.
-        try:
-            super()._client_connect()
-        finally:
-            self._loop.call_soon_threadsafe(self._note_end_of_connect)
-
-    def _note_end_of_connect(self) -> None:
-        self._connect_ended = True
-        if self._left:
-            self._close()
-
-    async def _leave(self) -> None:
-        """Close, or let the thread that still connects close; look at what nobody else will look at."""
-        self._left = True
-        if self._connect_ended:
-            self._close()
-            if self._misc_task is not None:
-                await asyncio.wait({self._misc_task})
-        for future in (self._connected, self._disconnected):
-            if future.done() and not future.cancelled():
-                future.exception()
-
-    def _close(self) -> None:
-        """Close the socket; the event loop watches it no more, and the task that sends pings ends."""
-        self._client._sock_close()  # pyright: ignore[reportPrivateUsage]  # The library has no other immediate end.
-        if self._misc_task is not None:
-            self._misc_task.cancel()
-
-    def _on_socket_register_write(self, client: Any, userdata: Any, sock: Any) -> None:
-        def write() -> None:
-            try:
-                client.loop_write()
-            except OSError as error:
-                if not self._disconnected.done():
-                    self._disconnected.set_exception(error)
-
-        def scheduler() -> None:
-            if sock.fileno() >= 0:
-                self._loop.add_writer(sock.fileno(), write)
-
-        self._loop.call_soon_threadsafe(scheduler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +64,16 @@ class MqttIntake:
     def __init__(self, context: Context, service: DeviceService, table: MqttTable) -> None:
         self._context = context
         self._service = service
-        self._host, self._port = split_endpoint(table.broker)
+        self._broker = table.broker
         self._inflight = table.inflight
         self._tls = tls_context(table.ca_file, table.certificate_file, table.key_file)
         self._deployment = context.identity.deployment
 
     async def run(self) -> None:
         """Take messages until cancelled."""
-        clock, wait = asyncio.get_running_loop().time, _FIRST_RETRY_S
+        retries = Reconnecting(asyncio.get_running_loop().time)
         while True:
-            started = clock()
+            retries.attempt()
             try:
                 await self._session()
             except* (aiomqtt.MqttError, FleetcountError) as group:
@@ -211,15 +82,13 @@ class MqttIntake:
                 # The top of a task: what nobody expected must not end the aggregator, whose gRPC goes on.
                 self._context.metrics.mqtt_failed()
                 log.error("mqtt_failed", errors=sorted({type(one).__name__ for one in group.exceptions}))
-            if clock() - started > wait:  # It was a connection, not another attempt.
-                wait = _FIRST_RETRY_S
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
-            wait = min(2 * wait, _LONGEST_RETRY_S)
+            await retries.rest()
 
-    def _new_client(self) -> _Client:
-        return _Client(
-            self._host,
-            self._port,
+    def _new_connection(self) -> MqttConnection:
+        return MqttConnection(
+            self._broker,
+            # What is not durable yet, the broker keeps.
+            acknowledges=False,
             # A lasting name and session, so that the broker keeps what comes while this aggregator is away.
             identifier=f"fc-{self._deployment}-{self._context.aggregator_id}"[:64],
             clean_session=False,
@@ -228,22 +97,20 @@ class MqttIntake:
             tls_context=self._tls,
             max_queued_incoming_messages=_MAX_QUEUED,
             max_inflight_messages=self._inflight,
-            socket_options=[_NO_DELAY],
-            logger=_QUIET,
         )
 
     async def _session(self) -> None:
         """Run one connection: announce and take, until one of both fails."""
-        async with self._new_client() as client, asyncio.TaskGroup() as group:
+        async with self._new_connection() as client, asyncio.TaskGroup() as group:
             self._context.metrics.mqtt_connected()
-            log.info("mqtt_connected", broker=f"{self._host}:{self._port}")
+            log.info("mqtt_connected", broker=self._broker)
             await client.subscribe(session_topic(self._deployment, self._context.aggregator_id), qos=1)
             group.create_task(self._announce(client), name="mqtt-announce")
             group.create_task(self._take(client, group), name="mqtt-take")
 
     # Taking.
 
-    async def _take(self, client: _Client, group: asyncio.TaskGroup) -> None:
+    async def _take(self, client: MqttConnection, group: asyncio.TaskGroup) -> None:
         """Take what has arrived as one group: one commit, the answers, the acknowledgements, and the next.
 
         The broker keeps the answers of one group while the next is committed, no more: it has to keep up. An answer
@@ -317,7 +184,7 @@ class MqttIntake:
 
     # Announcing.
 
-    async def _announce(self, client: _Client) -> None:
+    async def _announce(self, client: MqttConnection) -> None:
         """Keep subscriptions and retained messages in step with the tasks."""
         reading: set[TaskId] = set()
         announced: set[TaskId] = set()
@@ -328,7 +195,7 @@ class MqttIntake:
             await self._publish_releases(client, released)
             await asyncio.sleep(_ANNOUNCE_S)
 
-    async def _follow(self, client: _Client, reading: set[TaskId]) -> None:
+    async def _follow(self, client: MqttConnection, reading: set[TaskId]) -> None:
         """Subscribe to the report topics of open tasks, and leave those of closed ones."""
         for task in list(self._context.tasks.values()):
             topic = report_topic(self._deployment, task.task_id, task.position)
@@ -340,7 +207,7 @@ class MqttIntake:
                 await client.unsubscribe(topic)
                 reading.discard(task.task_id)
 
-    async def _publish_tasks(self, client: _Client, announced: set[TaskId]) -> None:
+    async def _publish_tasks(self, client: MqttConnection, announced: set[TaskId]) -> None:
         """Keep every open task this aggregator leads as a retained message, and take closed ones away."""
         listed = {one.task.task_id: one for one in await self._service.tasks(self._deployment)}
         for task_id, signed in listed.items():
@@ -353,7 +220,7 @@ class MqttIntake:
             await client.publish(task_topic(self._deployment, task_id), b"", qos=1, retain=True)
             announced.discard(task_id)
 
-    async def _publish_releases(self, client: _Client, released: set[TaskId]) -> None:
+    async def _publish_releases(self, client: MqttConnection, released: set[TaskId]) -> None:
         """Keep the outcome of every task this aggregator leads as a retained message until the task expires."""
         now = self._context.clock.now()
         for task in list(self._context.tasks.values()):

@@ -10,10 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.toml_values import nearest, shown
+
 from fleetcount_simulator.cells.model import Cells, Frame
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["COMMON_KEYS", "KINDS", "MOVING", "Asked", "declare", "keys_of", "read"]
 
@@ -66,7 +67,7 @@ def read(
     if kind not in kinds:
         raise ScenarioError(f"question.cells is {kind!r}; this population can be asked for {', '.join(kinds)}")
     settings = Settings("question", question, (*COMMON_KEYS, *keys_of(kind)), folder)
-    return Asked(kind=kind, title=settings.text("title", 200, title or KINDS[kind][3]), settings=settings)
+    return Asked(kind=kind, title=settings.printable("title", 200, title or KINDS[kind][3]), settings=settings)
 
 
 def declare(asked: Asked, frame: Frame) -> Cells:

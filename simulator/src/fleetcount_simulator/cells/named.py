@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from fleetcount_protocol.task.domain import MAX_VALUES, Categories
+from fleetcount_transport.toml_values import shown
 
 from fleetcount_simulator.cells.model import check_count
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Question
-from fleetcount_simulator.scenario.values import shown
 
 __all__ = ["CATEGORIES_KEYS", "checked_name", "declared_names", "question_of"]
 

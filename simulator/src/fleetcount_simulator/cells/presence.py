@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, Values
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import Integers, Question
-from fleetcount_simulator.scenario.values import Range
 
 __all__ = ["NONE_KEYS", "SPEED_KEYS", "OnTheRoad", "SpeedBins", "declare_none", "declare_speed"]
 

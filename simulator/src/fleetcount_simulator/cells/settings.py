@@ -9,8 +9,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, cast
 
-from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.scenario.values import Range, Section, Source, exact_number, shown
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range, exact_number, shown
+
+from fleetcount_simulator.scenario.source import ScenarioSource
 
 __all__ = ["ANY_LENGTH", "COORDINATE", "Key", "Settings"]
 
@@ -29,27 +31,14 @@ class Key:
     example: str
 
 
-class _Bare(Source):
-    """A table without its file: a refusal starts with the dotted key."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__("", "")
-
-    def refuse(self, path: str, problem: str) -> ScenarioError:
-        """Return the error "PATH PROBLEM"."""
-        return ScenarioError(f"{path} {problem}".rstrip())
-
-
-class Settings(Section):
+class Settings(Table):
     """A table whose keys are known; relative file names are taken from `folder`."""
 
     __slots__ = ("folder",)
 
     def __init__(self, path: str, content: Mapping[str, Any], keys: Sequence[Key], folder: Path) -> None:
         """Refuse every key that is not among `keys`, with the nearest that is."""
-        super().__init__(_Bare(), path, dict(content), [key.name for key in keys])
+        super().__init__(ScenarioSource("", ""), path, dict(content), [key.name for key in keys])
         self.folder = folder
 
     def whole(self, key: str, low: int, high: int) -> int | None:
@@ -58,7 +47,7 @@ class Settings(Section):
 
     def file(self, key: str) -> Path:
         """Return the path of an existing regular file."""
-        path = self.folder / self.text(key, 1000)
+        path = self.folder / self.printable(key, 1000)
         try:
             found = path.is_file()
         except OSError:  # A name no file system takes.
@@ -113,5 +102,5 @@ class Settings(Section):
             raise self.refuse(key, f"a list of {length} {what}")
         entries = list(cast("Sequence[object]", value))
         if not least <= len(entries) <= most:
-            raise self.wrong(key, f"holds {len(entries)} entries; it must be a list of {length} {what}")
+            raise self.wrong(key, f"holds {len(entries)} entries; allowed is a list of {length} {what}")
         return entries

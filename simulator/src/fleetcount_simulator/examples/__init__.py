@@ -3,8 +3,9 @@
 from importlib import resources
 from typing import Final
 
+from fleetcount_transport.toml_values import nearest, shown
+
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["EXAMPLES", "example_about", "example_names", "example_text"]
 

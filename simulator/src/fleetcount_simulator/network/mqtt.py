@@ -1,31 +1,28 @@
 """One MQTT connection for all devices of a process: the answers of every session arrive on two subscriptions.
 
-The connection is the device library's, which notices its end (docs/decisions/0011). A PUBACK is no receipt: only what
+The connection notices its end (docs/decisions/0011). A PUBACK is no receipt: only what
 the aggregator itself answers counts. Never retries; connects again at the next use.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, Generic, TypeVar
 
 import aiomqtt
 from fleetcount_client import Unreachable
-from fleetcount_client.mqtt_transport import NO_DELAY, MqttClient
-from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
 from fleetcount_protocol.wire.topics import report_topic, session_topic, task_filter
+from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
 
 __all__ = ["SharedMqtt"]
 
 _LOG: Final = logging.getLogger(__name__)
-_QUIET: Final = logging.getLogger("fleetcount_simulator.mqtt")
-_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
 _UNACKNOWLEDGED: Final = 100
 """Publications on the way at once, far above the library's default of 20."""
 _MAX_QUEUED: Final = 1 << 20
@@ -73,11 +70,9 @@ class SharedMqtt:
 
     def __init__(self, *, deployment: str, broker: str, call_timeout_s: float) -> None:
         self._deployment = deployment
-        self._host, self._port = split_endpoint(broker)
+        self._broker = broker
         self._call_timeout_s = call_timeout_s
-        self._opening = asyncio.Lock()
-        self._client: MqttClient | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._connection = MqttOnDemand(self._new_connection, self._take, self._fail, self._subscribe)
         self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
         self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
         self._tasks: dict[TaskId, SignedTask] = {}
@@ -111,16 +106,10 @@ class SharedMqtt:
 
     async def close(self) -> None:
         """Leave the broker; the next use connects again."""
-        client, reader = self._client, self._reader
-        self._client = self._reader = None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-        if client is not None:
-            await client.__aexit__(None, None, None)
+        await self._connection.close()
 
     async def _exchange(
-        self, client: MqttClient, topic: str, messages: Mapping[_KeyT, bytes], table: "_Waiting[_KeyT, _AnswerT]"
+        self, client: MqttConnection, topic: str, messages: Mapping[_KeyT, bytes], table: "_Waiting[_KeyT, _AnswerT]"
     ) -> tuple[_AnswerT, ...]:
         """Publish messages and wait for the answer to each, in order."""
         waiting = [table.expect(name) for name in messages]
@@ -137,43 +126,33 @@ class SharedMqtt:
             for name, answer in zip(messages, waiting, strict=True):
                 table.forget(name, answer)
 
-    async def _connected(self) -> MqttClient:
-        async with self._opening:
-            if self._client is not None and self._reader is not None and not self._reader.done():
-                return self._client
-            await self.close()
-            client = self._new_client()
-            await self._guarded(client.__aenter__())
-            self._client = client
-            self._reader = asyncio.create_task(self._read(client), name="MQTT answers")
-            base = task_filter(self._deployment).removesuffix("+/task")
-            for topic in (f"{base}receipt/+", f"{base}session-reply/+", task_filter(self._deployment)):
-                await self._guarded(client.subscribe(topic, qos=1))
-            return client
+    async def _connected(self) -> MqttConnection:
+        try:
+            return await self._connection.use()
+        except aiomqtt.MqttError as error:
+            raise self._unreachable(error) from None
 
-    def _new_client(self) -> MqttClient:
-        return MqttClient(
-            self._host,
-            self._port,
+    async def _subscribe(self, connection: MqttConnection) -> None:
+        base = task_filter(self._deployment).removesuffix("+/task")
+        for topic in (f"{base}receipt/+", f"{base}session-reply/+", task_filter(self._deployment)):
+            await connection.subscribe(topic, qos=1)
+
+    def _new_connection(self) -> MqttConnection:
+        return MqttConnection(
+            self._broker,
             identifier=f"fc{secrets.token_hex(8)}",
             clean_session=True,
             timeout=self._call_timeout_s,
             keepalive=_KEEPALIVE_S,
             max_inflight_messages=_UNACKNOWLEDGED,
             max_queued_incoming_messages=_MAX_QUEUED,
-            socket_options=[NO_DELAY],
-            logger=_QUIET,
         )
 
-    async def _read(self, client: MqttClient) -> None:
-        """Hand every arriving message to whoever waits for it, until the connection ends."""
-        try:
-            async for message in client.messages:
-                self._take(str(message.topic), message.payload)
-        except aiomqtt.MqttError as error:
-            lost = f"broker {self._host}:{self._port}: {error}"
-            self._sessions.fail(lost)
-            self._receipts.fail(lost)
+    def _fail(self, error: aiomqtt.MqttError) -> None:
+        """Tell everybody who waits that nothing comes back any more."""
+        lost = f"broker {self._broker}: {error}"
+        self._sessions.fail(lost)
+        self._receipts.fail(lost)
 
     def _take(self, topic: str, payload: bytes) -> None:
         kind = topic.rsplit("/", 2)[-2]
@@ -190,14 +169,8 @@ class SharedMqtt:
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
 
-    async def _guarded(self, call: Coroutine[Any, Any, object]) -> None:
-        try:
-            await call
-        except aiomqtt.MqttError as error:
-            raise self._unreachable(error) from None
-
     def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
-        return Unreachable(f"broker {self._host}:{self._port}: {error}")
+        return Unreachable(f"broker {self._broker}: {error}")
 
 
 def _name(message: Instalment | Receipt | Refusal) -> _ReportName:

@@ -11,10 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from fleetcount_transport.toml_values import nearest, shown
+
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["KINDS", "KIND_KEY", "about", "build", "cells_of", "keys_of"]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells import read
 from fleetcount_simulator.cells.files import lines
@@ -19,7 +20,6 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import DEVICES
 from fleetcount_simulator.populations.fixed import MAX_DEVICES
 from fleetcount_simulator.populations.snapshots import Fleet, Moment, Snapshots, drawn_order
-from fleetcount_simulator.scenario.values import nearest, shown
 from fleetcount_simulator.truths import Truths, parse_truths
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells import Asked, declare, read
 from fleetcount_simulator.cells.model import MAX_CELLS, Floats, Frame
@@ -17,7 +18,6 @@ from fleetcount_simulator.cells.named import declared_names, question_of
 from fleetcount_simulator.cells.settings import Key, Settings
 from fleetcount_simulator.model import Population, Question
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, FixedPopulation, shared_out
-from fleetcount_simulator.scenario.values import Range
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]
 

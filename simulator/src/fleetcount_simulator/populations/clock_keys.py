@@ -3,10 +3,11 @@
 from fractions import Fraction
 from typing import Final
 
+from fleetcount_transport.toml_values import Range
+
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Key, Settings
 from fleetcount_simulator.populations.fixed import MAX_DEVICES
 from fleetcount_simulator.populations.snapshots import MAX_EPOCHS, Clock, Fleet
-from fleetcount_simulator.scenario.values import Range
 
 __all__ = ["CLOCK_KEYS", "DEVICES", "FLEET_KEYS", "clock_of", "fleet_of"]
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import numpy as np
+from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells import Asked, read
 from fleetcount_simulator.cells.model import MAX_CELLS, check_count
@@ -18,7 +19,6 @@ from fleetcount_simulator.model import Population, Question
 from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.tables import read_table
-from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]
 
@@ -61,8 +61,8 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
 
 def _from_file(settings: Settings, asked: Asked) -> dict[str, int]:
     columns = {
-        "value": Column(name=settings.text("value", 200, "value")),
-        "count": Column(name=settings.text("count", 200, "count"), form="number", low=0, high=MAX_DEVICES),
+        "value": Column(name=settings.printable("value", 200, "value")),
+        "count": Column(name=settings.printable("count", 200, "count"), form="number", low=0, high=MAX_DEVICES),
     }
     counts: dict[str, int] = {}
     allowed = _allowed(asked)

@@ -10,6 +10,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.toml_values import shown
+
 from fleetcount_simulator.cells import MOVING, Asked, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions, Roads
 from fleetcount_simulator.cells.settings import Key, Settings
@@ -20,7 +22,6 @@ from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, 
 from fleetcount_simulator.populations.columns import BATCH, Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import in_range, parsed_numbers
-from fleetcount_simulator.scenario.values import shown
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
 

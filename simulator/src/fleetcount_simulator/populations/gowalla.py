@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import shown
 
 from fleetcount_simulator.cells import Asked, declare, read
 from fleetcount_simulator.cells.model import OUTSIDE, Floats, Frame, Positions
@@ -20,7 +21,6 @@ from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.shipped import shipped
 from fleetcount_simulator.populations.tables import read_table
-from fleetcount_simulator.scenario.values import shown
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import Range
 from numpy.typing import NDArray
 
 from fleetcount_simulator.cells import MOVING, Asked, declare, read
@@ -28,7 +29,6 @@ from fleetcount_simulator.populations.commuters import (
     where,
 )
 from fleetcount_simulator.populations.fixed import check_range
-from fleetcount_simulator.scenario.values import Range
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "Mobility", "build"]
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import duckdb
 import numpy as np
+from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.files import same_file
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.populations.columns import BATCH, Column, Place
-from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["read_parquet"]
 

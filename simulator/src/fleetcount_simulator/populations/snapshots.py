@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import shown
 from numpy.typing import NDArray
 
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Floats, Positions, value_type
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers, Question
 from fleetcount_simulator.populations.fixed import ANY_NUMBER_OF_TIMES, check_range
-from fleetcount_simulator.scenario.values import shown
 
 __all__ = ["Clock", "Fleet", "Moment", "Recorder", "Sightings", "Snapshots", "drawn_order"]
 

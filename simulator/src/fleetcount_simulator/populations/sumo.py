@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.cells import MOVING, read
 from fleetcount_simulator.cells.model import Roads
@@ -26,7 +27,6 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
 from fleetcount_simulator.populations.fcd import recorded
-from fleetcount_simulator.scenario.values import Range
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build"]
 

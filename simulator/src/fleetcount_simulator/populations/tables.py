@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.files import lines
 from fleetcount_simulator.cells.model import Floats
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows
-from fleetcount_simulator.scenario.values import nearest, shown
 
 __all__ = ["Batch", "in_range", "parsed_numbers", "read_table"]
 

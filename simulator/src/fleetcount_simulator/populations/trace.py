@@ -91,17 +91,17 @@ def _columns(settings: Settings) -> dict[str, Column]:
         raise settings.wrong("x", "and y are metres, lon and lat degrees: name one pair")
     moments = settings.choice("time_form", ("seconds", "utc"), "seconds") == "utc"
     columns = {
-        "time": Column(name=settings.text("time", 200, "time"), form="utc" if moments else "number", low=0),
-        "vehicle": Column(name=settings.text("vehicle", 200, "vehicle")),
+        "time": Column(name=settings.printable("time", 200, "time"), form="utc" if moments else "number", low=0),
+        "vehicle": Column(name=settings.printable("vehicle", 200, "vehicle")),
     }
     if in_degrees:
-        columns["x"] = Column(name=settings.text("lon", 200, "lon"), form="number", low=-180, high=180)
-        columns["y"] = Column(name=settings.text("lat", 200, "lat"), form="number", low=-90, high=90)
+        columns["x"] = Column(name=settings.printable("lon", 200, "lon"), form="number", low=-180, high=180)
+        columns["y"] = Column(name=settings.printable("lat", 200, "lat"), form="number", low=-90, high=90)
     else:
-        columns["x"] = Column(name=settings.text("x", 200, "x"), form="number", low=-1e9, high=1e9)
-        columns["y"] = Column(name=settings.text("y", 200, "y"), form="number", low=-1e9, high=1e9)
+        columns["x"] = Column(name=settings.printable("x", 200, "x"), form="number", low=-1e9, high=1e9)
+        columns["y"] = Column(name=settings.printable("y", 200, "y"), form="number", low=-1e9, high=1e9)
     if settings.has("speed"):
-        columns["speed"] = Column(name=settings.text("speed", 200), form="number", low=0, high=1000)
+        columns["speed"] = Column(name=settings.printable("speed", 200), form="number", low=0, high=1000)
     if settings.has("edge"):
-        columns["edge"] = Column(name=settings.text("edge", 200))
+        columns["edge"] = Column(name=settings.printable("edge", 200))
     return columns

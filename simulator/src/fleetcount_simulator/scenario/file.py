@@ -4,7 +4,6 @@ Reads text; makes no population and starts nothing. What it does not know it ref
 explains every key.
 """
 
-import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
+from fleetcount_transport.toml_table import Table, parse_toml
+from fleetcount_transport.toml_values import Range, shown
 
 from fleetcount_simulator import attackers, faults
 from fleetcount_simulator.errors import ScenarioError
@@ -24,7 +25,7 @@ from fleetcount_simulator.scenario.mechanisms import (
     read_mechanism,
 )
 from fleetcount_simulator.scenario.plan import CasePlan, PopulationMaker, Scenario
-from fleetcount_simulator.scenario.values import Range, Section, Source, shown
+from fleetcount_simulator.scenario.source import ScenarioSource
 
 __all__ = ["MAX_BYTES", "MAX_RELEASES", "parse_scenario", "read_scenario"]
 
@@ -82,8 +83,8 @@ def parse_scenario(
         ScenarioError: not TOML, or anything unknown, missing or out of range; with file, line, key, value and what is
             allowed.
     """
-    source = Source(name, text)
-    root = Section(source, "", _document(text, name), _KNOWN)
+    source = ScenarioSource(name, text)
+    root = Table(source, "", _document(text, name), _KNOWN)
     runs = root.integer("runs", 1, MAX_RUNS, 1)
     _check_shapes(root)
     points = grid_of(root.content, source)
@@ -96,7 +97,7 @@ def parse_scenario(
     return Scenario(
         file=name,
         name=root.slug("name"),
-        title=root.text("title", 200, root.slug("name")),
+        title=root.printable("title", 200, root.slug("name")),
         seed=own_seed if seed is None else seed,
         runs=runs,
         engine=cast("EngineName", root.choice("engine", _ENGINES, "exact-law")),
@@ -113,12 +114,7 @@ def _document(text: str, name: str) -> dict[str, Any]:
     for unwanted, called in (("\0", "a NUL character"), ("\ufeff", "a byte-order mark")):
         if unwanted in text:
             raise ScenarioError(f"{name} holds {called} at position {text.index(unwanted)}")
-    try:
-        return tomllib.loads(text, parse_float=_decimal)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ScenarioError(f"{name} is not TOML: {str(error) or 'nested too deeply'}") from error
-    except ValueError as error:
-        raise ScenarioError(f"{name} holds a number that is too long") from error
+    return parse_toml(text, name, ScenarioError, _decimal)
 
 
 def _decimal(text: str) -> Decimal:
@@ -126,7 +122,7 @@ def _decimal(text: str) -> Decimal:
     return Decimal(text.replace("_", ""))
 
 
-def _check_shapes(root: Section) -> None:
+def _check_shapes(root: Table) -> None:
     """Refuse sections of the wrong shape before the grid is made of them."""
     for key in _TABLES:
         if root.has(key):
@@ -136,7 +132,7 @@ def _check_shapes(root: Section) -> None:
             raise root.wrong(key, f"is missing; give a [{key}] table")
 
 
-def _check_names(names: list[str], points: list[GridPoint], source: Source) -> None:
+def _check_names(names: list[str], points: list[GridPoint], source: ScenarioSource) -> None:
     """Refuse two mechanisms of one name."""
     owner: dict[str, int] = {}
     for name, point in zip(names, points, strict=True):
@@ -145,15 +141,15 @@ def _check_names(names: list[str], points: list[GridPoint], source: Source) -> N
             raise source.refuse(f"mechanism[{point.mechanism}].name", f"is {shown(name)}, {other}")
 
 
-def _check_work(plans: tuple[CasePlan, ...], runs: int, source: Source) -> None:
+def _check_work(plans: tuple[CasePlan, ...], runs: int, source: ScenarioSource) -> None:
     releases = runs * sum(plan.epochs.count for plan in plans)
     if releases > MAX_RELEASES:
         problem = f"is {runs}: {len(plans)} cases with their epochs make {releases} releases; at most {MAX_RELEASES}"
         raise source.refuse("runs", problem)
 
 
-def _plan(point: GridPoint, source: Source) -> CasePlan:
-    root = Section(source, "", point.document, None)
+def _plan(point: GridPoint, source: ScenarioSource) -> CasePlan:
+    root = Table(source, "", point.document, None)
     count, batch = _aggregators(root.section("aggregators", ("count", "min_batch_size")))
     metrics = root.section("metrics", ("level", "keep_cells"))
     return CasePlan(
@@ -172,7 +168,7 @@ def _plan(point: GridPoint, source: Source) -> CasePlan:
     )
 
 
-def _own(root: Section, key: str) -> Mapping[str, Any]:
+def _own(root: Table, key: str) -> Mapping[str, Any]:
     """Return a table that another module reads, after checking that it names its kind or is a question's."""
     table = root.section(key, None)
     name = "kind" if key == "population" else "cells"
@@ -180,23 +176,23 @@ def _own(root: Section, key: str) -> Mapping[str, Any]:
     return table.content
 
 
-def _mechanism(point: GridPoint, source: Source) -> AskedMechanism:
+def _mechanism(point: GridPoint, source: ScenarioSource) -> AskedMechanism:
     table = point.document["mechanism"][point.mechanism]
     known = ("name", "kind", *dict.fromkeys(key for kind in mechanism_kinds() for key in mechanism_keys(kind)))
-    return read_mechanism(Section(source, f"mechanism[{point.mechanism}]", table, known))
+    return read_mechanism(Table(source, f"mechanism[{point.mechanism}]", table, known))
 
 
-def _aggregators(table: Section) -> tuple[int, int]:
+def _aggregators(table: Table) -> tuple[int, int]:
     return table.integer("count", FEWEST_AGGREGATORS, MOST_AGGREGATORS, 2), table.integer(
         "min_batch_size", 2, 10**12, 10
     )
 
 
-def _epochs(table: Section) -> Epochs:
+def _epochs(table: Table) -> Epochs:
     return Epochs(count=table.integer("count", 1, 100_000, 1), device_epsilon=table.optional("device_epsilon", _LEDGER))
 
 
-def _faults(table: Section, aggregators: int, source: Source) -> Faults:
+def _faults(table: Table, aggregators: int, source: ScenarioSource) -> Faults:
     rows = table.sections("outage", ("aggregator", "step", "seconds"), most=16)
     found = Faults(
         loss=table.number("loss", _SHARE, Fraction(0)),
@@ -219,7 +215,7 @@ def _faults(table: Section, aggregators: int, source: Source) -> Faults:
     return found
 
 
-def _attackers(root: Section) -> tuple[Attacker, ...]:
+def _attackers(root: Table) -> tuple[Attacker, ...]:
     found: list[Attacker] = []
     for table in root.sections("attacker", None, most=16):
         kind = table.choice("kind", _ATTACKERS)
@@ -232,16 +228,16 @@ def _attackers(root: Section) -> tuple[Attacker, ...]:
     return tuple(found)
 
 
-def _checked_attacker(table: Section, attacker: Attacker) -> Attacker:
+def _checked_attacker(table: Table, attacker: Attacker) -> Attacker:
     table.naming(lambda: attackers.check(attacker), "kind", ScenarioError)
     return attacker
 
 
-def _parameter(table: Section, key: str) -> str:
+def _parameter(table: Table, key: str) -> str:
     """Return an attacker's own parameter as text: numbers as the file spells them, true and false."""
     value = table.raw(key)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | Decimal):
         return str(value)
-    return table.text(key, 200)
+    return table.printable(key, 200)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
 
-from fleetcount_simulator.scenario.values import Source, nearest, shown
+from fleetcount_transport.toml_values import nearest, shown
+
+from fleetcount_simulator.scenario.source import ScenarioSource
 
 __all__ = ["LIST_KEYS", "MAX_CASES", "SECTIONS", "Axis", "GridPoint", "grid_of"]
 
@@ -49,7 +51,7 @@ class GridPoint:
     mechanism: int
 
 
-def grid_of(document: _Document, source: Source) -> list[GridPoint]:
+def grid_of(document: _Document, source: ScenarioSource) -> list[GridPoint]:
     """Return the points: shared axes outermost, then the mechanisms in the file's order, then each one's own axes.
 
     Raises:
@@ -98,7 +100,7 @@ def _text(value: object) -> str:
 # Finding the axes.
 
 
-def _axes_of(document: _Document, mechanisms: int, source: Source) -> tuple[list[Axis], list[list[Axis]]]:
+def _axes_of(document: _Document, mechanisms: int, source: ScenarioSource) -> tuple[list[Axis], list[list[Axis]]]:
     """Return the axes all mechanisms share, and those of each mechanism."""
     shared: list[Axis] = []
     own: list[list[Axis]] = [[] for _ in range(mechanisms)]
@@ -118,7 +120,7 @@ def _axes_of(document: _Document, mechanisms: int, source: Source) -> tuple[list
     return shared, own
 
 
-def _lists_of(table: object, path: _Path, label: str, source: Source) -> Iterator[Axis]:
+def _lists_of(table: object, path: _Path, label: str, source: ScenarioSource) -> Iterator[Axis]:
     if not isinstance(table, dict):
         return
     by_nature = LIST_KEYS.get(str(path[0]), ())
@@ -128,7 +130,7 @@ def _lists_of(table: object, path: _Path, label: str, source: Source) -> Iterato
             yield Axis(label=f"{label}.{key}", targets=((*path, key),), values=values)
 
 
-def _checked(values: list[object], path: str, source: Source) -> tuple[object, ...]:
+def _checked(values: list[object], path: str, source: ScenarioSource) -> tuple[object, ...]:
     if not values:
         raise source.refuse(path, "is an empty list; a sweep needs at least one value")
     for value in values:
@@ -140,10 +142,10 @@ def _checked(values: list[object], path: str, source: Source) -> tuple[object, .
     return tuple(values)
 
 
-def _flat(table: object, source: Source, prefix: str = "") -> Iterator[tuple[str, list[object]]]:
+def _flat(table: object, source: ScenarioSource, prefix: str = "") -> Iterator[tuple[str, list[object]]]:
     """Yield (dotted key, list) of the sweep section, quoted or nested."""
     if not isinstance(table, dict):
-        raise source.refuse("sweep", f"is {shown(table)}; it must be a table of lists")
+        raise source.refuse("sweep", f"is {shown(table)}; allowed is a table of lists")
     for key, value in cast("dict[str, object]", table).items():
         dotted = f"{prefix}{key}"
         if isinstance(value, dict):
@@ -151,7 +153,7 @@ def _flat(table: object, source: Source, prefix: str = "") -> Iterator[tuple[str
         elif isinstance(value, list):
             yield dotted, cast("list[object]", value)
         else:
-            raise source.refuse(f"sweep.{dotted}", f"is {shown(value)}; it must be a list of values")
+            raise source.refuse(f"sweep.{dotted}", f"is {shown(value)}; allowed is a list of values")
 
 
 def _add_swept(
@@ -160,7 +162,7 @@ def _add_swept(
     values: list[object],
     shared: list[Axis],
     own: list[list[Axis]],
-    source: Source,
+    source: ScenarioSource,
 ) -> None:
     """Put the axis of a dotted key of [sweep] where it belongs."""
     path = f"sweep.{key}"
@@ -183,11 +185,11 @@ def _add_swept(
         own[place].append(Axis(label=f"mechanism.{target[-1]}", targets=(target,), values=chosen))
 
 
-def _targets(document: _Document, section: str, rest: str, path: str, source: Source) -> tuple[_Path, ...]:
+def _targets(document: _Document, section: str, rest: str, path: str, source: ScenarioSource) -> tuple[_Path, ...]:
     """Return the places a dotted key means: every mechanism or attacker, or the one that is named."""
     if section not in {"mechanism", "attacker"}:
         if "." in rest:
-            raise source.refuse(path, f"has too many points; it must be {section}.KEY")
+            raise source.refuse(path, f"has too many points; allowed is {section}.KEY")
         return ((section, rest),)
     name, _, key = rest.rpartition(".")
     tables = _tables_of(document, section, source)
@@ -197,7 +199,7 @@ def _targets(document: _Document, section: str, rest: str, path: str, source: So
     return tuple((section, place, key) for place in places)
 
 
-def _tables_of(document: _Document, key: str, source: Source) -> list[Mapping[str, Any]]:
+def _tables_of(document: _Document, key: str, source: ScenarioSource) -> list[Mapping[str, Any]]:
     rows = document.get(key, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[object]", rows)):
         raise source.refuse(key, f"must be one or more tables, [[{key}]] each")

@@ -13,9 +13,10 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.losses import noise_for
 from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.model import ONE_SIDED, Mechanism, MechanismKind
-from fleetcount_simulator.scenario.values import Range, Section
 
 __all__ = ["AskedMechanism", "mechanism_keys", "mechanism_kinds", "read_mechanism"]
 
@@ -62,7 +63,7 @@ class AskedMechanism:
     epsilon_local: Fraction | None
     direction: Literal["up", "down"] | None
     parameters: tuple[tuple[str, Fraction], ...]
-    table: Section = field(repr=False)
+    table: Table = field(repr=False)
 
     def for_values(self, values: int) -> Mechanism:
         """Return the mechanism for a question of V values, with its law and noise checked.
@@ -91,7 +92,7 @@ class AskedMechanism:
         return replace(made, noise_epsilon=noise.epsilon)
 
 
-def read_mechanism(table: Section) -> AskedMechanism:
+def read_mechanism(table: Table) -> AskedMechanism:
     """Return the mechanism of one table.
 
     Raises:
@@ -117,14 +118,14 @@ def read_mechanism(table: Section) -> AskedMechanism:
     )
 
 
-def _only_known(table: Section, kind: str) -> None:
+def _only_known(table: Table, kind: str) -> None:
     allowed = ("name", "kind", *mechanism_keys(kind))
     for key in table.content:
         if key not in allowed:
             raise table.wrong(key, f"is not a key of kind {kind!r}; its keys are: {', '.join(allowed)}")
 
 
-def _noise_keys(table: Section, kind: str) -> tuple[Fraction | None, Fraction | None]:
+def _noise_keys(table: Table, kind: str) -> tuple[Fraction | None, Fraction | None]:
     """Return (loss of a release, e1): the one given; (None, None) is no noise."""
     if table.has("epsilon") and table.has("noise_epsilon"):
         raise table.wrong("epsilon", "and noise_epsilon are both given; give the loss of a release or the noise's own")
@@ -137,7 +138,7 @@ def _noise_keys(table: Section, kind: str) -> tuple[Fraction | None, Fraction | 
     return table.optional("epsilon", _EPSILON), table.optional("noise_epsilon", _NOISE)
 
 
-def _local_keys(table: Section, kind: str) -> tuple[Fraction | None, tuple[tuple[str, Fraction], ...]]:
+def _local_keys(table: Table, kind: str) -> tuple[Fraction | None, tuple[tuple[str, Fraction], ...]]:
     """Return the local loss and the law's own parameters."""
     if kind == ONE_SIDED or kind_named(kind).form in _NOISE_PROTECTS:
         return None, ()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, EngineName, Epochs, Faults, Population
 from fleetcount_simulator.scenario.mechanisms import AskedMechanism
-from fleetcount_simulator.scenario.values import Source
+from fleetcount_simulator.scenario.source import ScenarioSource
 
 __all__ = ["CasePlan", "PopulationMaker", "Scenario"]
 
@@ -67,7 +67,7 @@ class Scenario:
         plans: tuple[CasePlan, ...],
         axes: tuple[str, ...],
         text: str,
-        source: Source,
+        source: ScenarioSource,
         folder: Path,
         make_population: PopulationMaker,
     ) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Case, Places, Row
-from fleetcount_simulator.scenario.values import exact_number
 from fleetcount_simulator.study.directory import StudyDirectory
 from fleetcount_simulator.study.scores import Cells
 from fleetcount_simulator.study.shards import ShardResult

@@ -1,0 +1,70 @@
+"""The tables that the configuration of every server has: TLS files, metrics, log; and checks across tables.
+
+Reads no key and opens no port.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from fleetcount_protocol.endpoint import is_loopback, split_listener
+
+from fleetcount_transport.logs import LEVELS
+from fleetcount_transport.settings import InconsistentError, setting, settings
+from fleetcount_transport.toml_table import Table
+
+__all__ = ["LogTable", "MetricsTable", "TlsTable", "check_distinct", "is_local", "read_operator"]
+
+
+@settings
+class TlsTable:
+    """[tls]: the server's own certificate and the two authorities it trusts."""
+
+    certificate_file: Path = setting(Table.file_name)
+    key_file: Path = setting(Table.file_name)
+    aggregator_ca_file: Path = setting(Table.file_name)
+    device_ca_file: Path = setting(Table.file_name)
+
+
+@settings
+class MetricsTable:
+    """[metrics]: where Prometheus reads; loopback unless `insecure`."""
+
+    listen: str = setting(Table.listener)
+    insecure: bool = setting(Table.boolean, default=False)
+
+    def __post_init__(self) -> None:
+        if not self.insecure and not is_local(self.listen):
+            raise InconsistentError(f"metrics.listen is {self.listen!r}; beyond loopback it needs insecure = true")
+
+
+@settings
+class LogTable:
+    """[log]: how much is said."""
+
+    level: str = setting(Table.choice, LEVELS, default="info")
+
+
+def is_local(listener: str) -> bool:
+    """Return whether "host:port" is on this machine alone."""
+    return is_loopback(split_listener(listener)[0])
+
+
+def check_distinct(what: str, values: Iterable[str]) -> None:
+    """Refuse values that stand twice.
+
+    Raises:
+        InconsistentError: one does.
+    """
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise InconsistentError(f"{what} {value!r} stands there twice")
+        seen.add(value)
+
+
+def read_operator(table: Table, key: str) -> str:
+    """Return the name of an operator, or of anything that people read: no blanks at its ends."""
+    value = table.printable(key, 200)
+    if value != value.strip() or len(value.encode()) > 200:
+        raise table.refuse(key, "1 to 200 bytes of printable characters without blanks at the ends")
+    return value
