@@ -19,7 +19,7 @@ from fleetcount.files import check_output_directory
 from fleetcount.lazy import LazyGroup
 from fleetcount.numbers import EPSILON, Count
 
-__all__ = ["keys"]
+__all__ = ["check_names", "keys"]
 
 MAX_DEVICES = 10_000
 
@@ -71,7 +71,7 @@ def init(**options: Any) -> None:
     check_output_directory(output, fresh=True)
     ids = _ids(request.aggregators)
     names = _operators(request.operators, ids)
-    _check_names(request)
+    check_names(request.deployment, request.host, request.broker)
     existed = output.exists()
     output.mkdir(parents=True, exist_ok=True)
     try:
@@ -168,8 +168,12 @@ def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
     return names
 
 
-def _check_names(request: _Request) -> None:
-    deployment, host, broker = request.deployment, request.host, request.broker
+def check_names(deployment: str, host: str, broker: str) -> None:
+    """Refuse names that no deployment can have; "" is no broker.
+
+    Raises:
+        UsageError: with the option, its value and what is allowed.
+    """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", deployment, re.ASCII):
         raise UsageError(f"--deployment is {deployment[:40]!r}; it must be 1 to 32 of a-z, 0-9 and '-'")
     if not check_host(f"[{host}]" if ":" in host else host):
