@@ -27,19 +27,19 @@ from typing import Any
 import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_aggregators
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import Credential
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
 from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted, SessionRequest
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
+from fleetcount_simulator.network.deployments import Deployment, local_plans, write_aggregators
 from rows import Row, quick, report, smoke
 
 HELPER = 1
@@ -187,19 +187,8 @@ async def call_one_by_one(
 
 def deploy(directory: Path) -> Deployment:
     """Write a deployment of two aggregators."""
-    ports = free_ports("127.0.0.1", 4)
-    plans = [
-        AggregatorPlan(
-            aggregator_id=AggregatorId(name),
-            operator=f"Operator of {name}",
-            host="127.0.0.1",
-            device_port=ports[2 * number],
-            peer_port=ports[2 * number + 1],
-        )
-        for number, name in enumerate(("alpha", "beta"))
-    ]
     (directory / "keys").mkdir()
-    return write_aggregators(directory / "keys", "bench", plans)
+    return write_aggregators(directory / "keys", "bench", local_plans(2))
 
 
 def device_authority(deployment: Deployment) -> bytes:

@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 from fleetcount.demo_outputs import comparison_csv, covered
 from fleetcount.demo_question import DemoOptions, question_of
-from fleetcount.demo_windows import Speed, windows_for
 from fleetcount.release_report import statement_lines, table_lines
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json, verify_record_signatures
-
-SPEED = Speed(signature_s=34e-6, share_s=1e-3, verify_s=1e-3)
 
 
 def options(**changes: object) -> DemoOptions:
@@ -35,33 +32,6 @@ def options(**changes: object) -> DemoOptions:
         "keep": False,
     }
     return DemoOptions(**{**plain, **changes})  # type: ignore[arg-type] # the fields above, by name
-
-
-@pytest.mark.parametrize(("broker", "least", "most"), [("mosquitto", 30, 50), ("embedded", 40, 65)])
-def test_the_default_windows_are_within_a_minute_for_two_thousand_vehicles_on_two_cores(
-    broker: str, least: int, most: int
-) -> None:
-    windows = windows_for(question_of(options()), ("grpc", "mqtt"), broker, 2, SPEED, 2)
-
-    assert least <= windows.lead_s + windows.round_one_s + windows.round_two_s <= most
-
-
-def test_windows_grow_with_vehicles_aggregators_and_slowness() -> None:
-    question = question_of(options())
-    base = windows_for(question, ("grpc",), "", 2, SPEED, 2)
-    slow = Speed(signature_s=68e-6, share_s=2e-3, verify_s=2e-3)
-
-    assert windows_for(question_of(options(vehicles=4000)), ("grpc",), "", 2, SPEED, 2).round_one_s > base.round_one_s
-    assert windows_for(question, ("grpc",), "", 4, SPEED, 2).round_two_s > base.round_two_s
-    assert windows_for(question, ("grpc",), "", 2, slow, 2).round_two_s > base.round_two_s
-    assert windows_for(question, ("grpc",), "", 2, SPEED, 1).round_one_s > base.round_one_s
-
-
-def test_a_question_of_one_round_has_one_window() -> None:
-    windows = windows_for(question_of(options(mode="mangat")), ("grpc",), "", 2, SPEED, 2)
-
-    assert windows.round_one_s > 0
-    assert windows.round_two_s == 0
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(10)])

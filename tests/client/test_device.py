@@ -11,8 +11,15 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.spool import Phase
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal
-from fleetcount_protocol.task.task import Mode, SignedTask, Task, UploadStyle
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
+from fleetcount_protocol.task.task import Aggregator, Mode, SignedTask, Task, UploadStyle
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -173,3 +180,38 @@ async def test_a_task_that_waits_does_not_close_the_connection_of_one_that_sends
 
     assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELIVERED}
     assert kept_open == [True, True]
+
+
+class Counting(MemoryTransport):
+    """A transport that counts the session requests it carries."""
+
+    sessions = 0
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        self.sessions += len(requests)
+        return await super().open_sessions(aggregator, requests)
+
+
+async def test_sessions_opened_ahead_are_those_of_the_next_answer_and_are_stored_with_it_only(tmp_path: Path) -> None:
+    world = Deployment(3)
+    task = world.task()
+    transport = Counting([world.sign(task)], world.intakes)
+    device = world.device(tmp_path / "device.db", transport)
+
+    opened = await device.open_sessions(task.aggregators, START + 50)
+    stored_ahead, asked_ahead = device.spool.sessions(), transport.sessions
+    (outcome,) = await device.answer()
+
+    assert (opened, asked_ahead, stored_ahead) == (True, 3, ())
+    assert outcome.kind is OutcomeKind.DELIVERED, outcome
+    assert transport.sessions == 3
+    assert len(device.spool.sessions()) == 3
+
+
+async def test_sessions_that_one_aggregator_refuses_for_good_are_not_open(tmp_path: Path) -> None:
+    world, stranger = Deployment(), Deployment()
+    device = world.device(tmp_path / "device.db", world.transport(), identity=stranger.identity())
+
+    assert not await device.open_sessions(world.described, START + 50)

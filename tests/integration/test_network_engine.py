@@ -21,11 +21,10 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.examples import example_text
 from fleetcount_simulator.model import Attacker, Faults, Mechanism
 from fleetcount_simulator.network.brokers import find_mosquitto
-from fleetcount_simulator.network.clients import COINS
 from fleetcount_simulator.network.engine import NetworkEngine, engine
-from fleetcount_simulator.network.fleet import coins_of
 from fleetcount_simulator.network.question import reading_of
 from fleetcount_simulator.network.run import Asked
+from fleetcount_simulator.network.simulated_device import coins_of
 from numpy.typing import NDArray
 
 from tests.simulator.network_cases import People, case_of
@@ -37,10 +36,10 @@ SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
 
 
 def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:
-    """Take from a device's coins what it draws before it answers: its moment, and a secret for each session."""
-    uniform_seconds(source, 1.0)
+    """Take from a device's coins what it draws before it answers: a secret for each session, and its moment."""
     for _ in range(parties):
         source.random_bytes(32)
+    uniform_seconds(source, 1.0)
     return source
 
 
@@ -48,7 +47,7 @@ def expected_sums(asked: Asked, coin_seed: int, truths: NDArray[np.integer]) -> 
     """Return round two minus round one of cells 1..V, by the client's own answering rules on the same coins."""
     task, sums = asked.task, np.zeros(asked.task.values + 1, dtype=np.int64)
     for number, value in enumerate(truths):
-        source = drawn_before_the_answer(coins_of(coin_seed, COINS, number), len(task.aggregators))
+        source = drawn_before_the_answer(coins_of(coin_seed, number), len(task.aggregators))
         truth = truth_of(task, reading_of(task.domain, int(value)))
         coins = draw_two_round(task, truth, (SessionId(bytes(16)),) * len(task.aggregators), source)
         sums[coins.round_two] += 1

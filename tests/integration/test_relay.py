@@ -9,9 +9,10 @@ import pytest
 from fleetcount_client import Transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
+from fleetcount_simulator.network.connections import tls_of
 
 from tests.support.deployment import LiveDeployment
-from tests.support.fleet import Fleet, identity_of, signed_task_of, tls_of
+from tests.support.fleet import Fleet, authorities_of, identity_of, signed_task_of
 from tests.support.oracle import check_release
 from tests.support.processes import ChildProcess, free_port
 
@@ -61,7 +62,7 @@ async def test_a_count_through_a_relay_that_is_killed_in_each_round_is_exact(
         servers = [
             TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in pair.written.aggregators
         ]
-        tls = tls_of(pair, identity_of(pair))
+        tls = tls_of(identity_of(pair), authorities_of(pair))
         return GrpcTransport(
             deployment=pair.written.name, servers=servers, tls=tls, call_timeout_s=1.5, relay=relay.address
         )

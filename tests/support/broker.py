@@ -1,23 +1,16 @@
 """MQTT brokers of a test as processes of their own: the embedded one, and mosquitto where the machine has it."""
 
 import os
-import shutil
 import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+from fleetcount_simulator.network.brokers import find_mosquitto
+
 from tests.support.processes import ChildProcess, free_port, wait_until
 
 __all__ = ["EmbeddedBroker", "Mosquitto", "find_mosquitto"]
-
-_PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
-
-
-def find_mosquitto() -> str | None:
-    """Return the mosquitto program, or None; FLEETCOUNT_MOSQUITTO names one that is elsewhere."""
-    named = os.environ.get("FLEETCOUNT_MOSQUITTO")
-    return shutil.which(named) if named else shutil.which("mosquitto", path=os.pathsep.join([os.defpath, *_PLACES]))
 
 
 class _Broker:

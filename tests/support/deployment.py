@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import secrets
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -18,22 +17,22 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from fleetcount.deployment import AggregatorPlan, Deployment, free_ports, write_aggregators, write_analyst
+from fleetcount.deployment import Deployment, write_aggregators, write_analyst
 from fleetcount.readers import ask_statuses
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
+from fleetcount_simulator.network.deployments import NAMES, local_plans
 
 from tests.support.processes import ChildProcess, pace, wait_until
 
 __all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories"]
 
-NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 SIGNAL = "Vehicle.CurrentLocation"
 FINAL = frozenset({TaskState.RELEASED, TaskState.ABORTED})
 
@@ -58,17 +57,7 @@ class LiveDeployment:
         peer_endpoint: Callable[[str], str] = str,
     ) -> None:
         (root / "keys").mkdir(parents=True)
-        ports = free_ports("127.0.0.1", 2 * count)
-        plans = [
-            AggregatorPlan(
-                aggregator_id=AggregatorId(NAMES[i]),
-                operator=f"Operator of {NAMES[i]}",
-                host="127.0.0.1",
-                device_port=ports[2 * i],
-                peer_port=ports[2 * i + 1],
-            )
-            for i in range(count)
-        ]
+        plans = local_plans(count)
         self.written: Deployment = write_aggregators(root / "keys", name, plans, mqtt_broker=broker)
         self.root = root
         self.analyst = write_analyst(self.written)
@@ -78,8 +67,7 @@ class LiveDeployment:
             self._adapt(position, give_up_s, call_timeout_s, peer_endpoint)
 
     def _child(self, position: int) -> ChildProcess:
-        command = [sys.executable, "-m", "fleetcount", "aggregator", "serve"]
-        return ChildProcess(NAMES[position], [*command, "--config", str(self.config(position))], self.root)
+        return ChildProcess(NAMES[position], self.written.serve_command(position), self.root)
 
     def _adapt(self, position: int, give_up_s: float, call_timeout_s: float, peer: Callable[[str], str]) -> None:
         """Allow exact releases, and let peers meet where the test says."""

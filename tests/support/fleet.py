@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_client import (
     DeliverySettings,
     Device,
@@ -21,15 +20,13 @@ from fleetcount_client import (
     constant,
 )
 from fleetcount_client.backoff import Retry
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
-from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_simulator.network.connections import own_transport
 
 from tests.support.deployment import SIGNAL, LiveDeployment
 from tests.support.oracle import FixedCoins
@@ -101,28 +98,24 @@ def identity_of(deployment: LiveDeployment) -> DeviceIdentity:
     return DeviceIdentity.generate(deployment.written.authorities.devices)
 
 
-def tls_of(deployment: LiveDeployment, identity: DeviceIdentity) -> TlsFiles:
-    """Return what a device needs to call aggregators."""
-    return TlsFiles(
-        authorities=(deployment.written.root / "ca" / "aggregators.crt").read_bytes(),
-        certificate=identity.certificate.public_bytes(Encoding.PEM),
-        private_key=identity.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-    )
-
-
 def transport_of(
     deployment: LiveDeployment, identity: DeviceIdentity, kind: str, broker: str = "", timeout_s: float = 5.0
 ) -> Transport:
     """Return a device's own connection, by gRPC with its certificate or by MQTT."""
-    if kind == "mqtt":
-        broker = broker or deployment.written.mqtt_broker
-        return MqttTransport(deployment=deployment.written.name, broker=broker, call_timeout_s=timeout_s)
-    servers = [
-        TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
-        for one in deployment.written.aggregators
-    ]
-    tls = tls_of(deployment, identity)
-    return GrpcTransport(deployment=deployment.written.name, servers=servers, tls=tls, call_timeout_s=timeout_s)
+    return own_transport(
+        kind,
+        deployment.written.aggregators,
+        identity,
+        deployment=deployment.written.name,
+        broker=broker or deployment.written.mqtt_broker,
+        authorities=authorities_of(deployment),
+        call_timeout_s=timeout_s,
+    )
+
+
+def authorities_of(deployment: LiveDeployment) -> bytes:
+    """Return who may speak as an aggregator of a deployment, as PEM."""
+    return (deployment.written.root / "ca" / "aggregators.crt").read_bytes()
 
 
 @dataclass
@@ -177,7 +170,7 @@ class Fleet:
         self._settings = DeliverySettings(
             spread=spread, poll_interval_s=1.0, call_timeout_s=timeout_s, retry=Retry(base_s=0.1, cap_s=1.0)
         )
-        self._trust = TrustStore(deployment.written.name, [_trusted(one) for one in deployment.written.aggregators])
+        self._trust = TrustStore(deployment.written.name, deployment.written.trusted.values())
         self.devices: list[LiveDevice] = []
         for number in range(1, (devices or die.values) + 1):
             identity = identity_of(deployment)
@@ -240,12 +233,6 @@ def _now() -> float:
     import time
 
     return time.time()
-
-
-def _trusted(one: Aggregator) -> TrustedAggregator:
-    return TrustedAggregator(
-        aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-    )
 
 
 async def signed_task_of(deployment: LiveDeployment, task: Task, kind: str = "grpc", broker: str = "") -> SignedTask:

@@ -1,32 +1,43 @@
 """`fleetcount demo`: a whole fleet, its aggregators and its broker on this machine, from keys to picture.
 
-Reads options, shows progress, prints the result; the work is in demo_question, demo_run and demo_outputs.
+Reads options, shows progress, prints the result; the work is done by the runner of fleets that studies use too.
 """
 
 import asyncio
 import contextlib
+import importlib
 import shutil
 import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import MachineError, UsageError
 
-from fleetcount.exits import one_line
+from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import EPSILON, SAMPLING_RATE, SEED, Count
 
-if TYPE_CHECKING:  # Protocol, simulator and figures are loaded when the options are known to be good.
+if TYPE_CHECKING:
+    from fleetcount_protocol.release import ReleaseRecord
+    from fleetcount_simulator.network.run import Asked
+
+    # Protocol, simulator and figures are loaded when the options are known to be good.
     from fleetcount.demo_question import DemoOptions, Question
-    from fleetcount.demo_run import DemoResult
+    from fleetcount.progress import Progress
 
 __all__ = ["demo"]
 
+OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
 _FILE = click.Path(path_type=Path)
+_LAST: Final = ("answers", "round two")
+_FIGURES: Final = "fleetcount_analysis.figures"
 _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto installed the demo is faster"}
 
 
@@ -93,8 +104,7 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _run(question: "Question", options: "DemoOptions", directory: Path) -> "DemoResult":
-    from fleetcount.demo_run import run_demo
+async def _run(question: "Question", options: "DemoOptions", directory: Path) -> "Asked":
     from fleetcount.progress import progress_for
 
     task = asyncio.current_task()
@@ -103,26 +113,66 @@ async def _run(question: "Question", options: "DemoOptions", directory: Path) ->
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         with progress_for() as progress:
-            return await run_demo(question, options, directory, progress)
+            return await _asked(question, options, directory, progress)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
 
-def _finish(question: "Question", options: "DemoOptions", result: "DemoResult") -> None:
+async def _asked(question: "Question", options: "DemoOptions", directory: Path, progress: "Progress") -> "Asked":
+    """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
+    from fleetcount_simulator.network.device_faults import FleetFaults
+    from fleetcount_simulator.network.fleet_spec import OWN
+    from fleetcount_simulator.network.parties import running
+    from fleetcount_simulator.network.run import Ask, ask
+
+    transports = ("grpc", "mqtt") if options.transport == "both" else (options.transport,)
+    asked = Ask(
+        name=question.scenario.task_name,
+        question=question.network,
+        transports=transports,
+        connections=OWN,
+        readings=question.scenario.readings,
+        device_faults=FleetFaults.none(question.vehicles),
+        coin_seed=options.seed if options.insecure_coins else None,
+        progress=partial(_step, progress),
+    )
+    broker = "auto" if "mqtt" in transports else ""
+    started = running(directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS)
+    async with started as parties:
+        return await ask(parties, asked, directory)
+
+
+def _step(progress: "Progress", stage: str, done: int, total: int) -> None:
+    """Show a step; after the last answer, load what draws the picture: the machine only waits for the window's end."""
+    progress.step(stage, done, total)
+    if stage in _LAST and done == total and _FIGURES not in sys.modules:
+        threading.Thread(target=importlib.import_module, args=[_FIGURES], daemon=True).start()
+
+
+def _finish(question: "Question", options: "DemoOptions", result: "Asked") -> None:
     from fleetcount.demo_outputs import covered, write_outputs
     from fleetcount.release_report import statement_lines, table_lines
 
+    record, signatures = _released(result)
     truths = question.scenario.truths()
     with staged_directory(options.output) as stage:
-        write_outputs(stage, question.scenario.question, result.record, result.signatures, truths)
-    for line in [*table_lines(result.record, truths), "", *statement_lines(result.record)]:
+        write_outputs(stage, question.scenario.question, record, signatures, truths)
+    for line in [*table_lines(record, truths), "", *statement_lines(record)]:
         click.echo(line)
-    inside, level = covered(result.record, truths), f"{float(result.record.level * 100):g} %"
+    inside, level = covered(record, truths), f"{float(record.level * 100):g} %"
     click.echo(f"\n{inside} of {len(truths)} truths lie in their {level} interval")
-    click.echo(f"{result.delivered} of {question.vehicles} vehicles hold every aggregator's receipt")
+    click.echo(f"{int(result.account.counted.sum())} of {question.vehicles} vehicles hold every aggregator's receipt")
     if result.broker:
         click.echo(f"what went by MQTT went through {_BROKERS[result.broker]}")
     for reason, count in result.reasons.items():
         click.echo(one_line(f"  {count} vehicles: {reason}"))
     names = "release.json, comparison.csv, map.svg, map.png"
     click.echo(f"wrote {names} in {options.output}")
+
+
+def _released(result: "Asked") -> "tuple[ReleaseRecord, tuple[bytes, ...]]":
+    if result.record is not None and result.answer is not None:
+        return result.record, result.answer.signatures
+    if result.answer is not None:
+        raise RefusedByPolicyError(f"task {result.task.name!r} was aborted: {result.answer.abort_reason}")
+    raise MachineError("no aggregator released the counts in time after the last window")

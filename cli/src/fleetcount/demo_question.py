@@ -23,6 +23,7 @@ from fleetcount_simulator.demo_scenarios import (
     read_traces,
     yes_or_no,
 )
+from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.truths import MAX_VEHICLES, Truths, parse_truths
 
 from fleetcount.files import read_text
@@ -68,9 +69,16 @@ class Question:
         return len(self.scenario.readings)
 
     @property
-    def two_rounds(self) -> bool:
-        """Whether vehicles answer in two rounds."""
-        return self.mode is Mode.SAMPLING
+    def network(self) -> NetworkQuestion:
+        """The question as the runner asks it."""
+        return NetworkQuestion(
+            domain=self.scenario.domain,
+            signal=self.scenario.signal,
+            mode=self.mode,
+            mechanism=self.mechanism,
+            release=self.release,
+            min_batch_size=max(2, self.vehicles // 2),
+        )
 
 
 def question_of(options: DemoOptions) -> Question:

@@ -6,7 +6,7 @@ Puts the parts together; the rules are in answering, policy and ledger, the byte
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.task.task import Aggregator, SignedTask
 
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -188,6 +188,19 @@ class Device:
                 for task_id, signed in tasks.items()
             ]
         return tuple(task.result() for task in running)
+
+    async def open_sessions(self, aggregators: Sequence[Aggregator], deadline: float) -> bool:
+        """Open a session with each aggregator ahead of any task, trying until `deadline` (Unix seconds).
+
+        A task that the same aggregators ask within the life of the sessions finds them open, and its windows carry
+        reports alone. Nothing is stored or charged before a report needs them. Returns whether all accepted.
+        """
+        self._busy += 1
+        try:
+            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), deadline)
+        finally:
+            self._busy -= 1
+        return isinstance(opened, tuple)
 
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
         """Ask for tasks every `poll_interval_s` and answer them, until cancelled."""

@@ -99,7 +99,7 @@ class Rounds:
         await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
         if self.timer.now() >= task.round_one_closes:
             return _outcome(task, OutcomeKind.MISSED, "round one has closed")
-        opened = await self.sessions.open_all(task, task.round_one_closes)
+        opened = await self.sessions.open_all(task.aggregators, task.round_two_closes, task.round_one_closes)
         if isinstance(opened, RejectReason):
             return _outcome(task, OutcomeKind.REJECTED, opened.label)
         if opened is None:

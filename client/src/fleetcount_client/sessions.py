@@ -14,7 +14,7 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.errors import MachineError, PeerError, RejectReason
 from fleetcount_protocol.ids import SessionId
 from fleetcount_protocol.messages import SessionAccepted, SessionRequest
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
+from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.spool import SessionRow, Spool
@@ -82,12 +82,16 @@ class SessionKeeper:
         self._known: dict[SessionId, OpenSession] | None = None
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def open_all(self, task: Task, deadline: float) -> tuple[OpenSession, ...] | RejectReason | None:
-        """Return one session an aggregator, in the task's order, each valid until the task's last window has closed.
+    async def open_all(
+        self, aggregators: Sequence[Aggregator], needed_until: int, deadline: float
+    ) -> tuple[OpenSession, ...] | RejectReason | None:
+        """Return one session an aggregator, in their order, each valid beyond `needed_until`.
 
         Returns the reason when an aggregator refuses for good, None when one stayed out of reach until `deadline`.
         """
-        answers = await asyncio.gather(*(self._open(task, one, deadline) for one in task.aggregators))
+        answers = await asyncio.gather(
+            *(self._open(one, needed_until + _EXPIRY_SLACK_S, deadline) for one in aggregators)
+        )
         refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
         if refusal is not None:
             return refusal
@@ -123,10 +127,9 @@ class SessionKeeper:
             self._known = {row.session_id: _from_row(row) for row in self._spool.sessions()}
         return self._known
 
-    async def _open(self, task: Task, aggregator: Aggregator, deadline: float) -> OpenSession | RejectReason | None:
+    async def _open(self, aggregator: Aggregator, needed: int, deadline: float) -> OpenSession | RejectReason | None:
         # Two tasks asked at the same time share one session: the second waits and finds it.
         async with self._locks.setdefault(aggregator.aggregator_id, asyncio.Lock()):
-            needed = task.round_two_closes + _EXPIRY_SLACK_S
             session = self._reusable(aggregator, needed)
             if session is not None:
                 return session

@@ -1,39 +1,13 @@
-"""The fleet process: its specification survives the file, vehicles wait at the gate, coins are the system's."""
+"""The devices of a process: they wait at the gate, and their coins are the system's unless a seed is given."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.task.task import SignedTask
-from fleetcount_simulator.network.fleet import GatedTransport, Tally, coins_of
-from fleetcount_simulator.network.fleet_spec import FleetSpec, TrustedParty
-
-
-def test_what_a_fleet_is_told_survives_its_file(tmp_path: Path) -> None:
-    spec = FleetSpec(
-        name="grpc",
-        transport="grpc",
-        deployment="demo",
-        task_name="t",
-        signal="Vehicle.Speed",
-        aggregators=(TrustedParty(aggregator_id="a", operator="A", signing_public_key=bytes(32), grpc_endpoint="h:1"),),
-        broker="",
-        aggregator_ca_file="a",
-        device_ca_file="d",
-        device_ca_key_file="k",
-        spool_file="s",
-        policy={"largest_epsilon": "1"},
-        at_once=3,
-        coin_seed=None,
-        readings=((1.5, -2.0), None, "red", 3.25),
-    )
-    (tmp_path / "spec.json").write_text(spec.encode())
-
-    assert FleetSpec.read(tmp_path / "spec.json") == spec
-    assert "red" not in repr(spec)
+from fleetcount_simulator.network.connections import GatedTransport
+from fleetcount_simulator.network.simulated_device import coins_of
 
 
 class Slow:
@@ -61,10 +35,10 @@ class Slow:
 
 async def test_no_more_vehicles_are_connected_at_once_than_the_gate_lets_in() -> None:
     inside = [0, 0]
-    gate, tally = asyncio.Semaphore(3), Tally(receipts=Counter())
+    gate = asyncio.Semaphore(3)
 
     async def vehicle() -> None:
-        transport = GatedTransport(Slow(inside), gate, tally)
+        transport = GatedTransport(Slow(inside), gate)
         await asyncio.gather(transport.list_tasks(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
         await transport.close()
         await transport.close()
@@ -77,13 +51,8 @@ async def test_no_more_vehicles_are_connected_at_once_than_the_gate_lets_in() ->
 
 
 def test_coins_are_the_systems_unless_a_seed_is_given_and_then_a_stream_a_vehicle() -> None:
-    draws = {
-        (seed, fleet, number): coins_of(seed, fleet, number).random_bytes(32)
-        for seed in (7, 8)
-        for fleet in ("grpc", "mqtt")
-        for number in (0, 1)
-    }
+    draws = {(seed, number): coins_of(seed, number).random_bytes(32) for seed in (7, 8) for number in (0, 1)}
 
-    assert isinstance(coins_of(None, "grpc", 0), SystemRandom)
+    assert isinstance(coins_of(None, 0), SystemRandom)
     assert len(set(draws.values())) == len(draws)
-    assert coins_of(7, "grpc", 0).random_bytes(32) == draws[7, "grpc", 0]
+    assert coins_of(7, 0).random_bytes(32) == draws[7, 0]

@@ -1,4 +1,4 @@
-"""The parts of a network run, each alone: readings, fates, accounts, windows, outages, files, and one device's way."""
+"""The parts of a network run, each alone: readings, faults, accounts, windows, outages, files, and one device's way."""
 
 import asyncio
 import random
@@ -15,31 +15,38 @@ import numpy as np
 import pytest
 from fleetcount_client import Unreachable
 from fleetcount_protocol.errors import RejectReason, UsageError
-from fleetcount_protocol.ids import Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.release.set_digest import set_digest
 from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children
-from fleetcount_simulator.network.clients import OUTCOMES
 from fleetcount_simulator.network.counted import account_of, explains
 from fleetcount_simulator.network.deployments import free_ports
-from fleetcount_simulator.network.fates import Fate, draw_fates
-from fleetcount_simulator.network.faults import FaultyTransport, Tally, Trace
-from fleetcount_simulator.network.fleet_spec import TrustedParty
+from fleetcount_simulator.network.device_faults import DeviceFault, draw_device_faults
+from fleetcount_simulator.network.faulty_transport import FaultyTransport, Tally, Trace
+from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
+from fleetcount_simulator.network.fleet_spec import FleetSpec
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.outages import first_failpoints, outages_of
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.question import reading_of
-from fleetcount_simulator.network.spec import ClientsReport, ClientsSpec
-from fleetcount_simulator.network.windows import Observed, doubled, stretched, windows_for, with_outage
+from fleetcount_simulator.network.windows import (
+    COST_S,
+    Enrolment,
+    Windows,
+    doubled,
+    stretched,
+    windows_for,
+    with_outage,
+)
 
 from tests.simulator.network_cases import People, case_of
 from tests.support.protocol_samples import sampling_task
 
-SPEED = Speed(signature_s=34e-6, share_s=5e-4, verify_s=4e-4)
+SPEED = Speed(share_s=5e-4, verify_s=4e-4)
 
 
 # Readings.
@@ -69,54 +76,61 @@ def test_a_value_no_signal_can_read_is_refused() -> None:
         reading_of(tiny, 1)
 
 
-# Fates.
+# Faults of devices.
 
 
-def fates_of(case: Case, seed: int = 5) -> list[int]:
-    return [int(flag) for flag in draw_fates(case, 0, 2, np.random.SeedSequence(seed)).flags]
+def faults_of(case: Case, seed: int = 5) -> list[int]:
+    return [int(flag) for flag in draw_device_faults(case, 0, 2, np.random.SeedSequence(seed)).flags]
 
 
-def test_fates_follow_the_seed_and_one_fault_does_not_change_another() -> None:
+def test_faults_of_devices_follow_the_seed_and_one_fault_does_not_change_another() -> None:
     lossy = case_of(2000, faults=Faults(loss=Fraction(1, 4)))
     both = case_of(2000, faults=Faults(loss=Fraction(1, 4), duplicates=Fraction(1, 2)))
 
-    assert fates_of(lossy) == fates_of(lossy) != fates_of(lossy, 6)
-    assert [flag & Fate.LOST for flag in fates_of(both)] == fates_of(lossy)
+    assert faults_of(lossy) == faults_of(lossy) != faults_of(lossy, 6)
+    assert [flag & DeviceFault.LOST for flag in faults_of(both)] == faults_of(lossy)
     # Binomial(2000, 1/4): five deviations to either side, outside once in 10^6; the seed is fixed.
-    assert 400 < sum(map(bool, fates_of(lossy))) < 600
+    assert 400 < sum(map(bool, faults_of(lossy))) < 600
 
 
 def test_nothing_befalls_anybody_without_faults() -> None:
-    fates = draw_fates(case_of(50), 0, 2, np.random.SeedSequence(1))
+    drawn = draw_device_faults(case_of(50), 0, 2, np.random.SeedSequence(1))
 
-    assert fates.unharmed.all()
-    assert not fates.flags.any()
+    assert drawn.unharmed.all()
+    assert not drawn.flags.any()
 
 
 def test_clocks_are_wrong_by_at_most_their_largest_error() -> None:
-    fates = draw_fates(case_of(500, faults=Faults(clock_skew_s=Fraction(30))), 0, 2, np.random.SeedSequence(1))
+    drawn = draw_device_faults(case_of(500, faults=Faults(clock_skew_s=Fraction(30))), 0, 2, np.random.SeedSequence(1))
 
-    assert 0.45 < np.abs(fates.skews).max() <= 0.5
-    assert not fates.unharmed.any()
+    assert 0.45 < np.abs(drawn.skews).max() <= 0.5
+    assert not drawn.unharmed.any()
 
 
-def test_ignition_and_an_empty_ledger_are_fates() -> None:
+def test_ignition_and_an_empty_ledger_are_faults_of_devices() -> None:
     people = People(6, 2, off={1: (0,), 2: (0, 4)})
     noised = Mechanism(name="m", kind="sampling", sampling_rate=Fraction(1, 4), noise_epsilon=Fraction(1))
     broke = replace(case_of(mechanism=noised).epochs, device_epsilon=Fraction(1, 100))
 
-    assert fates_of(case_of(population=people, faults=Faults(ignition=True))) == [Fate.ABSENT, 0, 0, 0, Fate.DROPPED, 0]
-    assert fates_of(case_of(population=people)) == [0] * 6
-    assert fates_of(case_of(population=people, mechanism=noised, epochs=broke)) == [Fate.REFUSED] * 6
+    assert faults_of(case_of(population=people, faults=Faults(ignition=True))) == [
+        DeviceFault.ABSENT,
+        0,
+        0,
+        0,
+        DeviceFault.DROPPED,
+        0,
+    ]
+    assert faults_of(case_of(population=people)) == [0] * 6
+    assert faults_of(case_of(population=people, mechanism=noised, epochs=broke)) == [DeviceFault.REFUSED] * 6
 
 
 # Accounts.
 
 
-def report(rows: Sequence[tuple[str, int]], reports: Sequence[tuple[int, bool]], start: int = 0) -> ClientsReport:
+def report(rows: Sequence[tuple[str, int]], reports: Sequence[tuple[int, bool]], start: int = 0) -> FleetReport:
     """Return the report of devices start, start+1, ... (outcome, flags) that named the reports (owner, complete)."""
     ids = np.array([[start + row] * 16 for row in range(len(reports))], dtype=np.uint8).reshape(-1, 16)
-    return ClientsReport(
+    return FleetReport(
         numbers=np.arange(start, start + len(rows), dtype=np.int64),
         outcomes=np.array([OUTCOMES.index(outcome) for outcome, _ in rows], dtype=np.uint8),
         flags=np.array([flags for _, flags in rows], dtype=np.uint8),
@@ -128,7 +142,7 @@ def report(rows: Sequence[tuple[str, int]], reports: Sequence[tuple[int, bool]],
 
 
 def test_everybody_is_counted_or_has_one_reason_not_to_be() -> None:
-    first, late, resent = ClientsReport.FIRST, ClientsReport.LATE, ClientsReport.RESENT
+    first, late, resent = FleetReport.FIRST, FleetReport.LATE, FleetReport.RESENT
     one = report(
         [
             ("delivered", first),
@@ -178,7 +192,7 @@ def test_what_a_process_reports_survives_its_private_file(tmp_path: Path) -> Non
     written = report([("delivered", 1), ("absent", 0)], [(0, True)])
     written.write(tmp_path / "r.npz")
 
-    read = ClientsReport.read(tmp_path / "r.npz")
+    read = FleetReport.read(tmp_path / "r.npz")
 
     assert all(np.array_equal(getattr(read, name), getattr(written, name)) for name in read.__dataclass_fields__)
     assert [path.name for path in tmp_path.iterdir()] == ["r.npz"]
@@ -186,62 +200,95 @@ def test_what_a_process_reports_survives_its_private_file(tmp_path: Path) -> Non
 
 
 def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(tmp_path: Path) -> None:
-    spec = ClientsSpec(
-        name="clients-0",
+    keys = (HpkeKey(key_id=1, public_key=bytes(range(32))), HpkeKey(key_id=2, public_key=bytes(32)))
+    spec = FleetSpec(
+        name="fleet-0",
         transport="grpc",
+        connections="own",
+        at_once=3,
         deployment="study",
         task_name="run 0",
-        aggregators=(TrustedParty(aggregator_id="a", operator="A", signing_public_key=bytes(32), grpc_endpoint="h:1"),),
+        signal="Vehicle.Speed",
+        aggregators=(
+            Aggregator(
+                aggregator_id=AggregatorId("a"),
+                operator="A",
+                grpc_endpoint="h:1",
+                mqtt_broker="",
+                hpke_keys=keys,
+                signing_public_key=bytes(32),
+            ),
+        ),
         broker="",
-        aggregator_ca_file="a",
-        device_ca_file="d",
-        device_ca_key_file="k",
+        authorities="ca",
         spool_file="s",
         report_file="r",
+        limits={"largest_epsilon": "1"},
         call_timeout_s=20.0,
         spread="1/2",
         reorder=True,
         coin_seed=2**100 + 77,
-        numbers=[0, 2],
-        truths=[98765, 3],
-        fates=[0, 4],
-        skews=[0.0, -0.25],
+        numbers=[0, 2, 3, 4],
+        readings=[(1.5, -2.0), None, "dark red", 3.25],
+        device_faults=[0, 4, 0, 0],
+        skews=[0.0, -0.25, 0.0, 0.0],
     )
     (tmp_path / "spec.json").write_text(spec.encode())
 
-    assert ClientsSpec.read(tmp_path / "spec.json") == spec
-    assert "98765" not in repr(spec)
+    assert FleetSpec.read(tmp_path / "spec.json") == spec
+    assert "dark red" not in repr(spec)
     assert str(spec.coin_seed) not in repr(spec)
 
 
 # Windows and outages.
 
 
-def test_windows_grow_with_devices_and_load_and_shrink_to_what_a_run_took() -> None:
-    base = windows_for({"grpc": 5000}, 2, 2, SPEED, 2)
+def windows_of(
+    rounds: int = 2, parties: int = 2, *, seconds: float = 2.5, load: float = 0.0, **devices: int
+) -> Windows:
+    """Return the windows of devices that share connections and enrolled in so many seconds."""
+    shared = {("shared", way): count for way, count in devices.items()}
+    return windows_for(Enrolment(devices=shared, seconds=seconds, load=load), rounds, parties, SPEED)
 
-    assert windows_for({"grpc": 20_000}, 2, 2, SPEED, 2).round_one_s > base.round_one_s
-    assert windows_for({"mosquitto": 5000}, 2, 2, SPEED, 2).round_two_s > base.round_two_s
-    assert windows_for({"grpc": 5000}, 2, 2, SPEED, 0.7).round_one_s > base.round_one_s
-    assert windows_for({"grpc": 5000}, 1, 2, SPEED, 2).round_two_s == 0
-    later = windows_for({"grpc": 5000}, 2, 2, SPEED, 2, Observed(round_one_s=2.0, round_two_s=500.0))
-    assert later.round_one_s < base.round_one_s
-    assert later.round_two_s == base.round_two_s
+
+def test_windows_grow_with_devices_and_with_the_time_they_took_to_enrol() -> None:
+    base = windows_of(grpc=5000)
+
+    assert windows_of(grpc=20_000, seconds=10.0).round_one_s > 2 * base.round_one_s
+    assert windows_of(grpc=5000, seconds=5.0).round_one_s > base.round_one_s
+    assert windows_of(grpc=5000, seconds=5.0).round_two_s > base.round_two_s
+    assert windows_of(rounds=1, grpc=5000).round_two_s == 0
+    # On a crowded machine also a handful of devices waits for its turn.
+    assert windows_of(grpc=10, load=10.0).round_one_s >= 20 > windows_of(grpc=10, load=0.9).round_one_s
+    assert windows_of(grpc=10, load=10.0).round_two_s >= 7
+    assert windows_of(parties=5, grpc=5000).release_s > base.release_s
+
+
+@pytest.mark.parametrize(("way", "most"), [(("own", "mosquitto"), 20), (("in turns", "embedded"), 45)])
+def test_windows_of_a_demo_are_short_when_its_two_thousand_vehicles_enrolled_on_two_idle_cores(
+    way: tuple[str, str], most: int
+) -> None:
+    devices = {("own", "grpc"): 1000, way: 1000}
+    work = sum(1000 * COST_S[one][0] for one in devices)
+
+    windows = windows_for(Enrolment(devices=devices, seconds=work / 2), 2, 2, SPEED)
+
+    assert work / 2 < windows.round_one_s + windows.round_two_s <= most
 
 
 def test_windows_for_faults_of_time_open_later_and_are_of_one_length() -> None:
-    windows = windows_for({"grpc": 100}, 2, 2, SPEED, 2)
+    windows = windows_of(grpc=100)
 
     longer = stretched(windows, 20)
 
     assert (longer.round_one_s, longer.round_two_s) == (20, 20)
     assert longer.lead_s > windows.lead_s == 0
     assert doubled(longer, 1).round_one_s == 40
-    assert stretched(windows_for({"grpc": 100}, 1, 2, SPEED, 2), 20).round_two_s == 0
+    assert stretched(windows_of(rounds=1, grpc=100), 20).round_two_s == 0
 
 
 def test_the_last_window_has_room_for_an_aggregator_that_starts_again_slowly() -> None:
-    two, one = windows_for({"grpc": 100}, 2, 2, SPEED, 2), windows_for({"grpc": 100}, 1, 2, SPEED, 2)
+    two, one = windows_of(grpc=100, seconds=0.1), windows_of(rounds=1, grpc=100, seconds=0.1)
 
     assert with_outage(two, 1.0).round_one_s == 15
     assert with_outage(two, 1.0).round_two_s == 30
@@ -310,7 +357,12 @@ class Far:
 def way(fate: int = 0) -> tuple[FaultyTransport, Far, Trace, Tally]:
     far, trace, tally = Far(), Trace(), Tally()
     shared: Any = far
-    return FaultyTransport(shared, Fate(fate), trace, tally, reorder=False, chance=random.Random(1)), far, trace, tally
+    return (
+        FaultyTransport(shared, DeviceFault(fate), trace, tally, reorder=False, chance=random.Random(1)),
+        far,
+        trace,
+        tally,
+    )
 
 
 def task_now(closes_in: int = 100) -> Task:
@@ -363,7 +415,7 @@ async def test_a_refusal_for_good_leaves_nothing_uncertain() -> None:
 
 
 async def test_a_lost_message_never_leaves_and_fails_when_its_window_has_closed() -> None:
-    transport, far, _, _ = way(Fate.LOST)
+    transport, far, _, _ = way(DeviceFault.LOST)
 
     with pytest.raises(Unreachable, match="lost"):
         await transport.upload(task_now(1), 0, [instalment(task_now(1))])
@@ -372,7 +424,7 @@ async def test_a_lost_message_never_leaves_and_fails_when_its_window_has_closed(
 
 
 async def test_a_repeated_message_arrives_twice_with_the_same_bytes_and_counts_once() -> None:
-    transport, far, trace, tally = way(Fate.REPEATED)
+    transport, far, trace, tally = way(DeviceFault.REPEATED)
     task = task_now()
 
     await transport.upload(task, 0, [instalment(task)])
@@ -386,7 +438,7 @@ async def test_a_repeated_message_arrives_twice_with_the_same_bytes_and_counts_o
 
 
 async def test_a_device_that_drops_out_leaves_with_its_last_receipt_of_round_one() -> None:
-    transport, _, trace, _ = way(Fate.DROPPED)
+    transport, _, trace, _ = way(DeviceFault.DROPPED)
     task = task_now()
 
     await transport.upload(task, 0, [instalment(task)])

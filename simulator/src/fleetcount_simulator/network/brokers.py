@@ -15,14 +15,13 @@ from typing import Final
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child, Children, last_line
-from fleetcount_simulator.network.deployments import free_ports
+from fleetcount_simulator.network.deployments import HOST, free_ports
 
 __all__ = ["BROKERS", "EMBEDDED", "MOSQUITTO", "StartedBroker", "find_mosquitto", "start_broker"]
 
 EMBEDDED: Final = "embedded"
 MOSQUITTO: Final = "mosquitto"
 BROKERS: Final = ("auto", EMBEDDED, MOSQUITTO)
-HOST: Final = "127.0.0.1"
 _START_S: Final = 90.0
 _PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 _INFLIGHT: Final = 1_000

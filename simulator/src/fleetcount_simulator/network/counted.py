@@ -13,8 +13,7 @@ from fleetcount_protocol.release.set_digest import set_digest
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Integers
-from fleetcount_simulator.network.clients import OUTCOMES
-from fleetcount_simulator.network.spec import ClientsReport
+from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
 
 __all__ = ["Account", "account_of", "explains"]
 
@@ -32,19 +31,19 @@ class Account:
     tallies: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-def explains(reports: Sequence[ClientsReport], digest: Digest) -> bool:
+def explains(reports: Sequence[FleetReport], digest: Digest) -> bool:
     """Return whether the reports with all their receipts are the very set the aggregators agreed on."""
     return set_digest(item for report in reports for item in report.items()) == digest
 
 
 def account_of(
-    reports: Sequence[ClientsReport],
+    reports: Sequence[FleetReport],
     truths: NDArray[np.integer],
     unharmed: NDArray[np.bool_],
     values: int,
     rounds: int,
 ) -> Account:
-    """Return the account of all client processes.
+    """Return the account of all fleet processes.
 
     By device number: `truths` (N,) are the values 0..V, `unharmed` (N,) whom no fault befell.
     """
@@ -58,8 +57,8 @@ def account_of(
     causes: dict[str, NDArray[np.bool_]] = {
         "absent": outcomes == OUTCOMES.index("absent"),
         "refused": outcomes == OUTCOMES.index("refused"),
-        "late": (flags & ClientsReport.LATE) != 0,
-        "half_pairs": ((flags & ClientsReport.FIRST) != 0) & (rounds == 2),
+        "late": (flags & FleetReport.LATE) != 0,
+        "half_pairs": ((flags & FleetReport.FIRST) != 0) & (rounds == 2),
         "lost": np.ones(len(numbers), dtype=np.bool_),
     }
     tallies: dict[str, int] = {}
@@ -67,6 +66,6 @@ def account_of(
         tallies[name] = int(np.count_nonzero(left & cause))
         left &= ~cause
     tallies["counted_twice"] = len(owners) - len(counted)
-    tallies["resent"] = int(np.count_nonzero(flags & ClientsReport.RESENT))
+    tallies["resent"] = int(np.count_nonzero(flags & FleetReport.RESENT))
     histogram = np.bincount(truths[counted].astype(np.int64), minlength=values + 1)
     return Account(counted=histogram.astype(np.int64), missing=missing, tallies=tallies)

@@ -1,7 +1,7 @@
 """The aggregators of a test deployment on disk: authorities, keys, certificates and configuration files.
 
 Every private file is made with mode 0600 and nothing is ever overwritten. In real life each operator makes its own
-keys; this is for simulations, demos, tests and first steps. Starts nothing (network_deployment does).
+keys; this is for simulations, demos, tests and first steps. Starts nothing (`parties` does).
 """
 
 import base64
@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
 __all__ = [
@@ -29,9 +31,12 @@ __all__ = [
     "Authorities",
     "Deployment",
     "free_ports",
+    "local_plans",
     "write_aggregators",
 ]
 
+HOST: Final = "127.0.0.1"
+NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")
 HPKE_KEY_ID: Final = 1
 _DIRECTORY_MODE: Final = 0o700
 _PORTS: Final = range(20_000, 32_768)
@@ -67,9 +72,39 @@ class Deployment:
     aggregators: tuple[Aggregator, ...]
     mqtt_broker: str
 
+    @property
+    def trusted(self) -> dict[AggregatorId, TrustedAggregator]:
+        """Whom devices trust, and whose signatures a record carries."""
+        return {
+            one.aggregator_id: TrustedAggregator(
+                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+            )
+            for one in self.aggregators
+        }
+
+    def serve_command(self, position: int) -> list[str]:
+        """Return the command by which an operator starts an aggregator."""
+        config = str(self.config_of(position))
+        return [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config", config]
+
     def config_of(self, position: int) -> Path:
         """Return the configuration file of an aggregator."""
         return self.root / self.plans[position].aggregator_id / "aggregator.toml"
+
+
+def local_plans(count: int, operators: Sequence[str] = ()) -> list[AggregatorPlan]:
+    """Return `count` aggregators on free ports of this machine, named alpha, beta, ..., each with its operator."""
+    ports = free_ports(HOST, 2 * count)
+    return [
+        AggregatorPlan(
+            aggregator_id=AggregatorId(NAMES[i]),
+            operator=operators[i] if operators else f"Operator of {NAMES[i]}",
+            host=HOST,
+            device_port=ports[2 * i],
+            peer_port=ports[2 * i + 1],
+        )
+        for i in range(count)
+    ]
 
 
 def free_ports(host: str, count: int) -> list[int]:

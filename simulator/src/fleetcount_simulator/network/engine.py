@@ -1,44 +1,39 @@
 """The network engine: a case is asked of real device clients through real aggregators, over gRPC and MQTT.
 
-Devices' coins and fates follow from the seed. Keys and the aggregators' noise are the operating system's, as in every
+Devices' coins and faults follow from the seed. Keys and the aggregators' noise are the operating system's, as in every
 aggregator: two runs of one seed differ by that noise, and by which messages a loaded machine delays.
 """
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.answers import AnswerForm, kind_of
 from fleetcount_mechanisms.design import Outputs
-from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
 
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, EngineName, Integers, Outcome
+from fleetcount_simulator.model import Case, EngineName, Faults, Integers, Outcome
 from fleetcount_simulator.network.brokers import BROKERS
-from fleetcount_simulator.network.children import Children
-from fleetcount_simulator.network.fates import draw_fates
-from fleetcount_simulator.network.machine_speed import Speed, free_cores, measure_speed
+from fleetcount_simulator.network.device_faults import draw_device_faults
+from fleetcount_simulator.network.fleet_spec import SHARED
 from fleetcount_simulator.network.outages import first_failpoints
-from fleetcount_simulator.network.parties import Parties
-from fleetcount_simulator.network.question import NetworkQuestion, outputs_length, outputs_of, question_of
-from fleetcount_simulator.network.run import Ask, Asked, ProgressCallback, ask
-from fleetcount_simulator.network.windows import (
-    OUTAGE_S,
-    SKEW_S,
-    Observed,
-    Windows,
-    doubled,
-    stretched,
-    windows_for,
-    with_outage,
+from fleetcount_simulator.network.parties import Parties, running
+from fleetcount_simulator.network.question import (
+    NetworkQuestion,
+    outputs_length,
+    outputs_of,
+    question_of,
+    reading_of,
 )
+from fleetcount_simulator.network.run import Ask, Asked, ask
+from fleetcount_simulator.network.watch import ProgressCallback
+from fleetcount_simulator.network.windows import OUTAGE_S, SKEW_S, Windows, doubled, stretched, with_outage
 from fleetcount_simulator.study.readings import PARTICIPATION
 
 __all__ = ["NetworkEngine", "engine"]
@@ -47,6 +42,14 @@ _TRANSPORTS: Final = ("grpc", "mqtt", "both")
 _MANY: Final = 2_000
 """From here on devices of one transport are spread over two processes."""
 _ATTEMPTS: Final = 3
+_ALLOWED: Final = {
+    "largest_epsilon": Fraction(1000),
+    "largest_local_epsilon": Fraction(1000),
+    "largest_sampling_rate": Fraction(1),
+    "total_epsilon": Fraction(1000),
+    "total_exposure": Fraction(1000),
+}
+"""What owners allow in a study: whatever it asks."""
 _SHORT_GIVE_UP_S: Final = 20
 """How long aggregators wait for one that never comes back: a study need not wait a quarter of an hour."""
 
@@ -98,13 +101,12 @@ class NetworkEngine:
     async def _ask_all(
         self, case: Case, question: NetworkQuestion, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence
     ) -> list[Asked]:
-        speed = _speed(question, case.aggregators)
         # Who was killed in one run starts the next one anew.
         groups = [[run] for run in runs] if case.faults.outage else [list(runs)]
         answers: list[Asked] = []
         for group in groups:
             with tempfile.TemporaryDirectory(prefix="fleetcount-") as directory:
-                answers += await self._ask_group(case, question, epoch, group, seed, speed, Path(directory))
+                answers += await self._ask_group(case, question, epoch, group, seed, Path(directory))
         return answers
 
     async def _ask_group(
@@ -114,33 +116,15 @@ class NetworkEngine:
         epoch: int,
         runs: Sequence[int],
         seed: np.random.SeedSequence,
-        speed: Speed,
         root: Path,
     ) -> list[Asked]:
         """Ask several runs of the same aggregators."""
-        (root / "logs").mkdir()
-        answers: list[Asked] = []
-        observed: Observed | None = None
         transports = self._transports(case.population.devices)
-        async with Children(root / "logs") as children:
-            parties = Parties(children, root)
-            if "mqtt" in transports:
-                await parties.start_broker(self.broker)
-            parties.write(case.aggregators, _limits(case))
-            armed = first_failpoints(case.faults)
-            for position in range(case.aggregators):
-                await parties.start(position, armed.get(position, ""))
-            try:
-                for run in runs:
-                    asked = self._ask_of(case, question, epoch, run, seed, transports)
-                    answer = await _ask_in_time(
-                        children, parties, asked, _Lengths(case, asked, speed, parties.broker, observed), root
-                    )
-                    observed = _longer(observed, answer.observed)
-                    answers.append(answer)
-            finally:
-                await parties.close()
-        return answers
+        broker = self.broker if "mqtt" in transports else ""
+        armed = first_failpoints(case.faults)
+        async with running(root, case.aggregators, broker=broker, limits=_limits(case), failpoints=armed) as parties:
+            asks = [self._ask_of(case, question, epoch, run, seed, transports) for run in runs]
+            return [await _ask_in_time(parties, one, root) for one in asks]
 
     def _transports(self, devices: int) -> tuple[str, ...]:
         """Return the transport of each client process."""
@@ -158,16 +142,20 @@ class NetworkEngine:
         transports: tuple[str, ...],
     ) -> Ask:
         own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, run))
-        coins, fates = own.spawn(2)
+        coins, befalling = own.spawn(2)
         devices = case.population.devices
+        readings = [reading_of(question.domain, value) for value in range(question.domain.values + 1)]
         return Ask(
             name=f"run {run}",
             question=question,
             transports=transports,
-            truths=case.population.truths(epoch, 0, devices),
-            fates=draw_fates(case, epoch, 2 if question.two_rounds else 1, fates),
+            connections=SHARED,
+            readings=[readings[value] for value in case.population.truths(epoch, 0, devices).tolist()],
+            limits=_ALLOWED,
+            device_faults=draw_device_faults(case, epoch, 2 if question.two_rounds else 1, befalling),
             faults=case.faults,
             coin_seed=int.from_bytes(coins.generate_state(4).tobytes(), "big"),
+            shape=partial(_with_faults, case.faults),
             progress=self.progress,
         )
 
@@ -190,66 +178,35 @@ def _limits(case: Case) -> dict[str, str]:
     return limits
 
 
-def _speed(question: NetworkQuestion, aggregators: int) -> Speed:
-    length = question.domain.values + 1
-    measurement: Any
-    if question.two_rounds:
-        prio3, measurement = prio3_two_round(length, aggregators), (1, 1)
-    elif question.mechanism is not None and kind_of(question.mechanism).form is AnswerForm.BITS:
-        prio3, measurement = prio3_bits(length, aggregators), (1,) * length
-    else:
-        prio3, measurement = prio3_one_hot(length, aggregators), 1
-    # The load of this machine is reckoned with by `free_cores`.
-    return measure_speed(prio3, measurement, time.thread_time)
+def _with_faults(present: Faults, windows: Windows, start_s: float) -> Windows:
+    """Return windows with room for faults of time; an aggregator needs up to `start_s` seconds to start."""
+    if present.outage:
+        windows = with_outage(windows, start_s)
+    return stretched(windows, SKEW_S) if present.clock_skew_s else windows
 
 
-async def _ask_in_time(children: Children, parties: Parties, asked: Ask, lengths: "_Lengths", root: Path) -> Asked:
+async def _ask_in_time(parties: Parties, asked: Ask, root: Path) -> Asked:
     """Ask; on a machine that was too slow for the windows ask again, in windows twice as long.
 
     Every attempt is a new task with the same coins. The last one is returned whatever became of it.
     """
     attempt = 0
     while True:
-        again = asked if attempt == 0 else replace(asked, name=f"{asked.name}, attempt {attempt + 1}")
+        again = asked if attempt == 0 else _longer(asked, attempt)
         directory = root / f"{asked.name.replace(' ', '-')}-{attempt}"
         directory.mkdir(mode=0o700)
-        answer = await ask(children, parties, again, partial(lengths.windows, attempt), directory)
+        answer = await ask(parties, again, directory)
         attempt += 1
         if answer.account.missing == 0 or attempt == _ATTEMPTS:
             return answer
-        asked.progress("missed", answer.account.missing, len(asked.truths))
+        asked.progress("missed", answer.account.missing, len(asked.readings))
 
 
-@dataclass(frozen=True, slots=True)
-class _Lengths:
-    """Chooses the windows of a run once everybody is there."""
+def _longer(asked: Ask, attempt: int) -> Ask:
+    def shape(windows: Windows, start_s: float) -> Windows:
+        return doubled(asked.shape(windows, start_s), attempt)
 
-    case: Case
-    asked: Ask
-    speed: Speed
-    broker: str
-    observed: Observed | None
-
-    def windows(self, attempt: int, start_s: float) -> Windows:
-        """Return the windows of one attempt, 0 the first; an aggregator needs up to `start_s` seconds to start."""
-        transports = self.asked.transports
-        share = -(-len(self.asked.truths) // len(transports))
-        devices = {self.broker if name == "mqtt" else name: share * transports.count(name) for name in transports}
-        rounds = 2 if self.asked.question.two_rounds else 1
-        windows = windows_for(devices, rounds, self.case.aggregators, self.speed, free_cores(), self.observed)
-        if self.case.faults.outage:
-            windows = with_outage(windows, start_s)
-        if self.case.faults.clock_skew_s:
-            windows = stretched(windows, SKEW_S)
-        return doubled(windows, attempt)
-
-
-def _longer(one: Observed | None, other: Observed) -> Observed:
-    if one is None:
-        return other
-    return Observed(
-        round_one_s=max(one.round_one_s, other.round_one_s), round_two_s=max(one.round_two_s, other.round_two_s)
-    )
+    return replace(asked, name=f"{asked.name}, attempt {attempt + 1}", shape=shape)
 
 
 def _outcome(case: Case, answers: Sequence[Asked]) -> Outcome:

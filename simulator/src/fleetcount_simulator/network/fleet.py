@@ -1,154 +1,90 @@
-"""A fleet of real devices in one process: `python -m fleetcount_simulator.network.fleet SPEC.json`.
+"""The devices of one process of a network run: `python -m fleetcount_simulator.network.fleet SPEC.json`.
 
-Every vehicle is a `fleetcount_client.Device` with its own certificate, session and connections; only the process, the
-state file and the limit of vehicles connected at once are shared. Speaks JSON lines on stdout, never a truth or a coin.
+Only the process, the state file and, where the specification says so, the connections are shared. Speaks JSON lines on
+stdout, takes commands on stdin ("enrol", "probe", "end"), never says a truth or a coin.
 """
 
 import asyncio
 import gc
-import hashlib
 import json
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from fleetcount_client import (
-    DeliverySettings,
-    Device,
-    Outcome,
-    OutcomeKind,
-    OwnerPolicy,
-    SpoolFile,
-    Transport,
-    TrustStore,
-    Unreachable,
-    constant,
-)
-from fleetcount_client.backoff import Retry
-from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
+from fleetcount_client import SpoolFile, Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
-from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import PeerError
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+from fleetcount_protocol.messages import Instalment, Receipt
+from fleetcount_protocol.task.task import SignedTask, Task
 
-from fleetcount_simulator.network.fleet_spec import FleetSpec
-from fleetcount_simulator.network.vehicle_transports import vehicle_transport
+from fleetcount_simulator.network.connections import Connections
+from fleetcount_simulator.network.device_faults import DeviceFault
+from fleetcount_simulator.network.faulty_transport import Tally, Trace
+from fleetcount_simulator.network.fleet_report import report_of, uncertain
+from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
+from fleetcount_simulator.network.simulated_device import SimulatedDevice, simulated_devices
 
-__all__ = ["GatedTransport", "Tally", "coins_of", "main"]
+__all__ = ["main"]
 
-_POLL_S: Final = 0.3
+_POLL_S: Final = 0.1
+_PROGRESS_S: Final = 0.25
 _GRACE_S: Final = 2.0
-_PROGRESS_S: Final = 0.3
+_ENROL_S: Final = 3_600.0
+_ENROLLING: Final = 64
+"""Devices with connections of their own that connect at once: more would wait for each other's handshakes."""
+_PROBES: Final = 100
+_PROBE_S: Final = 0.3
 _COLLECT_AFTER: Final = 50_000
 """New objects between two looks of the collector, 700 as Python starts."""
-# The first half of a window: the gate spreads what this machine cannot do at once over the rest.
-_SETTINGS: Final = DeliverySettings(
-    spread=Fraction(1, 2), poll_interval_s=1.0, call_timeout_s=20.0, retry=Retry(base_s=0.3, cap_s=3.0)
-)
-
-
-@dataclass(slots=True)
-class Tally:
-    """How far the fleet is: receipts per round (0 for a report in one message) and vehicles that are done."""
-
-    receipts: Counter[int]
-    sessions: int = 0
-    ended: int = 0
-
-
-class GatedTransport:
-    """A vehicle's transport behind the limit of vehicles connected at once; counts receipts on the way."""
-
-    def __init__(self, inner: Transport, gate: asyncio.Semaphore, tally: Tally) -> None:
-        self._inner = inner
-        self._gate = gate
-        self._tally = tally
-        self._entering = asyncio.Lock()
-        self._entered = False
-
-    async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Ask for the tasks on offer."""
-        await self._enter()
-        return await self._inner.list_tasks()
-
-    async def open_sessions(
-        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
-    ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Open sessions, once there is room."""
-        await self._enter()
-        answers = await self._inner.open_sessions(aggregator, requests)
-        self._tally.sessions += sum(isinstance(answer, SessionAccepted) for answer in answers)
-        return answers
-
-    async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
-    ) -> tuple[Receipt | Refusal, ...]:
-        """Upload, once there is room."""
-        await self._enter()
-        answers = await self._inner.upload(task, position, instalments)
-        self._tally.receipts.update(answer.round for answer in answers if isinstance(answer, Receipt))
-        return answers
-
-    async def close(self) -> None:
-        """Give up the connection and the place."""
-        try:
-            await self._inner.close()
-        finally:
-            if self._entered:
-                self._entered = False
-                self._gate.release()
-
-    async def _enter(self) -> None:
-        async with self._entering:
-            if not self._entered:
-                await self._gate.acquire()
-                self._entered = True
 
 
 class _Fleet:
-    """The vehicles of one process."""
+    """The devices of one process."""
 
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
-        self.tally = Tally(receipts=Counter())
-        self._gate = asyncio.Semaphore(spec.at_once)
-        self._trust = TrustStore(spec.deployment, [party.trusted() for party in spec.aggregators])
-        # An fsync a vehicle and step would measure the disk, not the fleet: a simulation need not survive a power cut.
+        # An fsync a device and step would measure the disk, not the fleet: a simulation need not survive a power cut.
         self._file = SpoolFile(Path(spec.spool_file), durable=False)
         authority = CertificateAuthority(
-            certificate=load_certificate(Path(spec.device_ca_file)),
-            private_key=load_private_key(Path(spec.device_ca_key_file)),
+            certificate=load_certificate(Path(spec.authorities) / "devices.crt"),
+            private_key=load_private_key(Path(spec.authorities) / "devices.key"),
         )
-        self.devices = [self._device(number, authority) for number in range(len(spec.readings))]
+        self.connections = Connections(spec, authority)
+        self.tally = Tally()
+        self.devices = simulated_devices(spec, authority, self.connections, self._file, self.tally)
 
-    def _device(self, number: int, authority: CertificateAuthority) -> Device:
-        spec = self._spec
-        credential = authority.issue_device()
-        identity = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-        transport = vehicle_transport(spec, identity, _SETTINGS.call_timeout_s)
-        return Device(
-            identity=identity,
-            trust=self._trust,
-            policy=_policy(spec),
-            spool=self._file.device(str(number)),
-            transport=GatedTransport(transport, self._gate, self.tally),
-            signals={spec.signal: constant(spec.readings[number])},
-            source=coins_of(spec.coin_seed, spec.name, number),
-            settings=_SETTINGS,
-            idle_close_s=0.0,
-        )
+    async def enrol(self) -> float:
+        """Let every device that is on connect and open its sessions; return the seconds it took all but the first.
+
+        The first one waits for what an aggregator loads with its first session.
+        """
+        asked = [one for one in self.devices if DeviceFault.ABSENT not in one.faults]
+        started = time.perf_counter()
+        for group in (asked[:1], asked[1:]):
+            started = time.perf_counter()
+            await self._enrol(group)
+        return time.perf_counter() - started
+
+    async def _enrol(self, devices: list[SimulatedDevice]) -> None:
+        shared = self._spec.connections == SHARED
+        gate, deadline = asyncio.Semaphore(len(devices) if shared else _ENROLLING), time.time() + _ENROL_S
+
+        async def one(device: SimulatedDevice) -> None:
+            async with gate:
+                await device.enrol(self._spec.aggregators, deadline, stay=self.connections.stay)
+                self.tally.enrolled += 1
+
+        async with asyncio.TaskGroup() as group:
+            for device in devices:
+                group.create_task(one(device), name=f"enrol {device.number}")
 
     async def wait_for_task(self) -> SignedTask:
-        """Return the task once an aggregator offers it; one vehicle asks for all."""
-        scout = GatedTransport(self._scout(), self._gate, self.tally)
+        """Return the task once an aggregator offers it; one connection asks for all."""
+        scout = self.connections.scout()
         try:
             while True:
                 try:
@@ -162,120 +98,135 @@ class _Fleet:
         finally:
             await scout.close()
 
-    def _scout(self) -> Transport:
-        authority = CertificateAuthority(
-            certificate=load_certificate(Path(self._spec.device_ca_file)),
-            private_key=load_private_key(Path(self._spec.device_ca_key_file)),
-        )
-        credential = authority.issue_device()
-        identity = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
-        return vehicle_transport(self._spec, identity, 5.0)
-
-    async def answer(self, signed: SignedTask) -> list[Outcome]:
-        """Let every vehicle answer the task to its end."""
-
-        deadline = signed.task.round_two_closes + _GRACE_S
-
-        async def one(device: Device) -> Outcome:
-            try:
-                async with asyncio.timeout(max(0.0, deadline - time.time())), device:
-                    return await device.answer_task(signed)
-            except TimeoutError:
-                return _late(signed)
-            finally:
-                self.tally.ended += 1
-
+    async def answer(self, signed: SignedTask) -> None:
+        """Let every device answer the task to its end, or until its last window has long closed."""
+        task, skews = signed.task, self._spec.skews
+        window_s = task.round_one_closes - task.round_one_opens
+        for one, skew in zip(self.devices, skews, strict=True):
+            one.timer.error_s = skew * window_s
+        deadline = task.round_two_closes + _GRACE_S + max(0.0, -min(skews, default=0.0)) * window_s
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(device)) for device in self.devices]
+            for one in self.devices:
+                group.create_task(self._answer(one, signed, deadline))
+        await asyncio.gather(*(one.transport.stop() for one in self.devices))
+
+    async def _answer(self, one: SimulatedDevice, signed: SignedTask, deadline: float) -> None:
+        if DeviceFault.ABSENT in one.faults:
+            one.outcome = "absent"
+        else:
+            await one.answer(signed, deadline)
+
+    async def probe(self, task: Task) -> None:
+        """Send every message without an answer again: whoever holds the bytes gives their receipt at any time.
+
+        A refusal now only says that the bytes are not there; it was no device that came too late.
+        """
+        direct = self.connections.calling()
+        try:
+            await asyncio.gather(
+                *(
+                    _probe(direct, task, one.trace, position, instalment)
+                    for one in self.devices
+                    if uncertain(one.trace, task)
+                    for (_, position), instalment in list(one.trace.pending.items())
+                )
+            )
+        finally:
+            await direct.disconnect()
+
+    def report(self, task: Task) -> None:
+        """Write the file that says what became of the devices."""
+        devices = [(one.number, one.outcome, one.trace) for one in self.devices]
+        report_of(devices, task).write(Path(self._spec.report_file))
+
+    async def close(self) -> None:
+        """Close connections and the state file."""
+        await self.connections.close()
         self._file.close()
-        return [task.result() for task in tasks]
 
 
-def _late(signed: SignedTask) -> Outcome:
-    """Return how the answer of a vehicle ended that was still waiting when the demo's last window had long closed."""
-    return Outcome(
-        task_id=signed.task.task_id,
-        name=signed.task.name,
-        kind=OutcomeKind.GIVEN_UP,
-        reason="no answer before the windows closed: this machine is too busy",
-    )
+async def _probe(transport: Transport, task: Task, trace: Trace, position: int, instalment: Instalment) -> None:
+    """Ask about one message until an aggregator that is starting again answers, for half a minute."""
+    for _ in range(_PROBES):
+        try:
+            (answer,) = await transport.upload(task, position, [instalment])
+        except (Unreachable, PeerError):
+            await asyncio.sleep(_PROBE_S)
+            continue
+        if isinstance(answer, Receipt):
+            trace.note_stored(position, instalment)
+        return
 
 
-def _policy(spec: FleetSpec) -> OwnerPolicy:
-    limits = {name: Fraction(text) for name, text in spec.policy.items()}
-    return OwnerPolicy(
-        signals=frozenset({spec.signal}),
-        smallest_min_batch_size=2,
-        fresh_ledger_wait_s=0,
-        largest_epsilon=limits["largest_epsilon"],
-        largest_local_epsilon=limits["largest_local_epsilon"],
-        total_epsilon=limits["largest_epsilon"],
-    )
-
-
-def coins_of(coin_seed: int | None, fleet: str, number: int) -> RandomSource:
-    """Return a vehicle's coins: the operating system's, or with a seed a stream of its own that anyone can repeat."""
-    if coin_seed is None:
-        return SystemRandom()
-    # Not a sum: fleets of different names and vehicles of different numbers must not share a stream.
-    digest = hashlib.sha256(f"{coin_seed}/{fleet}/{number}".encode()).digest()
-    return SeededRandom(int.from_bytes(digest[:8], "big"))
+# The process.
 
 
 def _say(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def _say_progress(fleet: _Fleet, parties: int) -> None:
-    receipts = fleet.tally.receipts
-    _say(
-        event="progress",
-        round_one=(receipts[0] + receipts[1]) // parties,
-        round_two=receipts[2] // parties,
-        ended=fleet.tally.ended,
-    )
+def _say_progress(fleet: _Fleet, event: str, **more: Any) -> None:
+    tally = fleet.tally
+    latest = {str(number): moment for number, moment in tally.latest.items()}
+    first, second = tally.receipts[0] + tally.receipts[1], tally.receipts[2]
+    _say(event=event, enrolled=tally.enrolled, round_one=first, round_two=second, latest=latest, **more)
 
 
-async def _report(fleet: _Fleet, parties: int) -> None:
-    """Say how far the fleet is until cancelled."""
+async def _report_progress(fleet: _Fleet) -> None:
+    """Say how far the devices are until cancelled."""
     while True:
-        _say_progress(fleet, parties)
+        _say_progress(fleet, "progress")
         await asyncio.sleep(_PROGRESS_S)
 
 
-async def _run(spec: FleetSpec) -> None:
-    started = time.perf_counter()
+async def _serve(spec: FleetSpec) -> None:
+    commands = _commands()
     fleet = _Fleet(spec)
     # Thousands of devices live to the end: the collector need not look at them again and again.
+    gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
-    _say(ready=True, vehicles=len(fleet.devices), seconds=round(time.perf_counter() - started, 3))
-    signed = await fleet.wait_for_task()
-    _say(event="task", task_id=str(signed.task.task_id))
-    reporter = asyncio.create_task(_report(fleet, len(spec.aggregators)), name="progress")
-    try:
-        outcomes = await fleet.answer(signed)
-    finally:
-        reporter.cancel()
-    _say_progress(fleet, len(spec.aggregators))
-    kinds = Counter(outcome.kind.value for outcome in outcomes)
-    reasons = Counter(outcome.reason for outcome in outcomes if outcome.reason)
-    _say(event="done", outcomes=dict(kinds), reasons=dict(reasons.most_common(5)))
+    _say(ready=True, devices=len(fleet.devices))
+    reporter: asyncio.Task[None] | None = None
+    signed: SignedTask | None = None
+    while (command := await commands.get()) != "end":
+        if command == "enrol":
+            reporter = asyncio.create_task(_report_progress(fleet), name="progress")
+            _say_progress(fleet, "enrolled", seconds=await fleet.enrol())
+            signed = await fleet.wait_for_task()
+            await fleet.answer(signed)
+            reporter.cancel()
+            fleet.report(signed.task)
+            reasons = Counter(one.reason for one in fleet.devices if one.reason)
+            _say_progress(fleet, "done", reasons=dict(reasons.most_common(5)))
+        elif command == "probe" and signed is not None:
+            await fleet.probe(signed.task)
+            fleet.report(signed.task)
+            _say(event="probed")
+    await fleet.close()
 
 
-def _end_with_parent() -> None:
-    """End this process when its stdin closes: the parent is gone, whatever ended it."""
-    # Not sys.stdin: a thread inside its lock would keep the interpreter from ending.
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
+def _commands() -> "asyncio.Queue[str]":
+    """Return the lines of stdin as they come; when it closes the parent is gone, and this process ends."""
+    queue: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        # Not sys.stdin: a thread inside its lock would keep the interpreter from ending.
+        rest = b""
+        while data := os.read(0, 4096):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                loop.call_soon_threadsafe(queue.put_nowait, line.decode())
+        os._exit(1)
+
+    threading.Thread(target=read, daemon=True).start()
+    return queue
 
 
 def main() -> int:
-    """Run the fleet of the file named on the command line."""
-    spec = FleetSpec.read(Path(sys.argv[1]))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    asyncio.run(_run(spec))
+    """Run the devices of the file named on the command line."""
+    asyncio.run(_serve(FleetSpec.read(Path(sys.argv[1]))))
     return 0
 
 

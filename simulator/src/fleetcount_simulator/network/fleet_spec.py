@@ -1,90 +1,91 @@
-"""What a fleet process is told: the file between the demo and `python -m fleetcount_simulator.network.fleet`.
+"""What a fleet process is told: the private file between the runner and `python -m fleetcount_simulator.network.fleet`.
 
-Holds truths, which are known only because it is a simulation; the file is private to the run.
+Holds truths and the seed of coins, which are known only because it is a simulation.
 """
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.domain import Signal
-from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
-__all__ = ["FleetSpec", "TrustedParty", "party_from_json", "party_to_json"]
+__all__ = ["OWN", "SHARED", "FleetSpec", "write_private"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedParty:
-    """One aggregator a vehicle trusts."""
-
-    aggregator_id: str
-    operator: str
-    signing_public_key: bytes
-    grpc_endpoint: str
-
-    def trusted(self) -> TrustedAggregator:
-        """Return it as a device's trust store takes it."""
-        return TrustedAggregator(
-            aggregator_id=AggregatorId(self.aggregator_id),
-            operator=self.operator,
-            signing_public_key=self.signing_public_key,
-        )
-
-
-def party_to_json(party: TrustedParty) -> dict[str, str]:
-    """Return a party as JSON takes it."""
-    return {**asdict(party), "signing_public_key": base64.b64encode(party.signing_public_key).decode()}
-
-
-def party_from_json(content: Mapping[str, str]) -> TrustedParty:
-    """Return the party `party_to_json` wrote."""
-    return TrustedParty(
-        aggregator_id=content["aggregator_id"],
-        operator=content["operator"],
-        signing_public_key=base64.b64decode(content["signing_public_key"]),
-        grpc_endpoint=content["grpc_endpoint"],
-    )
+OWN: Final = "own"
+SHARED: Final = "shared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSpec:
-    """A fleet of real device clients in one process.
+    """The devices of one fleet process.
 
-    `readings[i]` is what vehicle i's signal reads. `coin_seed` is None for the operating system's coins; a number makes
-    every coin, secret and share predictable and protects nobody. `at_once` bounds how many vehicles are connected.
+    `connections` is "own" (every device its own, `at_once` devices connected at a time) or "shared" (all devices of
+    the process over one). Device i of the process has the number `numbers[i]` in the population, reads `readings[i]`
+    when it is asked for `signal`, meets the faults `device_faults[i]` (`device_faults.DeviceFault`), and its clock is
+    fast by `skews[i]` windows (negative: slow). `spread` is the part of a window in which devices send first,
+    `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed` decides every
+    coin, secret and share and protects nobody; None leaves them to the operating system.
     """
 
     name: str
     transport: str
+    connections: str
+    at_once: int
     deployment: str
     task_name: str
     signal: str
-    aggregators: tuple[TrustedParty, ...]
+    aggregators: tuple[Aggregator, ...]
     broker: str
-    aggregator_ca_file: str
-    device_ca_file: str
-    device_ca_key_file: str
+    authorities: str
+    """The folder with the certificates of both enrolment authorities, and the devices' private key."""
     spool_file: str
-    policy: dict[str, str]
-    at_once: int
-    coin_seed: int | None
-    readings: tuple[Signal, ...] = field(repr=False)
+    report_file: str
+    limits: Mapping[str, str]
+    call_timeout_s: float
+    spread: str
+    reorder: bool
+    coin_seed: int | None = field(repr=False)
+    numbers: Sequence[int] = field(repr=False)
+    readings: Sequence[Signal] = field(repr=False)
+    device_faults: Sequence[int] = field(repr=False)
+    skews: Sequence[float] = field(repr=False)
 
     def encode(self) -> str:
         """Return the JSON text of the file."""
-        content = asdict(self)
-        content["aggregators"] = [party_to_json(party) for party in self.aggregators]
-        return json.dumps(content)
+        return json.dumps(asdict(self), default=lambda value: base64.b64encode(value).decode())
 
     @classmethod
     def read(cls, path: Path) -> "FleetSpec":
         """Return what a file written by `encode` says; it comes from our own parent and is not checked further."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
-        parties = tuple(map(party_from_json, content.pop("aggregators")))
+        aggregators = tuple(map(_aggregator, content.pop("aggregators")))
         # A position is a tuple for the domain, and a list in JSON.
-        readings = tuple(tuple(one) if isinstance(one, list) else one for one in content.pop("readings"))
-        return cls(**content, aggregators=parties, readings=cast("tuple[Signal, ...]", readings))
+        readings = [tuple(one) if isinstance(one, list) else one for one in content.pop("readings")]
+        return cls(**content, aggregators=aggregators, readings=cast("list[Signal]", readings))
+
+
+def _aggregator(content: Mapping[str, Any]) -> Aggregator:
+    keys = tuple(
+        HpkeKey(key_id=one["key_id"], public_key=base64.b64decode(one["public_key"])) for one in content["hpke_keys"]
+    )
+    return Aggregator(
+        aggregator_id=AggregatorId(content["aggregator_id"]),
+        operator=content["operator"],
+        grpc_endpoint=content["grpc_endpoint"],
+        mqtt_broker=content["mqtt_broker"],
+        hpke_keys=keys,
+        signing_public_key=base64.b64decode(content["signing_public_key"]),
+    )
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 under a temporary name, then give it its own."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(content)
+    temporary.replace(path)

@@ -1,6 +1,6 @@
-"""How fast this machine is now, for who must say beforehand how long real clients need: measured in half a second.
+"""How fast this machine makes and checks one report of a question, for who must say beforehand how long a fleet needs.
 
-Measures and nothing else; what a window becomes of it is the demo's and the network engine's affair.
+Measures and nothing else; what a window becomes of it is the affair of `windows`.
 """
 
 import os
@@ -9,59 +9,47 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from fleetcount_protocol.vdaf.prio3 import Prio3
+from fleetcount_mechanisms.answers import AnswerForm
+from fleetcount_protocol.task.circuit import prio3_for
+from fleetcount_protocol.task.task import Task
 
-__all__ = ["Speed", "free_cores", "measure_speed"]
+__all__ = ["Speed", "measure_speed"]
 
-_OWN_THREADS: Final = 4
-"""How many threads of ours want a core at any time, against the load that is here already."""
 _TRIES: Final = 3
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Seconds on this machine, now: a key and signature, a device's shares and proofs, one aggregator's check."""
+    """Processor seconds of one thread of this machine: a device's shares and proofs, one aggregator's check."""
 
-    signature_s: float
     share_s: float
     verify_s: float
 
 
-def free_cores() -> float:
-    """Return how many cores a run can count on: this machine's, less what its present load takes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    load = os.getloadavg()[0]
-    return cores * min(1.0, _OWN_THREADS / max(1.0, _OWN_THREADS + load - 0.5))
-
-
-def measure_speed(prio3: Prio3, measurement: Any, clock: Clock = time.perf_counter) -> Speed:
-    """Measure this machine with one report, for about half a second.
-
-    By the clock on the wall, other load counts; by `time.thread_time` it does not, for who reckons with it by itself.
-    """
-    nonce, key, context = bytes(16), bytes(32), bytes(36)
+def measure_speed(task: Task) -> Speed:
+    """Measure this machine with one report of a task, for about half a second; other load does not count."""
+    prio3, nonce, key, context = prio3_for(task), bytes(16), bytes(32), bytes(36)
     shares: list[tuple[bytes, tuple[bytes, ...]]] = []
     share_s = _median(
-        lambda: shares.append(prio3.shard(context, measurement, nonce, os.urandom(prio3.rand_size))), clock
+        lambda: shares.append(prio3.shard(context, _measurement(task), nonce, os.urandom(prio3.rand_size)))
     )
     public_share, inputs = shares[0]
-    verify_s = _median(lambda: prio3.verify_init(key, context, 1, nonce, public_share, inputs[1]), clock)
-    return Speed(signature_s=_median(_sign, clock) / 50, share_s=share_s, verify_s=verify_s)
+    verify_s = _median(lambda: prio3.verify_init(key, context, 1, nonce, public_share, inputs[1]))
+    return Speed(share_s=share_s, verify_s=verify_s)
 
 
-def _sign() -> None:
-    for _ in range(50):
-        ec.generate_private_key(ec.SECP256R1()).sign(b"speed", ec.ECDSA(SHA256()))
+def _measurement(task: Task) -> Any:
+    """Return a measurement as the circuit of the task takes it."""
+    if task.design.rounds == 2:
+        return 1, 1
+    return (1,) * (task.values + 1) if task.design.form is AnswerForm.BITS else 1
 
 
-def _median(work: Callable[[], object], clock: Clock) -> float:
+def _median(work: Callable[[], object]) -> float:
     """Return the median of a few tries: the first loads caches, one may be interrupted."""
     times: list[float] = []
     for _ in range(_TRIES):
-        started = clock()
+        started = time.thread_time()
         work()
-        times.append(clock() - started)
+        times.append(time.thread_time() - started)
     return sorted(times)[_TRIES // 2]

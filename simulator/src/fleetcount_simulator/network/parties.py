@@ -4,13 +4,10 @@ Started by the commands an operator uses, spoken to by the public protocol, kill
 private directory, every port is a free one, and nothing is installed.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import secrets
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,41 +19,67 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
-from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
-from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_SESSIONS_PER_REQUEST
+from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.limits import MAX_RECORD_BYTES
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
 from fleetcount_protocol.task.signed_file import encode_signed_task, signed_task
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import Aggregator, Task
-from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.task.signing import sign_task
+from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import StartedBroker, start_broker
 from fleetcount_simulator.network.children import Child, Children, last_line
-from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, free_ports, write_aggregators
-from fleetcount_simulator.network.fleet_spec import TrustedParty
-from fleetcount_simulator.network.spec import write_private
+from fleetcount_simulator.network.deployments import NAMES, Deployment, local_plans, write_aggregators
+from fleetcount_simulator.network.fleet_spec import write_private
 
-__all__ = ["Parties"]
+__all__ = ["START_S", "Parties", "running"]
 
-HOST: Final = "127.0.0.1"
-NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")
 START_S: Final = 90.0
-_DEPLOYMENT: Final = "study"
 _CALL_S: Final = 5.0
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
-_WARM_DEVICES: Final = 4
-_WARM_EXPIRY_S: Final = 3_600
+
+
+@contextlib.asynccontextmanager
+async def running(
+    root: Path,
+    count: int,
+    *,
+    deployment: str = "study",
+    broker: str = "",
+    operators: Sequence[str] = (),
+    limits: Mapping[str, str] = MappingProxyType({}),
+    failpoints: Mapping[int, str] = MappingProxyType({}),
+) -> "AsyncGenerator[Parties]":
+    """Start `count` aggregators with all their state below `root`, a private directory, until the block ends.
+
+    `deployment` is its name, `broker` a kind for `brokers.start_broker`, "" for none; `limits` are as in
+    `deployments.write_aggregators`, and `failpoints` arms aggregators by position. Returns before they are ready.
+
+    Raises:
+        ProcessError: a process does not start, or there is no mosquitto.
+    """
+    (root / "logs").mkdir()
+    async with Children(root / "logs") as children:
+        parties = Parties(children, root, operators)
+        try:
+            if broker:
+                await parties.start_broker(broker)
+            parties.write(deployment, count, limits)
+            for position in range(count):
+                await parties.start(position, failpoints.get(position, ""))
+            yield parties
+        finally:
+            await parties.close()
 
 
 class Parties:
     """k aggregators and, where devices use MQTT, a broker; aggregator 0 leads every task."""
 
-    def __init__(self, children: Children, root: Path) -> None:
-        self._children = children
+    def __init__(self, children: Children, root: Path, operators: Sequence[str] = ()) -> None:
+        self.children = children
+        self._operators = operators
         self._root = root
         self._broker: StartedBroker | None = None
         self._processes: dict[int, Child] = {}
@@ -71,32 +94,21 @@ class Parties:
         Raises:
             ProcessError: it does not start, or there is no mosquitto.
         """
-        self._broker = await start_broker(self._children, self._root, kind)
+        self._broker = await start_broker(self.children, self._root, kind)
 
     @property
     def broker(self) -> str:
         """Which broker runs: "embedded", "mosquitto", or "" for none."""
         return "" if self._broker is None else self._broker.kind
 
-    def write(self, count: int, limits: Mapping[str, str] = MappingProxyType({})) -> None:
+    def write(self, name: str, count: int, limits: Mapping[str, str] = MappingProxyType({})) -> None:
         """Make keys, certificates and configurations of `count` aggregators; `limits` as in `write_aggregators`."""
-        ports = free_ports(HOST, 2 * count)
-        plans = [
-            AggregatorPlan(
-                aggregator_id=AggregatorId(NAMES[i]),
-                operator=f"Operator of {NAMES[i]}",
-                host=HOST,
-                device_port=ports[2 * i],
-                peer_port=ports[2 * i + 1],
-            )
-            for i in range(count)
-        ]
         root = self._root / "deployment"
         root.mkdir(mode=0o700)
         self._deployment = write_aggregators(
             root,
-            _DEPLOYMENT,
-            plans,
+            name,
+            local_plans(count, self._operators),
             mqtt_broker="" if self._broker is None else self._broker.address,
             mqtt_inflight=None if self._broker is None else self._broker.inflight,
             largest_epsilon="1000",
@@ -110,29 +122,6 @@ class Parties:
             raise ProcessError("the aggregators have no configuration yet")
         return self._deployment
 
-    @property
-    def trusted(self) -> tuple[TrustedParty, ...]:
-        """Whom devices trust."""
-        return tuple(
-            TrustedParty(
-                aggregator_id=str(one.aggregator_id),
-                operator=one.operator,
-                signing_public_key=one.signing_public_key,
-                grpc_endpoint=one.grpc_endpoint,
-            )
-            for one in self.deployment.aggregators
-        )
-
-    @property
-    def trusted_keys(self) -> dict[AggregatorId, TrustedAggregator]:
-        """The same for who checks a record."""
-        return {
-            one.aggregator_id: TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            )
-            for one in self.deployment.aggregators
-        }
-
     # Processes.
 
     async def start(self, position: int, failpoint: str = "") -> None:
@@ -140,11 +129,8 @@ class Parties:
         environment = {"FLEETCOUNT_LOG__LEVEL": "warning"}
         if failpoint:
             environment |= {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint}
-        command = [sys.executable, "-m", "fleetcount", "aggregator", "serve"]
-        self._processes[position] = await self._children.start(
-            NAMES[position],
-            [*command, "--config", str(self.deployment.config_of(position))],
-            environment=environment,
+        self._processes[position] = await self.children.start(
+            NAMES[position], self.deployment.serve_command(position), environment=environment
         )
 
     async def ready(self, position: int) -> None:
@@ -164,26 +150,6 @@ class Parties:
         child = self._processes[position]
         await child.process.wait()
         return f"{child.name} ended with code {child.process.returncode}: {last_line(child.log)}"
-
-    async def warm_up(self) -> None:
-        """Open a few sessions that nobody will use: what an aggregator loads at its first ones falls into no window."""
-        aggregators = self.deployment.aggregators
-        identities = [DeviceIdentity.generate(self.deployment.authorities.devices) for _ in range(_WARM_DEVICES)]
-        expiry = int(time.time()) + _WARM_EXPIRY_S
-
-        async def one(position: int, aggregator: Aggregator) -> None:
-            requests = tuple(
-                new_session(aggregator, aggregator.hpke_keys[0], identity, expiry, SystemRandom())[0]
-                for identity in identities
-                for _ in range(MAX_SESSIONS_PER_REQUEST // _WARM_DEVICES)
-            )
-            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(position).unary_unary(
-                f"{_SERVICE}OpenSessions"
-            )
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await method(SESSION_REQUESTS.encode(requests), timeout=START_S)
-
-        await asyncio.gather(*(one(position, aggregator) for position, aggregator in enumerate(aggregators)))
 
     # Tasks.
 

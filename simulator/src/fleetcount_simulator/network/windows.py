@@ -1,35 +1,44 @@
-"""How long the windows of a network run are: from the fleet, this machine's speed, and what earlier runs took.
+"""How long the windows of a network run are: from what the same devices needed to enrol on the same aggregators.
 
 Windows are fixed when a task is signed, so they are estimated: long enough for every device on a loaded machine, and as
-short as the grid of whole seconds lets them be.
+short as the grid of whole seconds lets them be. Enrolment is the rehearsal: real devices, connections and sessions.
 """
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO
+from fleetcount_simulator.network.fleet_spec import OWN, SHARED
 from fleetcount_simulator.network.machine_speed import Speed
 
-__all__ = ["Observed", "Windows", "doubled", "stretched", "windows_for", "with_outage"]
+__all__ = ["Enrolment", "Windows", "doubled", "load_before", "stretched", "windows_for", "with_outage"]
 
-REFERENCE_S: Final = 34e-6
-COST_S: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {"grpc": (0.0018, 0.0011), MOSQUITTO: (0.0040, 0.0028), EMBEDDED: (0.0042, 0.0032)}
+IN_TURNS: Final = "in turns"
+"""Connections of their own for more devices than may be connected at once: each connects anew in every round."""
+COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingProxyType(
+    {
+        (OWN, "grpc"): (0.0080, 0.0052, 0.0055),
+        (OWN, MOSQUITTO): (0.0030, 0.0024, 0.0027),
+        (OWN, EMBEDDED): (0.0100, 0.0080, 0.0080),
+        (IN_TURNS, "grpc"): (0.0080, 0.0112, 0.0115),
+        (IN_TURNS, MOSQUITTO): (0.0030, 0.0045, 0.0048),
+        (IN_TURNS, EMBEDDED): (0.0100, 0.0150, 0.0150),
+        (SHARED, "grpc"): (0.0009, 0.0009, 0.0011),
+        (SHARED, MOSQUITTO): (0.0020, 0.0020, 0.0028),
+        (SHARED, EMBEDDED): (0.0021, 0.0021, 0.0032),
+    }
 )
-"""Processor seconds that one device costs all processes together in round one and in round two, with two aggregators,
-on a machine that makes a P-256 key and a signature in REFERENCE_S; without the arithmetic of shares and proofs."""
-MORE_AGGREGATORS: Final = 0.5
-"""What each aggregator after the second adds to these costs, as a share of them."""
-MARGIN: Final = 1.3
-LATER_MARGIN: Final = 1.2
-"""The same once an earlier run has shown what it takes."""
+"""Processor seconds that one device costs all processes together, enrolling, in round one and in round two, by the kind
+of connections and what carries them, without the arithmetic of shares and proofs. Only how they relate matters."""
+MARGIN: Final = 1.5
 ANNOUNCE_S: Final = 1.5
 """Until devices hear of a task: the leader looks for new ones every second, then hands it to the helpers."""
 SLACK_S: Final = 0.7
-"""For what does not grow with the fleet: connecting, a hiccup of the machine."""
+"""For what does not grow with the fleet: a hiccup of the machine."""
 OUTAGE_S: Final = 30
 """Shortest window with room for an aggregator that goes down in its middle and starts again."""
 SKEW_S: Final = 10
@@ -37,7 +46,9 @@ SKEW_S: Final = 10
 LEAD_S: Final = 3
 RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
-_USEFUL_CORES: Final = 3
+_LEAST_CORES: Final = 0.25
+_MOST_CORES: Final = 3.0
+"""Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""
 _LONGEST_S: Final = 3600
 
 
@@ -53,40 +64,41 @@ class Windows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """What an earlier run with the same fleet took, seconds from each window's opening to its last receipt."""
+class Enrolment:
+    """How many devices enrolled, by key of `COST_S`, and the seconds until the last had its sessions."""
 
-    round_one_s: float
-    round_two_s: float
+    devices: Mapping[tuple[str, str], int]
+    seconds: float
+    load: float = 0.0
+    """Threads of other programs that wanted each core before the run began."""
+
+    def work_s(self, stage: int) -> float:
+        """Return the processor seconds of all devices in a stage: 0 for enrolling, 1 and 2 for the rounds."""
+        return sum(count * COST_S[way][stage] for way, count in self.devices.items())
+
+    @property
+    def cores(self) -> float:
+        """How many processor seconds this machine gives the run in one second, with whatever else it does."""
+        return max(_LEAST_CORES, min(_MOST_CORES, self.work_s(0) / max(self.seconds, 1e-3)))
 
 
-def windows_for(
-    devices: Mapping[str, int],
-    rounds: int,
-    aggregators: int,
-    speed: Speed,
-    cores: float,
-    observed: Observed | None = None,
-) -> Windows:
-    """Return the windows in which `cores` cores get all devices in, their number given by "grpc" or the kind of broker.
+def load_before() -> float:
+    """Return how many threads wanted each core of this machine in the last minute."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return os.getloadavg()[0] / cores
 
-    With `observed`, the longest of the earlier runs, they are not longer than that asks for.
-    """
-    useful = max(0.5, min(cores, _USEFUL_CORES))
-    scale = speed.signature_s / REFERENCE_S * (1 + MORE_AGGREGATORS * (aggregators - 2))
-    one, two = (sum(count * COST_S[name][place] for name, count in devices.items()) * scale for place in (0, 1))
-    total = sum(devices.values())
+
+def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed) -> Windows:
+    """Return the windows in which all devices get in, at the speed at which they enrolled."""
+    total = sum(enrolment.devices.values())
+    one, two, shares = enrolment.work_s(1), enrolment.work_s(2), total * speed.share_s
+    # What does not grow with the fleet is waiting for a turn: on a crowded machine each turn comes later.
+    patience = max(1.0, enrolment.load)
     if rounds == 1:
-        one, two = one + total * speed.share_s, 0.0
-    else:
-        two += total * speed.share_s
-    first, second = one / useful * MARGIN + ANNOUNCE_S, two / useful * MARGIN
-    if observed is not None:
-        first = min(first, observed.round_one_s * LATER_MARGIN)
-        second = min(second, observed.round_two_s * LATER_MARGIN)
+        one, two, shares = one + shares, 0.0, 0.0
     return Windows(
-        round_one_s=_whole(first),
-        round_two_s=_whole(second) if rounds == 2 else 0,
+        round_one_s=_whole(one / enrolment.cores * MARGIN + (ANNOUNCE_S + SLACK_S) * patience),
+        round_two_s=_whole((two + shares) / enrolment.cores * MARGIN + SLACK_S * patience) if rounds == 2 else 0,
         release_s=RELEASE_S + math.ceil(total * aggregators * speed.verify_s),
     )
 
@@ -116,4 +128,4 @@ def doubled(windows: Windows, times: int) -> Windows:
 
 
 def _whole(seconds: float) -> int:
-    return min(_LONGEST_S, max(1, math.ceil(seconds + SLACK_S)))
+    return min(_LONGEST_S, max(1, math.ceil(seconds)))

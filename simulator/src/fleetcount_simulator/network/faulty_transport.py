@@ -16,7 +16,7 @@ from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAc
 from fleetcount_protocol.release.set_digest import public_share_digest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
-from fleetcount_simulator.network.fates import Fate
+from fleetcount_simulator.network.device_faults import DeviceFault
 
 __all__ = ["FaultyTransport", "SkewedTimer", "Tally", "Trace", "last_round", "rounds_of"]
 
@@ -87,11 +87,11 @@ class Trace:
 
 @dataclass(slots=True)
 class Tally:
-    """How far the devices of a process are: receipts per round, when the latest came (Unix seconds), who is done."""
+    """How far the devices of a process are: enrolled, receipts per round, when the latest came (Unix seconds)."""
 
     receipts: Counter[int] = field(default_factory=Counter[int])
     latest: dict[int, float] = field(default_factory=dict[int, float])
-    ended: int = 0
+    enrolled: int = 0
 
 
 class SkewedTimer(SystemTimer):
@@ -106,13 +106,13 @@ class SkewedTimer(SystemTimer):
 
 
 class FaultyTransport:
-    """One device's transport over the shared one, with the device's fate; `chance` draws delays, never coins."""
+    """One device's transport over a real one, with the faults the device meets; `chance` draws delays, never coins."""
 
     def __init__(
-        self, shared: Transport, fate: Fate, trace: Trace, tally: Tally, *, reorder: bool, chance: random.Random
+        self, inner: Transport, faults: DeviceFault, trace: Trace, tally: Tally, *, reorder: bool, chance: random.Random
     ) -> None:
-        self._shared = shared
-        self._fate = fate
+        self._inner = inner
+        self._faults = faults
         self._trace = trace
         self._tally = tally
         self._reorder = reorder
@@ -122,18 +122,18 @@ class FaultyTransport:
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Ask for the tasks on offer."""
-        return await self._shared.list_tasks()
+        return await self._inner.list_tasks()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         """Open sessions; the faults of a study are those of reports."""
-        return await self._shared.open_sessions(aggregator, requests)
+        return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
         self, task: Task, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
-        """Upload as the device's fate lets it.
+        """Upload as the device's faults let it.
 
         Raises:
             Unreachable: the message was lost.
@@ -141,26 +141,27 @@ class FaultyTransport:
         round_number = instalments[0].round
         closes = task.round_two_closes if round_number == 2 else task.round_one_closes
         opens = task.round_one_closes if round_number == 2 else task.round_one_opens
-        if Fate.LOST in self._fate:
+        if DeviceFault.LOST in self._faults:
             await self._until(closes)
             raise Unreachable("lost on the way")
-        if Fate.LATE in self._fate and round_number == last_round(task):
+        if DeviceFault.LATE in self._faults and round_number == last_round(task):
             # Over MQTT nobody reads the topic any more, and no refusal will come.
             self._trace.late = True
             await self._until(closes + _AFTER_CLOSE_S)
         elif self._reorder:
             await asyncio.sleep(self._chance.uniform(0.0, _SHUFFLE * (closes - opens)))
         answers = await self._send(task, position, instalments)
-        if Fate.REPEATED in self._fate:
+        if DeviceFault.REPEATED in self._faults:
             copy = asyncio.create_task(self._repeat(task, position, instalments), name="copy")
             self._copies.add(copy)
             copy.add_done_callback(self._copies.discard)
-        if Fate.DROPPED in self._fate and self._has_round_one(task):
+        if DeviceFault.DROPPED in self._faults and self._has_round_one(task):
             self._trace.left.set()
         return answers
 
     async def close(self) -> None:
-        """Do nothing: the connections are everybody's."""
+        """Close the device's own connection, where it has one."""
+        await self._inner.close()
 
     async def stop(self) -> None:
         """Stop the copies that are still under way."""
@@ -173,7 +174,7 @@ class FaultyTransport:
     ) -> tuple[Receipt | Refusal, ...]:
         for instalment in instalments:
             self._trace.note_sent(position, instalment)
-        answers = await self._shared.upload(task, position, instalments)
+        answers = await self._inner.upload(task, position, instalments)
         for answer in answers:
             if self._trace.note_answer(position, answer):
                 self._tally.receipts[answer.round] += 1

@@ -16,7 +16,7 @@ from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATC
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
-__all__ = ["Lane", "SharedTransport"]
+__all__ = ["Channel", "SharedTransport"]
 
 _ItemT = TypeVar("_ItemT")
 _AnswerT = TypeVar("_AnswerT")
@@ -28,7 +28,7 @@ _GATHER_S: Final = 0.04
 """How long a batch that is not full waits for more: a call costs as much as some ten messages in it."""
 
 
-class Lane(Generic[_ItemT, _AnswerT]):
+class Channel(Generic[_ItemT, _AnswerT]):
     """One kind of message to one aggregator: `send` takes what has gathered, at most `most` items, in order."""
 
     def __init__(self, send: Callable[[list[_ItemT]], Awaitable[Sequence[_AnswerT]]], most: int) -> None:
@@ -46,7 +46,7 @@ class Lane(Generic[_ItemT, _AnswerT]):
         answer: asyncio.Future[_AnswerT] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, answer))
         if len(self._pumps) < _IN_FLIGHT:
-            pump = asyncio.create_task(self._pump(), name="lane")
+            pump = asyncio.create_task(self._pump(), name="channel")
             self._pumps.add(pump)
             pump.add_done_callback(self._pumps.discard)
         return await answer
@@ -101,8 +101,8 @@ class SharedTransport:
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
-        self._sessions: dict[AggregatorId, Lane[SessionRequest, SessionAccepted | SessionRefused]] = {}
-        self._uploads: dict[tuple[TaskId, int], Lane[Instalment, Receipt | Refusal]] = {}
+        self._sessions: dict[AggregatorId, Channel[SessionRequest, SessionAccepted | SessionRefused]] = {}
+        self._uploads: dict[tuple[TaskId, int], Channel[Instalment, Receipt | Refusal]] = {}
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Ask for the tasks on offer."""
@@ -114,7 +114,7 @@ class SharedTransport:
         """Open sessions together with those of other devices; one answer a request, in order."""
         name = aggregator.aggregator_id
         if name not in self._sessions:
-            self._sessions[name] = Lane(
+            self._sessions[name] = Channel(
                 lambda waiting: self._inner.open_sessions(aggregator, waiting), MAX_SESSIONS_PER_REQUEST
             )
         return tuple(await asyncio.gather(*map(self._sessions[name].put, requests)))
@@ -125,16 +125,19 @@ class SharedTransport:
         """Upload together with other devices; one answer an instalment, in order."""
         name = (task.task_id, position)
         if name not in self._uploads:
-            self._uploads[name] = Lane(
+            self._uploads[name] = Channel(
                 lambda waiting: self._inner.upload(task, position, waiting), _batch_of(instalments[0])
             )
         return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
 
     async def close(self) -> None:
-        """Close the lanes and the inner transport."""
-        lanes: list[Lane[Any, Any]] = [*self._sessions.values(), *self._uploads.values()]
-        for lane in lanes:
-            await lane.close()
+        """Do nothing: the connection is everybody's."""
+
+    async def disconnect(self) -> None:
+        """Close the channels and the inner transport."""
+        channels: list[Channel[Any, Any]] = [*self._sessions.values(), *self._uploads.values()]
+        for channel in channels:
+            await channel.close()
         await self._inner.close()
 
 

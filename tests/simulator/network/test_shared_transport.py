@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from fleetcount_client import Unreachable
 from fleetcount_protocol.errors import DecodeError, PeerError
-from fleetcount_simulator.network import lanes as network_lanes
-from fleetcount_simulator.network.lanes import Lane
+from fleetcount_simulator.network import shared_transport
+from fleetcount_simulator.network.shared_transport import Channel
 
 
 class Far:
-    """The other end of a lane: notes what arrived together, answers after `hold` is set."""
+    """The other end of a channel: notes what arrived together, answers after `hold` is set."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.batches: list[list[int]] = []
@@ -30,9 +30,9 @@ class Far:
 
 async def test_what_waits_travels_together_and_every_device_gets_its_own_answer() -> None:
     far = Far()
-    lane = Lane(far.send, 100)
+    channel = Channel(far.send, 100)
 
-    answers = await asyncio.gather(*(lane.put(item) for item in range(40)))
+    answers = await asyncio.gather(*(channel.put(item) for item in range(40)))
 
     assert answers == [f"answer {item}" for item in range(40)]
     assert sorted(item for batch in far.batches for item in batch) == list(range(40))
@@ -42,8 +42,8 @@ async def test_what_waits_travels_together_and_every_device_gets_its_own_answer(
 async def test_no_batch_is_larger_than_allowed_and_two_are_under_way_at_once() -> None:
     far = Far()
     far.hold.clear()
-    lane = Lane(far.send, 10)
-    waiting = [asyncio.create_task(lane.put(item)) for item in range(35)]
+    channel = Channel(far.send, 10)
+    waiting = [asyncio.create_task(channel.put(item)) for item in range(35)]
     async with asyncio.timeout(10):
         while len(far.batches) < 2:
             await asyncio.sleep(0.01)
@@ -63,22 +63,22 @@ async def test_a_batch_that_fails_fails_for_each_of_its_devices_and_the_next_one
     failure: Exception, kind: type[Exception]
 ) -> None:
     far = Far(failure)
-    lane = Lane(far.send, 100)
+    channel = Channel(far.send, 100)
 
-    errors = await asyncio.gather(*(lane.put(item) for item in range(5)), return_exceptions=True)
+    errors = await asyncio.gather(*(channel.put(item) for item in range(5)), return_exceptions=True)
     far.failure = None
 
     assert all(isinstance(error, kind) for error in errors)
     assert len({id(error) for error in errors}) == 5
-    assert await lane.put(7) == "answer 7"
+    assert await channel.put(7) == "answer 7"
 
 
 async def test_a_device_that_is_switched_off_while_it_waits_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_lanes, "_GATHER_S", 0.2)
+    monkeypatch.setattr(shared_transport, "_GATHER_S", 0.2)
     far = Far()
-    lane = Lane(far.send, 100)
-    gone = asyncio.create_task(lane.put(1))
-    stays = asyncio.create_task(lane.put(2))
+    channel = Channel(far.send, 100)
+    gone = asyncio.create_task(channel.put(1))
+    stays = asyncio.create_task(channel.put(2))
     await asyncio.sleep(0.02)
     gone.cancel()
 
@@ -89,13 +89,13 @@ async def test_a_device_that_is_switched_off_while_it_waits_sends_nothing(monkey
 async def test_closing_tells_everybody_who_waits() -> None:
     far = Far()
     far.hold.clear()
-    lane = Lane(far.send, 1)
-    waiting: list[asyncio.Task[Any]] = [asyncio.create_task(lane.put(item)) for item in range(4)]
+    channel = Channel(far.send, 1)
+    waiting: list[asyncio.Task[Any]] = [asyncio.create_task(channel.put(item)) for item in range(4)]
     async with asyncio.timeout(10):
         while len(far.batches) < 2:
             await asyncio.sleep(0.01)
 
-    await lane.close()
+    await channel.close()
     errors = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert [type(error) for error in errors] == [Unreachable] * 4

@@ -13,10 +13,10 @@ from fleetcount_simulator.engines.participation import ABSENT, HALF, REFUSED, pr
 from fleetcount_simulator.faults import skew_in_windows
 from fleetcount_simulator.model import Case
 
-__all__ = ["DeviceFates", "Fate", "draw_fates"]
+__all__ = ["DeviceFault", "FleetFaults", "draw_device_faults"]
 
 
-class Fate(IntFlag):
+class DeviceFault(IntFlag):
     """What happens to one device; several may at once."""
 
     LOST = 1
@@ -34,36 +34,41 @@ class Fate(IntFlag):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DeviceFates:
-    """Per device: `flags` (N,) uint8 of `Fate`, and by how many windows its clock is fast, (N,) float64."""
+class FleetFaults:
+    """Per device: `flags` (N,) uint8 of `DeviceFault`, and by how many windows its clock is fast, (N,) float64."""
 
     flags: NDArray[np.uint8] = field(repr=False)
     skews: NDArray[np.float64] = field(repr=False)
 
+    @classmethod
+    def none(cls, count: int) -> "FleetFaults":
+        """Return those of `count` devices that nothing befalls."""
+        return cls(flags=np.zeros(count, dtype=np.uint8), skews=np.zeros(count))
+
     @property
     def unharmed(self) -> NDArray[np.bool_]:
         """Shape (N,): nothing befalls the device that could keep it from being counted."""
-        harmed = (self.flags & ~np.uint8(Fate.REPEATED)) != 0
+        harmed = (self.flags & ~np.uint8(DeviceFault.REPEATED)) != 0
         return np.asarray(~(harmed | (self.skews != 0)), dtype=np.bool_)
 
 
-def draw_fates(case: Case, epoch: int, rounds: int, seed: np.random.SeedSequence) -> DeviceFates:
-    """Return the fates of all devices of a case that is asked in `rounds` at one epoch; the same for the same seed."""
+def draw_device_faults(case: Case, epoch: int, rounds: int, seed: np.random.SeedSequence) -> FleetFaults:
+    """Return the faults of all devices of a case that is asked in `rounds` at one epoch; the same for the same seed."""
     rng = np.random.default_rng(seed)
     count, faults = case.population.devices, case.faults
     flags = np.zeros(count, dtype=np.uint8)
     # Always the same draws in the same order: switching one fault on does not change another.
-    for fate, share in (
-        (Fate.LOST, faults.loss),
-        (Fate.DROPPED, faults.drop_out),
-        (Fate.LATE, faults.late),
-        (Fate.REPEATED, faults.duplicates),
+    for fault, share in (
+        (DeviceFault.LOST, faults.loss),
+        (DeviceFault.DROPPED, faults.drop_out),
+        (DeviceFault.LATE, faults.late),
+        (DeviceFault.REPEATED, faults.duplicates),
     ):
-        flags[rng.random(count) < float(share)] |= np.uint8(fate)
+        flags[rng.random(count) < float(share)] |= np.uint8(fault)
     skew = float(skew_in_windows(faults))
     skews = rng.uniform(-1.0, 1.0, count) * skew
     states = presence(case, epoch, rounds, 0, count)
     if states is not None:
-        for state, fate in ((HALF, Fate.DROPPED), (ABSENT, Fate.ABSENT), (REFUSED, Fate.REFUSED)):
-            flags[states == state] |= np.uint8(fate)
-    return DeviceFates(flags=flags, skews=skews)
+        for state, fault in ((HALF, DeviceFault.DROPPED), (ABSENT, DeviceFault.ABSENT), (REFUSED, DeviceFault.REFUSED)):
+            flags[states == state] |= np.uint8(fault)
+    return FleetFaults(flags=flags, skews=skews)

@@ -1,0 +1,157 @@
+"""The way of a fleet process's devices to the aggregators: a connection for each of them, or one for all.
+
+The client's own gRPC and MQTT transports, each device's with its own certificate; adds nothing to what is sent.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_client import Transport
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+
+from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
+from fleetcount_simulator.network.shared_transport import SharedTransport
+
+if TYPE_CHECKING:
+    from fleetcount_client.grpc_transport import TlsFiles
+
+__all__ = ["Connections", "GatedTransport", "own_transport", "tls_of"]
+
+
+class Connections:
+    """The transports of one process's devices, as its `FleetSpec` says; `authority` certifies those beside them."""
+
+    def __init__(self, spec: FleetSpec, authority: CertificateAuthority) -> None:
+        self._spec = spec
+        self._authority = authority
+        self._authorities = (Path(spec.authorities) / "aggregators.crt").read_bytes()
+        self._gate = asyncio.Semaphore(spec.at_once)
+        self._shared = SharedTransport(self._all_devices()) if spec.connections == SHARED else None
+        self.stay = self._shared is not None or spec.at_once >= len(spec.numbers)
+        """Whether everybody stays connected from the first session to the last receipt."""
+
+    @property
+    def idle_close_s(self) -> float:
+        """After how many idle seconds a device gives its connection up: never, or at once for the next one's sake."""
+        return math.inf if self.stay else 0.0
+
+    def of(self, identity: DeviceIdentity) -> Transport:
+        """Return the transport of one device; nothing is connected yet."""
+        return self._shared or GatedTransport(self._own(identity), self._gate)
+
+    def scout(self) -> Transport:
+        """Return the transport that asks for tasks: the shared one, or that of one more device."""
+        return self._shared or self._own(DeviceIdentity.generate(self._authority))
+
+    def calling(self) -> SharedTransport:
+        """Return one gRPC connection for all devices, which reaches an aggregator also when a task has ended."""
+        return SharedTransport(self._own(DeviceIdentity.generate(self._authority), "grpc"))
+
+    async def close(self) -> None:
+        """Close the shared connection; a device closes its own."""
+        if self._shared is not None:
+            await self._shared.disconnect()
+
+    def _all_devices(self) -> Transport:
+        spec = self._spec
+        if spec.transport == "mqtt":
+            from fleetcount_simulator.network.mqtt import SharedMqtt  # Each library only where it is used.
+
+            return SharedMqtt(deployment=spec.deployment, broker=spec.broker, call_timeout_s=spec.call_timeout_s)
+        return self._own(DeviceIdentity.generate(self._authority))
+
+    def _own(self, identity: DeviceIdentity, transport: str = "") -> Transport:
+        spec = self._spec
+        return own_transport(
+            transport or spec.transport,
+            spec.aggregators,
+            identity,
+            deployment=spec.deployment,
+            broker=spec.broker,
+            authorities=self._authorities,
+            call_timeout_s=spec.call_timeout_s,
+        )
+
+
+def own_transport(
+    transport: str,
+    aggregators: Sequence[Aggregator],
+    identity: DeviceIdentity,
+    *,
+    deployment: str,
+    broker: str,
+    authorities: bytes,
+    call_timeout_s: float,
+) -> Transport:
+    """Return the transport of one device, "grpc" or "mqtt"; `authorities` (PEM) say who may speak as an aggregator."""
+    if transport == "mqtt":
+        from fleetcount_client.mqtt_transport import MqttTransport  # Each library only where it is used.
+
+        return MqttTransport(deployment=deployment, broker=broker, call_timeout_s=call_timeout_s)
+    from fleetcount_client.grpc_transport import GrpcTransport, TaskServer  # As above.
+
+    servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
+    tls = tls_of(identity, authorities)
+    return GrpcTransport(deployment=deployment, servers=servers, tls=tls, call_timeout_s=call_timeout_s)
+
+
+def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":
+    """Return what a device needs to call aggregators under these authorities (PEM)."""
+    from fleetcount_client.grpc_transport import TlsFiles
+
+    return TlsFiles(
+        authorities=authorities,
+        certificate=identity.certificate.public_bytes(Encoding.PEM),
+        private_key=identity.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+class GatedTransport:
+    """A device's own transport behind the limit of devices connected at once; its place is given up with `close`."""
+
+    def __init__(self, inner: Transport, gate: asyncio.Semaphore) -> None:
+        self._inner = inner
+        self._gate = gate
+        self._entering = asyncio.Lock()
+        self._entered = False
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Ask for the tasks on offer, once there is room."""
+        await self._enter()
+        return await self._inner.list_tasks()
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Open sessions, once there is room."""
+        await self._enter()
+        return await self._inner.open_sessions(aggregator, requests)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Upload, once there is room."""
+        await self._enter()
+        return await self._inner.upload(task, position, instalments)
+
+    async def close(self) -> None:
+        """Give up the connection and the place."""
+        try:
+            await self._inner.close()
+        finally:
+            if self._entered:
+                self._entered = False
+                self._gate.release()
+
+    async def _enter(self) -> None:
+        async with self._entering:
+            if not self._entered:
+                await self._gate.acquire()
+                self._entered = True

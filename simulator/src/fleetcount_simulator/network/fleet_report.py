@@ -1,0 +1,114 @@
+"""What became of the devices of one fleet process: the private file between it and the runner.
+
+Holds report ids by device number, which are known only because it is a simulation.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from fleetcount_client import OutcomeKind
+from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.task.task import Task
+from numpy.typing import NDArray
+
+from fleetcount_simulator.model import Integers
+from fleetcount_simulator.network.faulty_transport import Trace, rounds_of
+from fleetcount_simulator.network.fleet_spec import write_private
+
+__all__ = ["OUTCOMES", "FleetReport", "report_of", "uncertain"]
+
+OUTCOMES: Final = (*(kind.value for kind in OutcomeKind), "absent", "dropped", "unfinished")
+"""How an answer ended: as the device itself says, or that it was off, was switched off, or was still waiting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FleetReport:
+    """What became of the devices of one process.
+
+    Per device: `numbers` (n,) int64, `outcomes` (n,) uint8 (place in `OUTCOMES`), `flags` (n,) uint8 of the constants
+    below. Per report that any device ever named: `owners` (r,) int64 (device number), `report_ids` (r, 16),
+    `share_digests` (r, 32) and `complete` (r,) bool: whether every aggregator receipted every round.
+    """
+
+    numbers: Integers
+    outcomes: NDArray[np.uint8]
+    flags: NDArray[np.uint8]
+    owners: Integers
+    report_ids: NDArray[np.uint8] = field(repr=False)
+    share_digests: NDArray[np.uint8] = field(repr=False)
+    complete: NDArray[np.bool_]
+
+    FIRST = 1
+    """`flags`: round one (or the whole report) is receipted by every aggregator."""
+    LATE = 2
+    """`flags`: a message came after its window."""
+    RESENT = 4
+    """`flags`: some bytes were sent more than once."""
+    UNCERTAIN = 8
+    """`flags`: a message is without an answer, and all others have their receipts: the report may count."""
+
+    def write(self, path: Path) -> None:
+        """Write the report to a private file, whole or not at all."""
+        content = io.BytesIO()
+        np.savez(content, **{name: getattr(self, name) for name in self.__dataclass_fields__})
+        write_private(path, content.getvalue())
+
+    @classmethod
+    def read(cls, path: Path) -> "FleetReport":
+        """Return the report of a file."""
+        with np.load(path, allow_pickle=False) as content:
+            return cls(**{name: content[name] for name in content.files})
+
+    def items(self) -> list[tuple[ReportId, Digest]]:
+        """Return the complete reports, as the set digest takes them."""
+        chosen = np.flatnonzero(self.complete)
+        return [(ReportId(self.report_ids[row].tobytes()), Digest(self.share_digests[row].tobytes())) for row in chosen]
+
+
+def report_of(devices: Sequence[tuple[int, str, Trace]], task: Task) -> FleetReport:
+    """Return the report of devices that were asked a task: of each its number, how its answer ended, and its trace."""
+    places = _places(task)
+    named = [
+        (number, trace, report_id, digest)
+        for number, _, trace in devices
+        for report_id, digest in trace.reports.items()
+        if digest is not None
+    ]
+    return FleetReport(
+        numbers=np.array([number for number, _, _ in devices], dtype=np.int64),
+        outcomes=np.array([OUTCOMES.index(outcome) for _, outcome, _ in devices], dtype=np.uint8),
+        flags=np.array([_flags(trace, task) for _, _, trace in devices], dtype=np.uint8),
+        owners=np.array([number for number, _, _, _ in named], dtype=np.int64),
+        report_ids=_bytes([report_id for _, _, report_id, _ in named], 16),
+        share_digests=_bytes([digest for _, _, _, digest in named], 32),
+        complete=np.array([places <= trace.receipted for _, trace, _, _ in named], dtype=np.bool_),
+    )
+
+
+def uncertain(trace: Trace, task: Task) -> bool:
+    """Return whether a message is without an answer and all others have their receipts: the report may count."""
+    missing = _places(task) - trace.receipted
+    return bool(missing) and missing <= trace.pending.keys()
+
+
+def _places(task: Task) -> set[tuple[int, int]]:
+    """Return the round and position of every message of one report."""
+    return {(number, position) for number in rounds_of(task) for position in range(len(task.aggregators))}
+
+
+def _flags(trace: Trace, task: Task) -> int:
+    first = all(place in trace.receipted for place in _places(task) if place[0] == rounds_of(task)[0])
+    return (
+        FleetReport.FIRST * first
+        | FleetReport.LATE * trace.late
+        | FleetReport.RESENT * trace.resent
+        | FleetReport.UNCERTAIN * uncertain(trace, task)
+    )
+
+
+def _bytes(values: Sequence[bytes], size: int) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    return np.frombuffer(b"".join(values), dtype=np.uint8).reshape(len(values), size)

@@ -1,0 +1,105 @@
+"""The runner of fleets: whatever connections and transports devices use, each of them is counted once.
+
+Every test starts aggregators, a broker and fleet processes on free ports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.network.device_faults import FleetFaults
+from fleetcount_simulator.network.parties import running
+from fleetcount_simulator.network.question import NetworkQuestion
+from fleetcount_simulator.network.run import Ask, Asked, ask
+
+# A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
+pytestmark = pytest.mark.timeout(400)
+COLOURS = ("red", "green", "blue")
+DEVICES = 24
+ALLOWED: Mapping[str, Fraction] = {
+    name: Fraction(100) for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon", "total_exposure")
+}
+
+
+def question(*, noise: Fraction | None = None) -> NetworkQuestion:
+    kind = ReleaseKind.EXACT if noise is None else ReleaseKind.GEOMETRIC
+    return NetworkQuestion(
+        domain=Categories(names=COLOURS),
+        signal="Vehicle.Category",
+        mode=Mode.SAMPLING,
+        mechanism=SamplingDie.uniform(Fraction(2, 5), len(COLOURS)),
+        release=Release(kind=kind, noise_epsilon=noise, level=Fraction(19, 20)),
+        min_batch_size=2,
+    )
+
+
+def asked_of(connections: str, *transports: str, noise: Fraction | None = None, exactly: bool = False) -> Ask:
+    return Ask(
+        name="colours",
+        question=question(noise=noise),
+        transports=transports,
+        connections=connections,
+        readings=[(None, *COLOURS)[number % 4] for number in range(DEVICES)],
+        limits=None if exactly else ALLOWED,
+        device_faults=FleetFaults.none(DEVICES),
+        progress=lambda stage, done, total: None,
+    )
+
+
+async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:
+    async with running(root, 2, broker=broker, limits={"allow_exact_release": "true"}) as parties:
+        return await ask(parties, asked, root)
+
+
+@pytest.mark.parametrize("connections", ["own", "shared"])
+async def test_every_device_is_counted_once_over_both_transports(tmp_path: Path, connections: str) -> None:
+    answer = await answered(tmp_path, asked_of(connections, "grpc", "mqtt"), "auto")
+
+    assert answer.record is not None
+    assert answer.account.counted.tolist() == [6, 6, 6, 6]
+    assert (answer.account.missing, answer.account.tallies["counted_twice"], answer.reasons) == (0, 0, {})
+    assert answer.broker in {"mosquitto", "embedded"}
+    # Connections and sessions were there before: the windows carried reports alone.
+    task = answer.task
+    assert answer.stages["round_one"] <= task.round_one_closes - task.round_one_opens
+    assert answer.stages["ready"] > 0
+
+
+@pytest.mark.slow
+async def test_devices_that_may_not_stay_connected_take_turns_and_lose_nothing(tmp_path: Path) -> None:
+    """The embedded broker takes sixteen of the twenty-four devices at once."""
+    answer = await answered(tmp_path, asked_of("own", "mqtt"), "embedded")
+
+    assert answer.account.counted.tolist() == [6, 6, 6, 6]
+
+
+@pytest.mark.slow
+async def test_owners_who_allow_exactly_what_is_asked_answer_it(tmp_path: Path) -> None:
+    """The loss of the release is no short fraction: rounded the wrong way it would be refused."""
+    answer = await answered(tmp_path, asked_of("own", "grpc", noise=Fraction(1, 3), exactly=True))
+
+    assert int(answer.account.counted.sum()) == DEVICES
+
+
+@pytest.mark.slow
+async def test_an_aggregator_that_ends_while_devices_enrol_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
+    async with running(tmp_path, 2, limits={"allow_exact_release": "true"}) as parties:
+
+        def kill(stage: str, done: int, total: int) -> None:
+            if (stage, done) == ("starting", total):
+                parties.kill(1)
+
+        with pytest.raises(ProcessError, match="beta ended with code -9"):
+            await ask(parties, replace(asked_of("own", "grpc"), progress=kill), tmp_path)
+
+
+async def test_a_release_without_noise_is_allowed_by_no_owner_who_allows_exactly_what_is_asked(tmp_path: Path) -> None:
+    async with running(tmp_path, 2, limits={"allow_exact_release": "true"}) as parties:
+        with pytest.raises(ProcessError, match="without noise"):
+            await ask(parties, asked_of("own", "grpc", exactly=True), tmp_path)
