@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXPORTING = ["client", "protocol", "analysis", "simulator"]
+EXPORTING = ["client", "protocol", "mechanisms", "analysis", "simulator"]
 CLOSED = ["aggregator", "relay", "kernel", "transport"]
 
 

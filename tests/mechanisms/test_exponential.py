@@ -5,10 +5,20 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
-import fleetcount_mechanisms as fm
 import pytest
 from fleetcount_mechanisms import exponential
-from fleetcount_mechanisms.exponential import float_up, fraction_down, fraction_up, near_exp, near_log, rounded_up
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.exponential import (
+    CoinShape,
+    ExponentialCoin,
+    exp_minus_bounds,
+    float_up,
+    fraction_down,
+    fraction_up,
+    near_exp,
+    near_log,
+    rounded_up,
+)
 
 EXPONENTS = [Fraction(1, 10**6), Fraction(1, 3), Fraction(1), Fraction(1572442, 10**6), Fraction(89), Fraction(400)]
 
@@ -35,7 +45,7 @@ def reference(exponent: Fraction) -> Fraction:
 @pytest.mark.parametrize("exponent", EXPONENTS, ids=str)
 @pytest.mark.parametrize("bits", [1, 8, 64, 128, 256])
 def test_bounds_of_a_power_hold_and_are_two_units_apart_at_most(exponent: Fraction, bits: int) -> None:
-    low, high = fm.exp_minus_bounds(exponent, bits)
+    low, high = exp_minus_bounds(exponent, bits)
 
     assert low <= reference(exponent) * 2**bits <= high
     assert high - low <= 2
@@ -54,7 +64,7 @@ def test_the_bracket_of_the_series_holds_at_a_precision_where_every_rounding_sho
 @pytest.mark.parametrize("exponent", EXPONENTS[:5], ids=str)
 @pytest.mark.parametrize("bits", [3, 64, 128, 256])
 def test_the_threshold_of_every_shape_is_the_floor_of_its_probability(exponent: Fraction, bits: int) -> None:
-    thresholds = [fm.ExponentialCoin(exponent=exponent, shape=shape).threshold(bits) for shape in fm.CoinShape]
+    thresholds = [ExponentialCoin(exponent=exponent, shape=shape).threshold(bits) for shape in CoinShape]
 
     power = reference(exponent)
     expected = [power, power / (1 + power), 2 * power / (1 + power)]
@@ -62,7 +72,7 @@ def test_the_threshold_of_every_shape_is_the_floor_of_its_probability(exponent: 
 
 
 def test_a_tie_on_every_digit_drawn_is_settled_by_further_digits() -> None:
-    coin = fm.ExponentialCoin(exponent=Fraction(1))
+    coin = ExponentialCoin(exponent=Fraction(1))
     digits = coin.threshold(256)
     first, second = digits >> 128, digits & (2**128 - 1)
 
@@ -96,7 +106,7 @@ def test_logarithm_undoes_exponential_to_sixty_digits(value: Fraction) -> None:
 
 
 def test_a_bad_exponent_is_refused() -> None:
-    with pytest.raises(fm.MechanismError, match="exponent is -1"):
-        fm.exp_minus_bounds(Fraction(-1), 8)
-    with pytest.raises(fm.MechanismError, match="exponent is 0, allowed: exponent > 0"):
-        fm.ExponentialCoin(exponent=Fraction(0))
+    with pytest.raises(MechanismError, match="exponent is -1"):
+        exp_minus_bounds(Fraction(-1), 8)
+    with pytest.raises(MechanismError, match="exponent is 0, allowed: exponent > 0"):
+        ExponentialCoin(exponent=Fraction(0))

@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
-import fleetcount_mechanisms as fm
 import pytest
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.exponential import exp_minus_bounds
+from fleetcount_mechanisms.geometric import TwoSidedGeometric, digit_thresholds
+from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom, uniform_below
 from scipy import stats
 
 EPSILONS = [Fraction(1, 10), Fraction(1), Fraction(1572442, 10**6), Fraction(4)]
@@ -33,7 +36,7 @@ class Words:
 
 def digit_law(epsilon: Fraction, bits: int) -> dict[int, Fraction]:
     """Return the law of the value made by comparing `bits`-bit words with the thresholds, ties counted as False."""
-    plan = fm.digit_thresholds(epsilon, bits)
+    plan = digit_thresholds(epsilon, bits)
     chances = [Fraction(threshold, 2**bits) for threshold in plan.thresholds]
     law: dict[int, Fraction] = {0: 1 - chances[0]}
     for digits in itertools.product((0, 1), repeat=plan.digits):
@@ -49,7 +52,7 @@ def digit_law(epsilon: Fraction, bits: int) -> dict[int, Fraction]:
 @pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
 def test_the_digits_multiply_to_the_geometric_law_to_120_binary_digits(epsilon: Fraction) -> None:
     bits = 160
-    low, high = (Fraction(bound, 2**bits) for bound in fm.exp_minus_bounds(epsilon, bits))
+    low, high = (Fraction(bound, 2**bits) for bound in exp_minus_bounds(epsilon, bits))
 
     law = digit_law(epsilon, bits)
 
@@ -62,7 +65,7 @@ def test_the_digits_multiply_to_the_geometric_law_to_120_binary_digits(epsilon: 
 
 def test_the_probability_function_is_a_distribution_with_the_stated_variance() -> None:
     for epsilon in EPSILONS:
-        noise = fm.TwoSidedGeometric(epsilon)
+        noise = TwoSidedGeometric(epsilon)
         window = range(-600, 601)
 
         assert math.fsum(noise.pmf(value) for value in window) == pytest.approx(1, abs=1e-12)
@@ -87,7 +90,7 @@ def p_value(draws: list[int], epsilon: float) -> float:
 
 @pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
 def test_a_hundred_thousand_draws_follow_the_law_and_not_the_law_at_1_3_times_the_scale(epsilon: Fraction) -> None:
-    draws = fm.TwoSidedGeometric(epsilon).sample_many(fm.SystemRandom(), DRAWS)
+    draws = TwoSidedGeometric(epsilon).sample_many(SystemRandom(), DRAWS)
 
     assert p_value(draws, float(epsilon)) > 1e-20
     assert p_value(draws, float(epsilon) / 1.3) < 1e-20
@@ -95,7 +98,7 @@ def test_a_hundred_thousand_draws_follow_the_law_and_not_the_law_at_1_3_times_th
 
 
 def test_single_draws_follow_the_same_law() -> None:
-    noise, source = fm.TwoSidedGeometric(Fraction(1)), fm.SystemRandom()
+    noise, source = TwoSidedGeometric(Fraction(1)), SystemRandom()
 
     draws = [noise.sample(source) for _ in range(20_000)]
 
@@ -104,7 +107,7 @@ def test_single_draws_follow_the_same_law() -> None:
 
 
 def test_every_draw_takes_the_same_bytes_whatever_its_value() -> None:
-    noise, plan = fm.TwoSidedGeometric(Fraction(1)), fm.digit_thresholds(Fraction(1), 127)
+    noise, plan = TwoSidedGeometric(Fraction(1)), digit_thresholds(Fraction(1), 127)
     columns = plan.digits + 3
     # Zeros set every coin; a 1 is above the threshold of "beyond", whose chance is below 2**-128.
     least, most = Words(*[TOP] * columns), Words(*[0] * (columns - 1), 1)
@@ -116,8 +119,8 @@ def test_every_draw_takes_the_same_bytes_whatever_its_value() -> None:
 
 def drawn(epsilon: Fraction, words: dict[int, int], *further: int) -> int:
     """Return the draw with these words in its columns (0 sign, 1 nonzero, 2.. digits, last beyond), else highest."""
-    columns = fm.digit_thresholds(epsilon).digits + 3
-    return fm.TwoSidedGeometric(epsilon).sample(Words(*(words.get(column, TOP) for column in range(columns)), *further))
+    columns = digit_thresholds(epsilon).digits + 3
+    return TwoSidedGeometric(epsilon).sample(Words(*(words.get(column, TOP) for column in range(columns)), *further))
 
 
 def test_the_sign_is_one_fair_bit_and_each_digit_has_its_place() -> None:
@@ -133,8 +136,8 @@ def test_the_sign_is_one_fair_bit_and_each_digit_has_its_place() -> None:
 
 def test_a_word_next_to_its_threshold_decides_and_a_tie_is_settled_by_further_digits() -> None:
     epsilon = Fraction(1)
-    threshold = fm.digit_thresholds(epsilon, 127).thresholds[0]
-    further = fm.digit_thresholds(epsilon, 255).thresholds[0] & (2**128 - 1)
+    threshold = digit_thresholds(epsilon, 127).thresholds[0]
+    further = digit_thresholds(epsilon, 255).thresholds[0] & (2**128 - 1)
 
     assert drawn(epsilon, {0: 0, 1: threshold - 1}) == 1
     assert drawn(epsilon, {0: 0, 1: threshold + 1}) == 0
@@ -144,7 +147,7 @@ def test_a_word_next_to_its_threshold_decides_and_a_tie_is_settled_by_further_di
 
 def test_ties_are_settled_in_their_own_lanes() -> None:
     epsilon = Fraction(1)
-    noise, plan = fm.TwoSidedGeometric(epsilon), fm.digit_thresholds(epsilon, 127)
+    noise, plan = TwoSidedGeometric(epsilon), digit_thresholds(epsilon, 127)
     tie, low, high = plan.thresholds[0], 0, 2**128 - 1
     rest = [TOP] * 5 * (plan.digits + 1)
 
@@ -155,7 +158,7 @@ def test_ties_are_settled_in_their_own_lanes() -> None:
 
 def test_the_far_tail_is_one_event_and_exact() -> None:
     epsilon = Fraction(1)
-    plan = fm.digit_thresholds(epsilon, 127)
+    plan = digit_thresholds(epsilon, 127)
     last = plan.digits + 2
 
     # The first 127 digits of exp(-128) are zero: only a word of zeros gets to further digits.
@@ -169,13 +172,13 @@ def test_the_far_tail_is_one_event_and_exact() -> None:
     assert drawn(epsilon, {1: TOP, last: 0}, 0) == 0, "a value of zero has no magnitude to add to"
 
 
-def by_definition(epsilon: Fraction, source: fm.RandomSource, count: int) -> list[int]:
+def by_definition(epsilon: Fraction, source: RandomSource, count: int) -> list[int]:
     """Return the draws as geometric.py defines them: word by word, coin by coin, without a lane or a mask.
 
     Sign, "not 0", binary digits, "beyond", each from a column of words; a tied word goes on with its own coin's digits,
     and what lies beyond is tossed last.
     """
-    plan = fm.digit_thresholds(epsilon, 127)
+    plan = digit_thresholds(epsilon, 127)
     columns = [
         [int.from_bytes(source.random_bytes(16), "little") % 2**127 for _ in range(count)]
         for _ in range(plan.digits + 3)
@@ -198,34 +201,34 @@ def by_definition(epsilon: Fraction, source: fm.RandomSource, count: int) -> lis
 def test_draws_are_those_of_the_definition_when_ties_and_the_far_tail_are_everywhere(seed: int) -> None:
     """The two branches no sampling test can reach, in every lane, column and combination."""
     epsilon = (Fraction(1, 7), Fraction(1), Fraction(9), Fraction(90))[seed % 4]
-    plan, chance, count = fm.digit_thresholds(epsilon, 127), fm.SeededRandom(seed), 1 + seed % 9
+    plan, chance, count = digit_thresholds(epsilon, 127), SeededRandom(seed), 1 + seed % 9
     edges = [0, TOP, 2**126, 2**126 - 1, 2**127, 2**128 - 1]
-    words = [edges[fm.uniform_below(chance, len(edges))] for _ in range(count)]
+    words = [edges[uniform_below(chance, len(edges))] for _ in range(count)]
     for threshold in plan.thresholds:
         near = [threshold, threshold, 2**127 + threshold, max(0, threshold - 1), threshold + 1]
-        words += [near[fm.uniform_below(chance, len(near))] for _ in range(count)]
-    further = [fm.uniform_below(chance, 3) * (2**127) for _ in range(500)]
+        words += [near[uniform_below(chance, len(near))] for _ in range(count)]
+    further = [uniform_below(chance, 3) * (2**127) for _ in range(500)]
     further = [min(word, 2**128 - 1) for word in further]
 
-    drawn_at_once = fm.TwoSidedGeometric(epsilon).sample_many(Words(*words, *further), count)
+    drawn_at_once = TwoSidedGeometric(epsilon).sample_many(Words(*words, *further), count)
 
     assert drawn_at_once == by_definition(epsilon, Words(*words, *further), count)
 
 
 def test_draws_do_not_depend_on_how_many_are_asked_for_at_once() -> None:
-    noise = fm.TwoSidedGeometric(Fraction(1, 2))
+    noise = TwoSidedGeometric(Fraction(1, 2))
 
-    draws = noise.sample_many(fm.SystemRandom(), 5000)
+    draws = noise.sample_many(SystemRandom(), 5000)
 
     assert len(draws) == 5000
-    assert noise.sample_many(fm.SystemRandom(), 0) == []
+    assert noise.sample_many(SystemRandom(), 0) == []
     assert p_value(draws[2048:], 0.5) > 1e-20
     assert p_value(draws[:2048], 0.5) > 1e-20
 
 
 def test_fewer_bits_give_the_same_law_once_ties_are_settled() -> None:
-    epsilon, source = Fraction(1), fm.SystemRandom()
-    plan = fm.digit_thresholds(epsilon, 4)
+    epsilon, source = Fraction(1), SystemRandom()
+    plan = digit_thresholds(epsilon, 4)
 
     def coin(index: int) -> bool:
         word = source.random_bytes(1)[0] >> 4
@@ -241,7 +244,7 @@ def test_fewer_bits_give_the_same_law_once_ties_are_settled() -> None:
 
 
 def test_the_time_of_a_draw_is_measured_against_its_value(capsys: pytest.CaptureFixture[str]) -> None:
-    noise, source = fm.TwoSidedGeometric(Fraction(1, 10)), fm.SystemRandom()
+    noise, source = TwoSidedGeometric(Fraction(1, 10)), SystemRandom()
     values, times = [], []
 
     for _ in range(4000):
@@ -260,16 +263,16 @@ def test_the_time_of_a_draw_is_measured_against_its_value(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fm.TwoSidedGeometric(Fraction(0)), "noise epsilon is 0"),
-        (lambda: fm.TwoSidedGeometric(Fraction(101)), "noise epsilon is 101, allowed: 1/1000000 <="),
-        (lambda: fm.TwoSidedGeometric(Fraction(1, 10**7)), "noise epsilon is 1/10000000"),
-        (lambda: fm.TwoSidedGeometric(0.5), "exact Fraction"),  # type: ignore[arg-type] # is refused
-        (lambda: fm.digit_thresholds(Fraction(1), 0), "bits is 0"),
-        (lambda: fm.TwoSidedGeometric(Fraction(1)).sample_many(fm.SystemRandom(), -1), "count is -1"),
+        (lambda: TwoSidedGeometric(Fraction(0)), "noise epsilon is 0"),
+        (lambda: TwoSidedGeometric(Fraction(101)), "noise epsilon is 101, allowed: 1/1000000 <="),
+        (lambda: TwoSidedGeometric(Fraction(1, 10**7)), "noise epsilon is 1/10000000"),
+        (lambda: TwoSidedGeometric(0.5), "exact Fraction"),  # type: ignore[arg-type] # is refused
+        (lambda: digit_thresholds(Fraction(1), 0), "bits is 0"),
+        (lambda: TwoSidedGeometric(Fraction(1)).sample_many(SystemRandom(), -1), "count is -1"),
     ],
 )
 def test_a_bad_parameter_is_named_with_its_range(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(fm.MechanismError) as caught:
+    with pytest.raises(MechanismError) as caught:
         call()
 
     assert words in str(caught.value)

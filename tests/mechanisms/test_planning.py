@@ -8,9 +8,20 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import fleetcount_mechanisms as fm
 import pytest
 from fleetcount_mechanisms import planning
+from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
+from fleetcount_mechanisms.loss_formulas import message_epsilon, sampling_sd
+from fleetcount_mechanisms.planning import (
+    crossover_share,
+    die_for_local_epsilons,
+    largest_sampling_rate,
+    local_sampling_rate,
+    plan_sampling,
+    sampling_rate_for_local_epsilon,
+)
+from fleetcount_mechanisms.responses import KaryResponse, TwoCoin
+from fleetcount_mechanisms.sampling import SamplingDie
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,26 +30,24 @@ GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "gol
 
 def test_the_rate_for_a_local_epsilon_is_the_golden_one_and_rounded_down_below_it() -> None:
     for row in GOLDEN["local.pis"]:
-        rounded = fm.sampling_rate_for_local_epsilon(Fraction(row["eps"]), row["V"])
+        rounded = sampling_rate_for_local_epsilon(Fraction(row["eps"]), row["V"])
 
-        assert fm.local_sampling_rate(row["eps"], row["V"]) == pytest.approx(row["pis"], rel=1e-9)
+        assert local_sampling_rate(row["eps"], row["V"]) == pytest.approx(row["pis"], rel=1e-9)
         assert 0 <= row["pis"] - rounded < 2e-6
 
 
 @given(st.fractions(Fraction(1, 100), 3, max_denominator=1000), st.integers(1, 100))
 def test_one_message_of_the_solved_die_never_loses_more_than_asked(epsilon: Fraction, values: int) -> None:
-    rate = fm.sampling_rate_for_local_epsilon(epsilon, values)
-    die = fm.SamplingDie.uniform(rate, values, allow_large_rate=True)
+    rate = sampling_rate_for_local_epsilon(epsilon, values)
+    die = SamplingDie.uniform(rate, values, allow_large_rate=True)
 
-    assert fm.message_epsilon(die) <= epsilon
-    assert (
-        fm.message_epsilon(fm.SamplingDie.uniform(rate + Fraction(1, 10**6), values, allow_large_rate=True)) > epsilon
-    )
+    assert message_epsilon(die) <= epsilon
+    assert message_epsilon(SamplingDie.uniform(rate + Fraction(1, 10**6), values, allow_large_rate=True)) > epsilon
 
 
 @given(st.lists(st.fractions(Fraction(1, 10), 4, max_denominator=100), min_size=2, max_size=8))
 def test_unequal_targets_are_kept_face_by_face(epsilons: list[Fraction]) -> None:
-    die = fm.die_for_local_epsilons(epsilons)
+    die = die_for_local_epsilons(epsilons)
 
     assert die.sampling_rate < Fraction(1, 2)
     for face, epsilon in enumerate(epsilons):
@@ -47,24 +56,24 @@ def test_unequal_targets_are_kept_face_by_face(epsilons: list[Fraction]) -> None
 
 
 def test_targets_that_are_equal_give_the_uniform_rate() -> None:
-    largest = fm.largest_sampling_rate([Fraction(1)] * 10)
+    largest = largest_sampling_rate([Fraction(1)] * 10)
 
-    assert abs(largest - fm.sampling_rate_for_local_epsilon(Fraction(1), 9)) <= Fraction(1, 10**6)
+    assert abs(largest - sampling_rate_for_local_epsilon(Fraction(1), 9)) <= Fraction(1, 10**6)
 
 
 def test_a_rate_above_the_feasible_one_is_refused_with_the_limit() -> None:
     targets = [Fraction(1, 2), Fraction(1), Fraction(2)]
-    largest = fm.largest_sampling_rate(targets)
+    largest = largest_sampling_rate(targets)
 
-    assert fm.die_for_local_epsilons(targets, largest).sampling_rate == largest
-    with pytest.raises(fm.InfeasibleTargetError, match=f"at most {largest}"):
-        fm.die_for_local_epsilons(targets, largest + Fraction(1, 10**6))
+    assert die_for_local_epsilons(targets, largest).sampling_rate == largest
+    with pytest.raises(InfeasibleTargetError, match=f"at most {largest}"):
+        die_for_local_epsilons(targets, largest + Fraction(1, 10**6))
 
 
 def test_what_the_targets_leave_over_is_shared_in_proportion() -> None:
     targets = [Fraction(1), Fraction(1, 2), Fraction(2)]
 
-    die = fm.die_for_local_epsilons(targets, Fraction(1, 100))
+    die = die_for_local_epsilons(targets, Fraction(1, 100))
 
     needs = [0.01 / math.expm1(float(epsilon)) for epsilon in targets]
     shares = [float(die.face_probability(face)) / need for face, need in enumerate(needs)]
@@ -78,7 +87,7 @@ def test_the_largest_rate_leaves_room_for_faces_rounded_up(monkeypatch: pytest.M
 
     for step in range(50, 150):
         targets = [Fraction(step + face, 100) for face in range(5)]
-        die = fm.die_for_local_epsilons(targets, fm.largest_sampling_rate(targets), allow_large_rate=True)
+        die = die_for_local_epsilons(targets, largest_sampling_rate(targets), allow_large_rate=True)
         for face, epsilon in enumerate(targets):
             assert math.log1p(die.sampling_rate / die.face_probability(face)) <= float(epsilon) + 1e-12
 
@@ -95,7 +104,7 @@ def test_the_largest_rate_leaves_room_for_faces_rounded_up(monkeypatch: pytest.M
 def test_the_defaults_are_the_profiles_of_the_privacy_page(
     values: int, rate: Fraction, noise: float, epsilon: Fraction, sds: tuple[float, ...]
 ) -> None:
-    plan = fm.plan_sampling(10**6, values, epsilon)
+    plan = plan_sampling(10**6, values, epsilon)
 
     assert plan.design.exposure == rate
     assert float(plan.design.noise.epsilon or 0) == pytest.approx(noise, abs=1e-3)
@@ -105,7 +114,7 @@ def test_the_defaults_are_the_profiles_of_the_privacy_page(
 
 
 def test_the_interval_is_where_the_estimate_is_within_its_own_error() -> None:
-    plan = fm.plan_sampling(10_000, 1, Fraction(1))
+    plan = plan_sampling(10_000, 1, Fraction(1))
 
     low, high = plan.interval(100)
 
@@ -117,20 +126,20 @@ def test_the_interval_is_where_the_estimate_is_within_its_own_error() -> None:
 
 
 def test_the_smallest_count_seen_is_the_first_that_both_errors_leave_apart_from_zero() -> None:
-    plan = fm.plan_sampling(10_000, 1, Fraction(1))
+    plan = plan_sampling(10_000, 1, Fraction(1))
     smallest = plan.smallest_count_seen
 
     assert smallest is not None
     assert smallest >= 1.96 * (plan.sd(0) + plan.sd(smallest)) - 0.01
     assert smallest - 1 < 1.96 * (plan.sd(0) + plan.sd(smallest - 1))
-    assert fm.plan_sampling(5, 1, Fraction(1)).smallest_count_seen is None
+    assert plan_sampling(5, 1, Fraction(1)).smallest_count_seen is None
 
 
 def test_a_plan_warns_of_what_it_reveals_and_of_what_it_cannot_see() -> None:
-    quiet = fm.plan_sampling(10_000, 9, Fraction(1))
-    loud = fm.plan_sampling(10_000, 100, Fraction(1))
-    weak = fm.plan_sampling(10_000, 1, Fraction(4), 2, Fraction(3, 5), allow_large_rate=True)
-    blind = fm.plan_sampling(20, 1, Fraction(1, 10))
+    quiet = plan_sampling(10_000, 9, Fraction(1))
+    loud = plan_sampling(10_000, 100, Fraction(1))
+    weak = plan_sampling(10_000, 1, Fraction(4), 2, Fraction(3, 5), allow_large_rate=True)
+    blind = plan_sampling(20, 1, Fraction(1, 10))
 
     assert quiet.warnings == ()
     assert [warning[:22] for warning in loud.warnings] == ["one round-two message "]
@@ -141,7 +150,7 @@ def test_a_plan_warns_of_what_it_reveals_and_of_what_it_cannot_see() -> None:
 
 
 def test_a_larger_rate_is_more_accurate_at_the_same_loss_and_reveals_more_to_all_aggregators() -> None:
-    plans = [fm.plan_sampling(10_000, 1, Fraction(1), 2, Fraction(rate, 20)) for rate in (1, 5, 9)]
+    plans = [plan_sampling(10_000, 1, Fraction(1), 2, Fraction(rate, 20)) for rate in (1, 5, 9)]
 
     errors = [plan.sd(100) for plan in plans]
     revealed = [next(v.delta for v in plan.design.views() if v.adversary == "all_aggregators") for plan in plans]
@@ -150,35 +159,35 @@ def test_a_larger_rate_is_more_accurate_at_the_same_loss_and_reveals_more_to_all
 
 
 def test_sampling_beats_the_two_coins_only_below_the_crossover() -> None:
-    coins = fm.TwoCoin(Fraction(4, 5), Fraction(1, 5))
+    coins = TwoCoin(Fraction(4, 5), Fraction(1, 5))
 
-    shares = [fm.crossover_share(rate, coins) for rate in (Fraction(9, 20), Fraction(1, 4))]
+    shares = [crossover_share(rate, coins) for rate in (Fraction(9, 20), Fraction(1, 4))]
 
     assert [round(float(share or 0), 3) for share in shares] == [0.056, 0.021]
     population = 1_000_000
     for rate, share in zip((0.45, 0.25), shares, strict=True):
         count = round(population * (share or 0))
-        assert fm.sampling_sd(count, rate) == pytest.approx(coins.standard_deviation(count, population), rel=1e-4)
-    assert fm.crossover_share(Fraction(99, 100), fm.KaryResponse(Fraction(3, 8), 2)) is None
+        assert sampling_sd(count, rate) == pytest.approx(coins.standard_deviation(count, population), rel=1e-4)
+    assert crossover_share(Fraction(99, 100), KaryResponse(Fraction(3, 8), 2)) is None
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fm.plan_sampling(0, 1, Fraction(1)), "devices is 0, allowed: devices >= 1"),
-        (lambda: fm.plan_sampling(10, 0, Fraction(1)), "values is 0"),
-        (lambda: fm.plan_sampling(10, 1, Fraction(0)), "epsilon is 0, allowed: epsilon > 0"),
-        (lambda: fm.plan_sampling(10, 1, Fraction(101)), "epsilon is 101, allowed: 0 < epsilon <= 100"),
-        (lambda: fm.plan_sampling(10, 1, Fraction(1), 1), "aggregators is 1, allowed: aggregators >= 2"),
-        (lambda: fm.plan_sampling(10, 1, Fraction(1), 2, Fraction(1, 2)), "sampling rate is 1/2, allowed: below 1/2"),
-        (lambda: fm.plan_sampling(10, 1, Fraction(1), level=Fraction(1)), "level is 1, allowed: 0 < level < 1"),
-        (lambda: fm.largest_sampling_rate([Fraction(1)]), "there are 1 targets"),
-        (lambda: fm.sampling_rate_for_local_epsilon(Fraction(1, 10**9), 1), "epsilon is 1/1000000000"),
-        (lambda: fm.local_sampling_rate(math.inf, 1), "epsilon is inf"),
+        (lambda: plan_sampling(0, 1, Fraction(1)), "devices is 0, allowed: devices >= 1"),
+        (lambda: plan_sampling(10, 0, Fraction(1)), "values is 0"),
+        (lambda: plan_sampling(10, 1, Fraction(0)), "epsilon is 0, allowed: epsilon > 0"),
+        (lambda: plan_sampling(10, 1, Fraction(101)), "epsilon is 101, allowed: 0 < epsilon <= 100"),
+        (lambda: plan_sampling(10, 1, Fraction(1), 1), "aggregators is 1, allowed: aggregators >= 2"),
+        (lambda: plan_sampling(10, 1, Fraction(1), 2, Fraction(1, 2)), "sampling rate is 1/2, allowed: below 1/2"),
+        (lambda: plan_sampling(10, 1, Fraction(1), level=Fraction(1)), "level is 1, allowed: 0 < level < 1"),
+        (lambda: largest_sampling_rate([Fraction(1)]), "there are 1 targets"),
+        (lambda: sampling_rate_for_local_epsilon(Fraction(1, 10**9), 1), "epsilon is 1/1000000000"),
+        (lambda: local_sampling_rate(math.inf, 1), "epsilon is inf"),
     ],
 )
 def test_a_bad_parameter_is_named_with_its_range(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(fm.MechanismError) as caught:
+    with pytest.raises(MechanismError) as caught:
         call()
 
     assert words in str(caught.value)

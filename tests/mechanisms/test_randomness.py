@@ -5,9 +5,19 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
-import fleetcount_mechanisms as fm
 import pytest
-from fleetcount_mechanisms import randomness
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.randomness import (
+    RandomSource,
+    SeededRandom,
+    SystemRandom,
+    UniformBelow,
+    WeightedChoice,
+    bernoulli,
+    uniform_below,
+    uniform_many_below,
+    weighted_index,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -24,7 +34,7 @@ class Numbers:
 
 
 def test_every_remainder_owns_equally_many_numbers_and_the_rest_are_drawn_again() -> None:
-    draw = fm.UniformBelow(bound=7)
+    draw = UniformBelow(bound=7)
 
     assert draw.byte_count == 8
     assert draw.limit % 7 == 0
@@ -35,7 +45,7 @@ def test_every_remainder_owns_equally_many_numbers_and_the_rest_are_drawn_again(
 
 @given(st.integers(1, 2**200))
 def test_a_draw_is_repeated_with_a_chance_below_2_to_the_minus_32(bound: int) -> None:
-    draw = fm.UniformBelow(bound=bound)
+    draw = UniformBelow(bound=bound)
 
     whole = 256**draw.byte_count
     assert draw.limit % bound == 0
@@ -43,7 +53,7 @@ def test_a_draw_is_repeated_with_a_chance_below_2_to_the_minus_32(bound: int) ->
 
 
 def test_many_draws_at_once_replace_the_rejected_ones() -> None:
-    draw = fm.UniformBelow(bound=7)
+    draw = UniformBelow(bound=7)
     block = b"".join(number.to_bytes(8, "little") for number in (3, draw.limit, 6))
 
     class Source:
@@ -60,13 +70,13 @@ def test_a_certain_coin_draws_like_any_other() -> None:
     for probability, expected in ((Fraction(0), False), (Fraction(1), True)):
         source = Numbers(12345)
 
-        assert fm.bernoulli(source, probability) is expected
+        assert bernoulli(source, probability) is expected
         assert source.numbers == []
 
 
 @pytest.mark.parametrize("weights", [(1,), (3, 1), (0, 5, 0), (1, 2, 3, 4), (7, 0, 1, 1, 40)], ids=str)
 def test_weighted_choice_has_exactly_its_weights_when_every_number_is_tried(weights: tuple[int, ...]) -> None:
-    choice = fm.WeightedChoice(weights)
+    choice = WeightedChoice(weights)
     bound = sum(weights) * len(weights)
 
     found = Counter(choice.draw(Numbers(number)) for number in range(bound))
@@ -76,15 +86,15 @@ def test_weighted_choice_has_exactly_its_weights_when_every_number_is_tried(weig
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any))
 def test_weighted_choice_is_exact_for_any_weights(weights: list[int]) -> None:
-    choice = fm.WeightedChoice(tuple(weights))
+    choice = WeightedChoice(tuple(weights))
 
     found = Counter(choice.draw(Numbers(number)) for number in range(sum(weights) * len(weights)))
 
     assert [found[index] for index in range(len(weights))] == [weight * len(weights) for weight in weights]
 
 
-@pytest.mark.parametrize("source", [fm.SystemRandom(), fm.SeededRandom(1)], ids=lambda source: type(source).__name__)
-def test_both_sources_are_uniform_over_bytes_and_a_bent_one_is_caught(source: fm.RandomSource) -> None:
+@pytest.mark.parametrize("source", [SystemRandom(), SeededRandom(1)], ids=lambda source: type(source).__name__)
+def test_both_sources_are_uniform_over_bytes_and_a_bent_one_is_caught(source: RandomSource) -> None:
     data = source.random_bytes(100_000)
     counts = [data.count(bytes([value])) for value in range(256)]
 
@@ -95,36 +105,36 @@ def test_both_sources_are_uniform_over_bytes_and_a_bent_one_is_caught(source: fm
 
 
 def test_a_seed_gives_one_stream_however_it_is_cut() -> None:
-    whole = fm.SeededRandom(7).random_bytes(50_000)
-    source = fm.SeededRandom(7)
+    whole = SeededRandom(7).random_bytes(50_000)
+    source = SeededRandom(7)
 
     pieces = b"".join(source.random_bytes(size) for size in (1, 16_383, 0, 16_384, 17_000, 232))
 
     assert pieces == whole
-    assert fm.SeededRandom(8).random_bytes(32) != whole[:32]
-    assert fm.SeededRandom(7 * 256).random_bytes(32) != whole[:32]
+    assert SeededRandom(8).random_bytes(32) != whole[:32]
+    assert SeededRandom(7 * 256).random_bytes(32) != whole[:32]
 
 
 def test_the_system_source_is_the_operating_system_itself_and_keeps_nothing() -> None:
-    assert fm.SystemRandom.random_bytes is os.urandom
-    assert fm.SystemRandom.__slots__ == ()
+    assert SystemRandom.random_bytes is os.urandom
+    assert SystemRandom.__slots__ == ()
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fm.uniform_below(Numbers(1), 0), "bound is 0, allowed: bound >= 1"),
-        (lambda: fm.UniformBelow(bound=2.5), "bound must be an int, not float"),  # type: ignore[arg-type] # is refused
-        (lambda: fm.uniform_many_below(Numbers(1), 3, -1), "count is -1"),
-        (lambda: fm.bernoulli(Numbers(1), Fraction(5, 4)), "probability is 5/4, allowed: 0 <= probability <= 1"),
-        (lambda: fm.bernoulli(Numbers(1), 0.5), "exact Fraction"),  # type: ignore[arg-type] # is refused
-        (lambda: fm.WeightedChoice(()), "0 weights sum to 0"),
-        (lambda: fm.weighted_index(Numbers(1), [1, -1]), "weight is -1"),
-        (lambda: fm.SeededRandom(-1), "seed is -1"),
+        (lambda: uniform_below(Numbers(1), 0), "bound is 0, allowed: bound >= 1"),
+        (lambda: UniformBelow(bound=2.5), "bound must be an int, not float"),  # type: ignore[arg-type] # is refused
+        (lambda: uniform_many_below(Numbers(1), 3, -1), "count is -1"),
+        (lambda: bernoulli(Numbers(1), Fraction(5, 4)), "probability is 5/4, allowed: 0 <= probability <= 1"),
+        (lambda: bernoulli(Numbers(1), 0.5), "exact Fraction"),  # type: ignore[arg-type] # is refused
+        (lambda: WeightedChoice(()), "0 weights sum to 0"),
+        (lambda: weighted_index(Numbers(1), [1, -1]), "weight is -1"),
+        (lambda: SeededRandom(-1), "seed is -1"),
     ],
 )
 def test_a_bad_parameter_is_named_with_its_range(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(fm.MechanismError) as caught:
+    with pytest.raises(MechanismError) as caught:
         call()
 
     assert words in str(caught.value)
@@ -132,7 +142,7 @@ def test_a_bad_parameter_is_named_with_its_range(call: Callable[[], object], wor
 
 def test_uniform_draws_from_the_system_pass_and_a_modulo_without_rejection_fails() -> None:
     bound = 192
-    draws = fm.uniform_many_below(fm.SystemRandom(), bound, 100_000)
+    draws = uniform_many_below(SystemRandom(), bound, 100_000)
     biased = [value % bound for value in os.urandom(100_000)]
 
     def p_value(values: list[int]) -> float:
@@ -141,7 +151,3 @@ def test_uniform_draws_from_the_system_pass_and_a_modulo_without_rejection_fails
 
     assert p_value(draws) > 1e-20
     assert p_value(biased) < 1e-20
-
-
-def test_the_public_names_of_the_module_are_those_of_the_package() -> None:
-    assert set(randomness.__all__) <= set(fm.__all__)

@@ -5,27 +5,29 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
-import fleetcount_mechanisms as fm
 import pytest
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
+from fleetcount_mechanisms.sampling import SamplingDie, estimate, estimate_baseline, toss
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-UNIFORM = [fm.SamplingDie.uniform(Fraction(1, 4), 3), fm.SamplingDie.uniform(Fraction(9, 20), 1)]
-WEIGHTED = fm.SamplingDie(
+UNIFORM = [SamplingDie.uniform(Fraction(1, 4), 3), SamplingDie.uniform(Fraction(9, 20), 1)]
+WEIGHTED = SamplingDie(
     sampling_rate=Fraction(1, 4),
     values=3,
     face_probabilities=(Fraction(3, 8), Fraction(1, 8), Fraction(1, 16), Fraction(3, 16)),
 )
 
 
-def law(die: fm.SamplingDie, truth: int) -> dict[tuple[int, int], Fraction]:
+def law(die: SamplingDie, truth: int) -> dict[tuple[int, int], Fraction]:
     pairs = itertools.product(range(die.values + 1), repeat=2)
     return {pair: die.pair_probability(*pair, truth) for pair in pairs if die.pair_probability(*pair, truth)}
 
 
 @pytest.mark.parametrize("die", [*UNIFORM, WEIGHTED], ids=str)
-def test_the_law_of_the_pair_sums_to_one_and_has_the_laws_of_the_rounds_as_margins(die: fm.SamplingDie) -> None:
+def test_the_law_of_the_pair_sums_to_one_and_has_the_laws_of_the_rounds_as_margins(die: SamplingDie) -> None:
     positions = range(die.values + 1)
     for truth in positions:
         pairs = law(die, truth)
@@ -39,7 +41,7 @@ def test_the_law_of_the_pair_sums_to_one_and_has_the_laws_of_the_rounds_as_margi
 
 
 @pytest.mark.parametrize("die", [*UNIFORM, WEIGHTED], ids=str)
-def test_round_one_has_the_same_law_for_every_truth(die: fm.SamplingDie) -> None:
+def test_round_one_has_the_same_law_for_every_truth(die: SamplingDie) -> None:
     margins = [
         {output: sum(chance for pair, chance in law(die, truth).items() if pair[0] == output) for output in range(4)}
         for truth in range(die.values + 1)
@@ -49,16 +51,16 @@ def test_round_one_has_the_same_law_for_every_truth(die: fm.SamplingDie) -> None
 
 
 @pytest.mark.parametrize("die", [*UNIFORM, WEIGHTED], ids=str)
-def test_the_estimate_is_unbiased_for_every_truth(die: fm.SamplingDie) -> None:
+def test_the_estimate_is_unbiased_for_every_truth(die: SamplingDie) -> None:
     for truth in range(die.values + 1):
         expected = [Fraction(0)] * die.values
         for (first, second), chance in law(die, truth).items():
             difference = [(second == cell) - (first == cell) for cell in range(1, die.values + 1)]
-            for cell, value in enumerate(fm.estimate(die, difference)):
+            for cell, value in enumerate(estimate(die, difference)):
                 expected[cell] += chance * value
 
         assert expected == [int(truth == cell) for cell in range(1, die.values + 1)]
-        assert fm.estimate_baseline(1, expected) == int(truth == 0)
+        assert estimate_baseline(1, expected) == int(truth == 0)
 
 
 class Number:
@@ -70,7 +72,7 @@ class Number:
 
 
 @pytest.mark.parametrize("die", UNIFORM, ids=str)
-def test_every_answer_of_the_uniform_die_owns_exactly_its_share_of_the_numbers(die: fm.SamplingDie) -> None:
+def test_every_answer_of_the_uniform_die_owns_exactly_its_share_of_the_numbers(die: SamplingDie) -> None:
     for truth in range(die.values + 1):
         bounds = [0, die.limit]
         for face in range(1, die.values + 2):
@@ -78,7 +80,7 @@ def test_every_answer_of_the_uniform_die_owns_exactly_its_share_of_the_numbers(d
         found: dict[tuple[int, int], Fraction] = Counter()
         for start, end in itertools.pairwise(sorted(bounds)):
             # Division by a constant is monotone: both ends of a stretch decide all of it.
-            answers = {fm.toss(die, truth, Number(number, "big"))[:2] for number in (start, end - 1)}
+            answers = {toss(die, truth, Number(number, "big"))[:2] for number in (start, end - 1)}
             assert len(answers) == 1
             found[answers.pop()] += Fraction(end - start, die.limit)
 
@@ -86,20 +88,20 @@ def test_every_answer_of_the_uniform_die_owns_exactly_its_share_of_the_numbers(d
 
 
 def test_a_number_beyond_the_limit_is_drawn_again() -> None:
-    die = fm.SamplingDie.uniform(Fraction(1, 4), 2)
+    die = SamplingDie.uniform(Fraction(1, 4), 2)
     numbers = [die.limit, 256**die.byte_count - 1, 0]
 
     class Source:
         def random_bytes(self, count: int, /) -> bytes:
             return numbers.pop(0).to_bytes(count, "big")
 
-    answer = fm.toss(die, 2, Source())
+    answer = toss(die, 2, Source())
 
     assert tuple(answer) == (0, 0, False)
     assert numbers == []
 
 
-def p_value(die: fm.SamplingDie, truth: int, answers: Counter[tuple[int, int]], rate: Fraction) -> float:
+def p_value(die: SamplingDie, truth: int, answers: Counter[tuple[int, int]], rate: Fraction) -> float:
     """Return the chi-square p-value of answers against the pair law with another sampling rate."""
     scale = (1 - rate) / (1 - die.sampling_rate)
     expected = {pair: Fraction(0) for pair in law(die, truth)}
@@ -115,11 +117,11 @@ def p_value(die: fm.SamplingDie, truth: int, answers: Counter[tuple[int, int]], 
 @pytest.mark.parametrize("die", [*UNIFORM, WEIGHTED], ids=str)
 @pytest.mark.parametrize("truth", [0, 1])
 def test_a_hundred_thousand_answers_follow_the_law_and_not_that_of_1_3_times_the_rate(
-    die: fm.SamplingDie, truth: int
+    die: SamplingDie, truth: int
 ) -> None:
-    source = fm.SystemRandom()
+    source = SystemRandom()
 
-    answers = Counter(fm.toss(die, truth, source)[:2] for _ in range(100_000))
+    answers = Counter(toss(die, truth, source)[:2] for _ in range(100_000))
 
     assert set(answers) <= set(law(die, truth))
     assert p_value(die, truth, answers, die.sampling_rate) > 1e-20
@@ -127,17 +129,17 @@ def test_a_hundred_thousand_answers_follow_the_law_and_not_that_of_1_3_times_the
 
 
 def test_the_answer_says_whether_it_was_sampled() -> None:
-    source = fm.SeededRandom(3)
+    source = SeededRandom(3)
 
     for die in (UNIFORM[0], WEIGHTED):
-        answers = [fm.toss(die, 3, source) for _ in range(2000)]
+        answers = [toss(die, 3, source) for _ in range(2000)]
         assert all(answer.round_one == answer.round_two for answer in answers if not answer.sampled)
         assert all((answer.round_one, answer.round_two) == (0, 3) for answer in answers if answer.sampled)
         assert 350 < sum(answer.sampled for answer in answers) < 650
 
 
 def test_an_answer_never_shows_itself() -> None:
-    answer = fm.toss(UNIFORM[0], 2, fm.SeededRandom(1))
+    answer = toss(UNIFORM[0], 2, SeededRandom(1))
 
     for shown in (repr(answer), str(answer), f"{answer}", f"{[answer]}", "%s" % (answer,)):  # noqa: UP031 # the way of logging
         assert not any(digit in shown for digit in "0123456789")
@@ -153,7 +155,7 @@ def test_an_answer_never_shows_itself() -> None:
 def test_any_positive_weights_make_a_die_with_exactly_these_probabilities(case: tuple[int, list[int]]) -> None:
     values, weights = case
     total = sum(weights)
-    die = fm.SamplingDie(
+    die = SamplingDie(
         sampling_rate=Fraction(weights[0], total),
         values=values,
         face_probabilities=tuple(Fraction(weight, total) for weight in weights[1:]),
@@ -162,15 +164,15 @@ def test_any_positive_weights_make_a_die_with_exactly_these_probabilities(case: 
 
     assert [die.face_probability(face) for face in range(values + 1)] == [Fraction(w, total) for w in weights[1:]]
     assert die.smallest_face_probability == Fraction(min(weights[1:]), total)
-    answer = fm.toss(die, values, fm.SystemRandom())
+    answer = toss(die, values, SystemRandom())
     assert 0 <= answer.round_one <= values
     assert answer.round_two in (answer.round_one, values)
 
 
 def test_equal_faces_are_the_uniform_die() -> None:
-    listed = fm.SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=(Fraction(1, 4),) * 3)
+    listed = SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=(Fraction(1, 4),) * 3)
 
-    assert listed == fm.SamplingDie.uniform(Fraction(1, 4), 2)
+    assert listed == SamplingDie.uniform(Fraction(1, 4), 2)
     assert listed.face_probabilities is None
 
 
@@ -181,40 +183,40 @@ def faces(*numerators: int) -> tuple[Fraction, ...]:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: fm.SamplingDie.uniform(Fraction(1, 2), 1), "sampling rate is 1/2, allowed: below 1/2"),
-        (lambda: fm.SamplingDie.uniform(Fraction(0), 1), "sampling rate is 0, allowed: 0 <"),
-        (lambda: fm.SamplingDie.uniform(Fraction(1), 1, allow_large_rate=True), "sampling rate is 1,"),
-        (lambda: fm.SamplingDie.uniform(0.25, 1), "exact Fraction"),  # type: ignore[arg-type] # is refused
-        (lambda: fm.SamplingDie.uniform(Fraction(1, 4), 0), "values is 0, allowed: values >= 1"),
+        (lambda: SamplingDie.uniform(Fraction(1, 2), 1), "sampling rate is 1/2, allowed: below 1/2"),
+        (lambda: SamplingDie.uniform(Fraction(0), 1), "sampling rate is 0, allowed: 0 <"),
+        (lambda: SamplingDie.uniform(Fraction(1), 1, allow_large_rate=True), "sampling rate is 1,"),
+        (lambda: SamplingDie.uniform(0.25, 1), "exact Fraction"),  # type: ignore[arg-type] # is refused
+        (lambda: SamplingDie.uniform(Fraction(1, 4), 0), "values is 0, allowed: values >= 1"),
         (
-            lambda: fm.SamplingDie(sampling_rate=Fraction(1, 8), values=2, face_probabilities=faces(3, 0, 4)),
+            lambda: SamplingDie(sampling_rate=Fraction(1, 8), values=2, face_probabilities=faces(3, 0, 4)),
             "probability of face 1 is 0, allowed: above 0",
         ),
         (
-            lambda: fm.SamplingDie(sampling_rate=Fraction(1, 8), values=2, face_probabilities=faces(3, 1, 4)),
+            lambda: SamplingDie(sampling_rate=Fraction(1, 8), values=2, face_probabilities=faces(3, 1, 4)),
             "sum to 9/8, allowed: exactly 1",
         ),
         (
-            lambda: fm.SamplingDie(sampling_rate=Fraction(1, 8), values=2, face_probabilities=faces(3, 4)),
+            lambda: SamplingDie(sampling_rate=Fraction(1, 8), values=2, face_probabilities=faces(3, 4)),
             "face probabilities has 2 entries, allowed: exactly 3",
         ),
         (lambda: UNIFORM[0].face_probability(4), "face is 4, allowed: 0..3"),
-        (lambda: fm.estimate(UNIFORM[0], [1, 2]), "difference has 2 entries, allowed: exactly 3"),
-        (lambda: fm.toss(UNIFORM[0], 4, fm.SystemRandom()), "a truth must be in 0..3"),
-        (lambda: fm.toss(WEIGHTED, -1, fm.SystemRandom()), "a truth must be in 0..3"),
-        (lambda: fm.toss(UNIFORM[0], True, fm.SystemRandom()), "not bool"),
-        (lambda: fm.toss(UNIFORM[0], 1.0, fm.SystemRandom()), "not float"),  # type: ignore[arg-type] # is refused
+        (lambda: estimate(UNIFORM[0], [1, 2]), "difference has 2 entries, allowed: exactly 3"),
+        (lambda: toss(UNIFORM[0], 4, SystemRandom()), "a truth must be in 0..3"),
+        (lambda: toss(WEIGHTED, -1, SystemRandom()), "a truth must be in 0..3"),
+        (lambda: toss(UNIFORM[0], True, SystemRandom()), "not bool"),
+        (lambda: toss(UNIFORM[0], 1.0, SystemRandom()), "not float"),  # type: ignore[arg-type] # is refused
     ],
 )
 def test_a_bad_parameter_is_named_with_its_range(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(fm.MechanismError) as caught:
+    with pytest.raises(MechanismError) as caught:
         call()
 
     assert words in str(caught.value)
 
 
 def test_a_refused_truth_is_not_shown() -> None:
-    with pytest.raises(fm.MechanismError) as caught:
-        fm.toss(UNIFORM[0], 777_123, fm.SystemRandom())
+    with pytest.raises(MechanismError) as caught:
+        toss(UNIFORM[0], 777_123, SystemRandom())
 
     assert "777" not in str(caught.value)

@@ -3,25 +3,28 @@
 from collections import Counter
 from fractions import Fraction
 
-import fleetcount_mechanisms as fm
 import pytest
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.responses import TwoCoin
+from fleetcount_mechanisms.toys import SampledTwoCoin, SamplingAndNoise
 from scipy import stats
 
-COINS = fm.TwoCoin(Fraction(4, 5), Fraction(1, 5))
+COINS = TwoCoin(Fraction(4, 5), Fraction(1, 5))
 
 
 def test_sampling_and_noise_hides_everything_and_tells_nothing() -> None:
-    toy = fm.SamplingAndNoise(Fraction(1, 4))
+    toy = SamplingAndNoise(Fraction(1, 4))
 
     assert toy.law(0) == toy.law(1)
     assert sum(toy.law(0).values()) == 1
     assert toy.expected_sum(10, 90) == toy.expected_sum(90, 10) == 25
-    with pytest.raises(fm.MechanismError, match="two unknowns"):
+    with pytest.raises(MechanismError, match="two unknowns"):
         toy.estimate(25)
 
 
 def test_sampled_two_coins_lose_what_the_coins_lose() -> None:
-    toy = fm.SampledTwoCoin(Fraction(1, 4), COINS)
+    toy = SampledTwoCoin(Fraction(1, 4), COINS)
     yes, no = toy.law(1), toy.law(0)
 
     ratios = [max(yes[answer] / no[answer], no[answer] / yes[answer]) for answer in (0, 1, None)]
@@ -33,7 +36,7 @@ def test_sampled_two_coins_lose_what_the_coins_lose() -> None:
 
 
 def test_sampled_two_coins_are_estimated_without_bias_and_worse_the_more_say_no() -> None:
-    toy = fm.SampledTwoCoin(Fraction(1, 4), COINS)
+    toy = SampledTwoCoin(Fraction(1, 4), COINS)
     expected = 200 * toy.law(1)[1] + 800 * toy.law(0)[1]
 
     assert expected == 50
@@ -45,14 +48,14 @@ def test_sampled_two_coins_are_estimated_without_bias_and_worse_the_more_say_no(
 
 @pytest.mark.parametrize(
     "toy",
-    [fm.SamplingAndNoise(Fraction(1, 4)), fm.SampledTwoCoin(Fraction(1, 4), COINS)],
+    [SamplingAndNoise(Fraction(1, 4)), SampledTwoCoin(Fraction(1, 4), COINS)],
     ids=lambda toy: type(toy).__name__,
 )
 @pytest.mark.parametrize("truth", [0, 1])
 def test_answers_follow_the_law_and_not_that_of_1_3_times_the_rate(
-    toy: fm.SamplingAndNoise | fm.SampledTwoCoin, truth: int
+    toy: SamplingAndNoise | SampledTwoCoin, truth: int
 ) -> None:
-    source = fm.SystemRandom()
+    source = SystemRandom()
 
     found = Counter(toy.randomize(truth, source) for _ in range(30_000))
 
@@ -65,11 +68,11 @@ def test_answers_follow_the_law_and_not_that_of_1_3_times_the_rate(
 
 
 def test_bad_parameters_are_named() -> None:
-    with pytest.raises(fm.MechanismError, match="sampling rate is 0"):
-        fm.SamplingAndNoise(Fraction(0))
-    with pytest.raises(fm.MechanismError, match="sampling rate is 1"):
-        fm.SampledTwoCoin(Fraction(1), COINS)
-    with pytest.raises(fm.MechanismError, match=r"a truth must be in 0\.\.1"):
-        fm.SamplingAndNoise(Fraction(1, 2)).randomize(2, fm.SystemRandom())
-    with pytest.raises(fm.MechanismError, match="count is 5"):
-        fm.SampledTwoCoin(Fraction(1, 2), COINS).standard_deviation(5, 4)
+    with pytest.raises(MechanismError, match="sampling rate is 0"):
+        SamplingAndNoise(Fraction(0))
+    with pytest.raises(MechanismError, match="sampling rate is 1"):
+        SampledTwoCoin(Fraction(1), COINS)
+    with pytest.raises(MechanismError, match=r"a truth must be in 0\.\.1"):
+        SamplingAndNoise(Fraction(1, 2)).randomize(2, SystemRandom())
+    with pytest.raises(MechanismError, match="count is 5"):
+        SampledTwoCoin(Fraction(1, 2), COINS).standard_deviation(5, 4)

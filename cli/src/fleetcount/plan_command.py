@@ -73,7 +73,9 @@ def plan(  # one parameter an option, passed by name
     if output is not None:
         check_output_directory(output)
     noise = OneSidedNoise if mechanism == "one-sided" else TwoSidedNoise
-    planned = plan_question(devices, _answer(mechanism, values, **answer), epsilon, aggregators, noise=noise, level=level)
+    planned = plan_question(
+        devices, _answer(mechanism, values, **answer), epsilon, aggregators, noise=noise, level=level
+    )
     rows = plan_rows(planned, _round_counts(devices))
     for line in [*_head(planned), "", *_table(rows), "", *_foot(planned)]:
         click.echo(line)

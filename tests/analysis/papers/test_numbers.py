@@ -3,7 +3,6 @@
 import itertools
 from fractions import Fraction
 
-import fleetcount_mechanisms as fm
 import numpy as np
 import pytest
 from fleetcount_analysis.buckets import average_relative_error, random_queries, two_size_bucketing
@@ -19,6 +18,9 @@ from fleetcount_analysis.papers.census_tables import (
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.geometric_claims import PRINTED, constraint_matrix
 from fleetcount_analysis.papers.yields import all_found, at_least
+from fleetcount_mechanisms.asymmetric import expected_safe_answers, optimal_detection
+from fleetcount_mechanisms.randomness import SeededRandom
+from fleetcount_mechanisms.sampling import SamplingDie, estimate, toss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,9 +124,9 @@ def test_the_constraint_matrix_of_figure_2_is_figure_3() -> None:
 def test_the_city_has_the_papers_expected_answers() -> None:
     city = Extracts.shipped().city()
 
-    answers = expected_answers(city, 2, lambda steps: fm.optimal_detection(Fraction(1), steps))
+    answers = expected_answers(city, 2, lambda steps: optimal_detection(Fraction(1), steps))
 
-    assert answers == pytest.approx(fm.expected_safe_answers(city, 2, Fraction(1)), rel=1e-12)
+    assert answers == pytest.approx(expected_safe_answers(city, 2, Fraction(1)), rel=1e-12)
     assert answers == pytest.approx(5_031.141199866262, rel=1e-9)
 
 
@@ -142,14 +144,14 @@ def test_simulated_errors_have_the_stated_sd_and_not_1_3_times_it(method: sampli
 
 @pytest.mark.parametrize(("yes", "population"), [(3, 10), (7, 10)])
 def test_the_simulation_by_counts_is_the_mechanism_device_by_device(yes: int, population: int) -> None:
-    die, source = fm.SamplingDie.uniform(Fraction(9, 20), 1), fm.SeededRandom(3)
+    die, source = SamplingDie.uniform(Fraction(9, 20), 1), SeededRandom(3)
     truths = [1] * yes + [0] * (population - yes)
 
     estimates = []
     for _ in range(4_000):
-        answers = [fm.toss(die, truth, source) for truth in truths]
+        answers = [toss(die, truth, source) for truth in truths]
         difference = sum(a.round_two for a in answers) - sum(a.round_one for a in answers)
-        estimates.append(float(fm.estimate(die, [difference])[0]) - yes)
+        estimates.append(float(estimate(die, [difference])[0]) - yes)
 
     sd = sampling.SAMPLING_45.sd(yes, population)
     assert abs(np.mean(estimates)) < 10 * sd / np.sqrt(len(estimates))

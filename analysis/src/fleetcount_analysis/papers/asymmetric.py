@@ -8,8 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-import fleetcount_mechanisms as fm
 import numpy as np
+from fleetcount_mechanisms.asymmetric import (
+    OneSidedGeometric,
+    approximate_detection,
+    noisy_sum_detection,
+    optimal_detection,
+    simulation_only_safe_detection,
+)
+from fleetcount_mechanisms.randomness import SeededRandom
+from fleetcount_mechanisms.sparse_vector import AsymmetricSparseVector, Mark
 from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import RangeError
@@ -66,7 +74,7 @@ def _map(extracts: Extracts, settings: Settings, results: Results) -> None:
     counts, generator = _cells(extracts.city()), settings.generator(11)
     safe = counts <= FIGURE_THRESHOLD
     x, y = _layout(counts, generator)
-    noise = fm.OneSidedGeometric(EPSILON).sample_many(fm.SeededRandom(settings.seed), counts.size)
+    noise = OneSidedGeometric(EPSILON).sample_many(SeededRandom(settings.seed), counts.size)
     answers = one_sided_map((counts + np.array(noise)).tolist(), FIGURE_THRESHOLD)
     competitor = competitor_probabilities(counts, FIGURE_THRESHOLD, EPSILON, DELTA)
     found = {
@@ -131,11 +139,11 @@ Detection = Callable[[int], float]
 
 def _detections(alpha: Fraction, delta: Fraction, epsilon: Fraction) -> dict[str, Detection]:
     return {
-        ONE_SIDED: lambda steps: fm.optimal_detection(epsilon, steps),
-        TWO_NOISES: lambda steps: fm.noisy_sum_detection(epsilon, steps - 1, 2),
-        CONTINUOUS: lambda steps: fm.simulation_only_safe_detection(float(epsilon), steps),
-        APPROXIMATE: lambda steps: fm.approximate_detection(epsilon, delta, steps, alpha),
-        PURE: lambda steps: fm.approximate_detection(epsilon, Fraction(0), steps, alpha),
+        ONE_SIDED: lambda steps: optimal_detection(epsilon, steps),
+        TWO_NOISES: lambda steps: noisy_sum_detection(epsilon, steps - 1, 2),
+        CONTINUOUS: lambda steps: simulation_only_safe_detection(float(epsilon), steps),
+        APPROXIMATE: lambda steps: approximate_detection(epsilon, delta, steps, alpha),
+        PURE: lambda steps: approximate_detection(epsilon, Fraction(0), steps, alpha),
     }
 
 
@@ -227,10 +235,10 @@ def _yields(extracts: Extracts, settings: Settings, results: Results) -> None:
 
 def _simulated_answers(counts: Integers, runs: int, generator: np.random.Generator, seed: int) -> Integers:
     """Return how many SAFE answers runs of the real integer mechanism give, each over 200 locations."""
-    source, maximum = fm.SeededRandom(seed), int(counts.sum())
-    vector = fm.AsymmetricSparseVector(epsilon=EPSILON, maximum=maximum, thresholds=(THRESHOLD,) * 200)
+    source, maximum = SeededRandom(seed), int(counts.sum())
+    vector = AsymmetricSparseVector(epsilon=EPSILON, maximum=maximum, thresholds=(THRESHOLD,) * 200)
     found = [vector.run(generator.choice(counts, 200, replace=False).tolist(), source) for _ in range(runs)]
-    return np.array([sum(answer is fm.Mark.SAFE for answer in answers) for answers in found])
+    return np.array([sum(answer is Mark.SAFE for answer in answers) for answers in found])
 
 
 def _yield_panels(counts: Integers, settings: Settings, results: Results) -> list[LinePanel]:

@@ -9,8 +9,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-import fleetcount_mechanisms as fm
 import numpy as np
+from fleetcount_mechanisms.asymmetric import (
+    Direction,
+    approximate_detection,
+    asymmetric_row,
+    expected_safe_answers,
+    optimal_detection,
+    simulation_only_safe_detection,
+)
+from fleetcount_mechanisms.osdp import approximate_dp_delta_required, dp_epsilon_required
+from fleetcount_mechanisms.policies import (
+    Intersection,
+    Monotonicity,
+    OrPolicy,
+    exact_loss_ratio,
+    find_boolean_policy,
+    monotonicity,
+    place_policy,
+    vector_place_policy,
+    worst_case_risk,
+)
+from fleetcount_mechanisms.sparse_vector import Mark, sanitized_law
 from scipy import integrate, optimize
 
 from fleetcount_analysis.one_sided import found_probabilities
@@ -50,15 +70,15 @@ def expected_answers(city: City, threshold: int, detection: Callable[[int], floa
 
 
 def _insufficiency(catalogue: Catalogue) -> None:
-    needed = fm.dp_epsilon_required(1e-4, 0.5, 1)
-    delta, two = (fm.approximate_dp_delta_required(1.0, 0.0, 0.5, steps) for steps in (3, 2))
-    without = fm.dp_epsilon_required(0.0, 0.5, 1)
+    needed = dp_epsilon_required(1e-4, 0.5, 1)
+    delta, two = (approximate_dp_delta_required(1.0, 0.0, 0.5, steps) for steps in (3, 2))
+    without = dp_epsilon_required(0.0, 0.5, 1)
     printed = float(DELTA) * math.fsum(math.exp(i) for i in range(6))
     catalogue.number("ADP-III-A-epsilon", needed)
     catalogue.fact("ADP-III-A-alpha-zero", without, holds=math.isinf(without))
     catalogue.number("ADP-III-B-delta", delta, two=two)
     catalogue.fact("ADP-I-A-large-delta", delta, holds=delta > 0.1)
-    catalogue.number("ADP-III-B-bound", fm.approximate_detection(ONE, DELTA, 6), paper=printed)
+    catalogue.number("ADP-III-B-bound", approximate_detection(ONE, DELTA, 6), paper=printed)
 
 
 # Definitions and mechanisms, by enumeration.
@@ -76,18 +96,18 @@ def _visits(database: tuple[Trip, ...], place: str) -> int:
     return sum(place in trip for trip in database)
 
 
-def _noisy_visits(direction: fm.Direction) -> Callable[[tuple[Trip, ...]], dict[int, Fraction]]:
+def _noisy_visits(direction: Direction) -> Callable[[tuple[Trip, ...]], dict[int, Fraction]]:
     """Return AGeo's law of the visitors of A among two trips, q = 1/3."""
-    return lambda trips: dict(enumerate(fm.asymmetric_row(Q, _visits(trips, "A"), 2, direction)))
+    return lambda trips: dict(enumerate(asymmetric_row(Q, _visits(trips, "A"), 2, direction)))
 
 
 def _definitions(catalogue: Catalogue) -> None:
-    up = _noisy_visits(fm.Direction.DECREASING)
-    printed = fm.exact_loss_ratio(up, _Printed(), TRIPS, 2)
-    meant = fm.exact_loss_ratio(up, fm.place_policy("A"), TRIPS, 2)
+    up = _noisy_visits(Direction.DECREASING)
+    printed = exact_loss_ratio(up, _Printed(), TRIPS, 2)
+    meant = exact_loss_ratio(up, place_policy("A"), TRIPS, 2)
     mangat = {True: {1: Fraction(1)}, False: {1: Q, 0: 1 - Q}}
-    leak = fm.worst_case_risk(mangat, lambda visited: not visited)
-    kept = fm.worst_case_risk(mangat, lambda visited: visited)
+    leak = worst_case_risk(mangat, lambda visited: not visited)
+    kept = worst_case_risk(mangat, lambda visited: visited)
     ours = f"printed: {_ratio(printed)}; meant: {_ratio(meant)}"
     catalogue.fact("ADP-IV.1-neighbours", ours, holds=printed == 1 / Q)
     catalogue.fact("ADP-IV.3-leak", "unbounded" if leak is None else float(leak), holds=leak is None)
@@ -100,20 +120,20 @@ def _ratio(loss_ratio: Fraction | None) -> str:
 
 def _noise(catalogue: Catalogue) -> None:
     bound = 1 - math.exp(-3)
-    down = fm.exact_loss_ratio(_noisy_visits(fm.Direction.INCREASING), fm.place_policy("A"), TRIPS, 2)
-    up = fm.exact_loss_ratio(_noisy_visits(fm.Direction.DECREASING), fm.place_policy("A"), TRIPS, 2)
+    down = exact_loss_ratio(_noisy_visits(Direction.INCREASING), place_policy("A"), TRIPS, 2)
+    up = exact_loss_ratio(_noisy_visits(Direction.DECREASING), place_policy("A"), TRIPS, 2)
     as_printed, with_minus = (_integral(_exponential(sign), 10) for sign in (1, -1))
     one_sided = _integral(_mean_of_exponential, math.inf)
     # Two halves, each of half the density: the absolute value of Laplace noise is exponential.
     laplace = 2 * _integral(_half_mean_of_laplace, math.inf)
-    catalogue.number("ADP-IV.7-bound", fm.optimal_detection(ONE, 3), paper=bound)
-    catalogue.number("ADP-V-A3-optimal", fm.simulation_only_safe_detection(1.0, 3), paper=bound)
+    catalogue.number("ADP-IV.7-bound", optimal_detection(ONE, 3), paper=bound)
+    catalogue.number("ADP-V-A3-optimal", simulation_only_safe_detection(1.0, 3), paper=bound)
     ours = f"noise <= 0: {_ratio(down)}; noise >= 0: {_ratio(up)}"
     catalogue.fact("ADP-V.3-sign", ours, holds=down == 1 / Q)
     catalogue.number("ADP-V.3-density", as_printed, with_minus=with_minus)
     catalogue.number("ADP-V.5-mean", one_sided)
     catalogue.number("ADP-V-A3-laplace", laplace)
-    row = [fm.asymmetric_row(Q, count, 6) for count in range(7)]
+    row = [asymmetric_row(Q, count, 6) for count in range(7)]
     ratios = [row[i][j] / row[i + 1][j] for i in range(6) for j in range(i + 1, 7)]
     extremes = [float(max(ratios)), float(min(ratios))]
     catalogue.fact("ADP-VIII.5-ratio", extremes, holds=set(ratios) == {Q})
@@ -150,17 +170,17 @@ def _policies(catalogue: Catalogue) -> None:
     def counts(database: tuple[Trip, ...]) -> tuple[int, int]:
         return _visits(database, "A"), _visits(database, "B")
 
-    def law(database: tuple[Trip, ...]) -> Mapping[tuple[int | fm.Mark, ...], Fraction]:
-        return fm.sanitized_law(Q, 2, counts(database), (1, 1))
+    def law(database: tuple[Trip, ...]) -> Mapping[tuple[int | Mark, ...], Fraction]:
+        return sanitized_law(Q, 2, counts(database), (1, 1))
 
-    vector = fm.vector_place_policy(places)
-    either = fm.OrPolicy(may_leak=tuple(_not_at(place) for place in places))
-    moves = {name: fm.monotonicity(counts, policy, TRIPS, 2) for name, policy in (("or", either), ("v", vector))}
+    vector = vector_place_policy(places)
+    either = OrPolicy(may_leak=tuple(_not_at(place) for place in places))
+    moves = {name: monotonicity(counts, policy, TRIPS, 2) for name, policy in (("or", either), ("v", vector))}
     named = {name: ", ".join(move.value for move in found) for name, found in moves.items()}
-    both = fm.Intersection(parts=tuple(fm.place_policy(place) for place in places))
-    single = fm.find_boolean_policy(both, TRIPS)
-    loss = fm.exact_loss_ratio(law, vector, TRIPS, 2)
-    decreasing = all(move is fm.Monotonicity.DECREASING for move in moves["or"])
+    both = Intersection(parts=tuple(place_policy(place) for place in places))
+    single = find_boolean_policy(both, TRIPS)
+    loss = exact_loss_ratio(law, vector, TRIPS, 2)
+    decreasing = all(move is Monotonicity.DECREASING for move in moves["or"])
     catalogue.number("ADP-V.7-salap", math.inf if loss is None else loss)
     catalogue.fact("ADP-VI-A3-or", named["or"], holds=decreasing, vector=named["v"])
     catalogue.fact("ADP-VIII.6-sum", single is not None, holds=single is not None)
@@ -170,7 +190,7 @@ def _optimality(catalogue: Catalogue) -> None:
     """Theorem VIII.3 against the linear program of the best one-sided mechanism for a user."""
     n, ratio = 6, Fraction(9, 10)
     prior = np.full(n + 1, 1 / (n + 1))
-    channel = np.array([[float(p) for p in fm.asymmetric_row(ratio, i, n)] for i in range(n + 1)])
+    channel = np.array([[float(p) for p in asymmetric_row(ratio, i, n)] for i in range(n + 1)])
     losses = loss_matrix("absolute", n)
     face_value = float(np.sum(prior[:, None] * channel * losses))
     best = _best_one_sided(prior, losses, float(ratio))
@@ -200,12 +220,12 @@ def _best_one_sided(prior: np.ndarray, losses: np.ndarray, ratio: float) -> floa
 def _figure_two(catalogue: Catalogue, city: City) -> None:
     locations, users = sum(city.values()), sum(count * places for count, places in city.items())
     safe = sum(places for count, places in city.items() if count <= 2)
-    found = round(fm.expected_safe_answers(city, 2, ONE))
+    found = round(expected_safe_answers(city, 2, ONE))
     few, many = (_competitor(2, safe, found, users, locations, sign) for sign in (1, -1))
     five = _competitor(5, safe, found, users, locations, 1)
     near = few - 2 * math.sqrt(few) <= 4 <= many + 2 * math.sqrt(many)
     catalogue.unavailable("ADP-Fig2-locations", [locations, users])
-    catalogue.unavailable("ADP-Fig2-answers", fm.expected_safe_answers(city, 2, ONE))
+    catalogue.unavailable("ADP-Fig2-answers", expected_safe_answers(city, 2, ONE))
     catalogue.fact("ADP-Fig2-approximate", [few, many], holds=near)
     catalogue.fact("ADP-VI-B1-threshold", five, holds=five <= 4 + 2 * math.sqrt(five))
     pure, approximate = (
@@ -222,8 +242,8 @@ def _competitor(threshold: int, safe: int, found: int, users: int, locations: in
     answer), and that the visitors of the others, more than t each, must be left over.
     """
     steps = [threshold + 1 - count for count in range(threshold + 1)]
-    detection = np.array([fm.optimal_detection(ONE, k) for k in steps])
-    competitor = np.array([fm.approximate_detection(ONE, DELTA, k) for k in steps])
+    detection = np.array([optimal_detection(ONE, k) for k in steps])
+    competitor = np.array([approximate_detection(ONE, DELTA, k) for k in steps])
     left = users - (locations - safe) * (threshold + 1)
     solved = optimize.linprog(
         sign * competitor,
@@ -238,7 +258,7 @@ def _competitor(threshold: int, safe: int, found: int, users: int, locations: in
 
 def _approximate(delta: Fraction, alpha: Fraction) -> Callable[[int], float]:
     """Return how likely the best (1, delta)-DP mechanism finds a location k steps from unsafe."""
-    return lambda steps: fm.approximate_detection(ONE, delta, steps, alpha)
+    return lambda steps: approximate_detection(ONE, delta, steps, alpha)
 
 
 def _mean(city: City, threshold: int, detection: Callable[[int], float]) -> float:
@@ -247,17 +267,17 @@ def _mean(city: City, threshold: int, detection: Callable[[int], float]) -> floa
 
 def _figure_four(catalogue: Catalogue, city: City) -> None:
     def integer(steps: int) -> float:
-        return fm.optimal_detection(ONE, steps)
+        return optimal_detection(ONE, steps)
 
     def continuous(steps: int) -> float:
-        return fm.simulation_only_safe_detection(1.0, steps)
+        return simulation_only_safe_detection(1.0, steps)
 
     thousandth, hundredth = Fraction(1, 1000), Fraction(1, 100)
     unsafe = sum(places for count, places in city.items() if count > 5)
     at_one = _mean(city, 1, _approximate(DELTA, thousandth))
     by_alpha = [_mean(city, 5, _approximate(DELTA, hundredth)), _mean(city, 5, integer)]
     by_delta = [_mean(city, 5, _approximate(Fraction(1, 10), thousandth)), _mean(city, 5, integer)]
-    share = 0.4 / fm.simulation_only_safe_detection(1.0, 2)
+    share = 0.4 / simulation_only_safe_detection(1.0, 2)
     catalogue.unavailable("ADP-Fig4-t1", [_mean(city, 1, integer), _mean(city, 1, continuous)], share=share)
     catalogue.fact("ADP-Fig4-t1-approximate", at_one, holds=at_one < 0.05)
     catalogue.fact("ADP-Fig4-alpha", by_alpha, holds=by_alpha[0] > 0.9 * by_alpha[1])

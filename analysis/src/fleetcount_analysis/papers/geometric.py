@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-import fleetcount_mechanisms as fm
 import numpy as np
+from fleetcount_mechanisms.bounded_geometric import (
+    bounded_geometric_matrix,
+    extremes_example,
+    figure_two,
+    single_device_losses,
+)
 from numpy.typing import NDArray
 
 from fleetcount_analysis.figures import Line
@@ -54,7 +59,7 @@ def run(_extracts: Extracts, settings: Settings, results: Results) -> None:
 
 def _figures_two_and_three(results: Results) -> None:
     """G_5(1/2), the optimal mechanism of one user (Figure 2) and its constraint matrix (Figure 3)."""
-    bounded, optimal = fm.bounded_geometric_matrix(HALF, 5), fm.figure_two()
+    bounded, optimal = bounded_geometric_matrix(HALF, 5), figure_two()
     constraints = constraint_matrix([[float(p) for p in row] for row in optimal], float(HALF))
     header = ["count", *(str(answer) for answer in range(6))]
     for name, matrix in (("geometric_g5", bounded), ("geometric_figure_2", optimal)):
@@ -95,7 +100,7 @@ def _probabilities(title: str, matrix: Sequence[Sequence[Fraction]]) -> MatrixPa
 def _example(results: Results) -> None:
     """A user who knows that the count is 0 or n, with 0/1 loss: face value and remapped."""
     ratios = [Fraction(i, 50) for i in range(1, 50)]
-    examples = {n: [fm.extremes_example(n, ratio) for ratio in ratios] for n in (3, 5, 11)}
+    examples = {n: [extremes_example(n, ratio) for ratio in ratios] for n in (3, 5, 11)}
     results.table(
         "geometric_example_2_2",
         ["n", "alpha", "face_value", "face_value_in_range", "remapped"],
@@ -190,7 +195,7 @@ def _users(settings: Settings, results: Results) -> list[UserResult]:
 def _laplace(results: Results) -> None:
     """One device, even prior, 0/1 loss: the geometric mechanism against rounded Laplace noise."""
     ratios = [Fraction(i, 100) for i in range(1, 100)]
-    losses = [fm.single_device_losses(ratio) for ratio in ratios]
+    losses = [single_device_losses(ratio) for ratio in ratios]
     rows = [(a, g, laplace, laplace / float(g)) for a, (g, laplace) in zip(ratios, losses, strict=True)]
     results.table("geometric_section_6_1", ["alpha", "geometric", "laplace", "ratio"], rows)
     x = [float(ratio) for ratio in ratios]

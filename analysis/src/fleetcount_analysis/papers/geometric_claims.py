@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-import fleetcount_mechanisms as fm
 import numpy as np
+from fleetcount_mechanisms import bounded_geometric
+from fleetcount_mechanisms.bounded_geometric import (
+    bounded_geometric_matrix,
+    extremes_example,
+    figure_two,
+    single_device_losses,
+)
 from numpy.typing import NDArray
 from scipy import integrate, optimize
 
@@ -77,9 +83,9 @@ def add_claims(users: Sequence[UserResult], settings: Settings, results: Results
 
 
 def _examples(catalogue: Catalogue) -> None:
-    bounded, two = fm.bounded_geometric_matrix(HALF, 5), fm.figure_two()
+    bounded, two = bounded_geometric_matrix(HALF, 5), figure_two()
     largest = max(max(a / b, b / a) for i in range(5) for a, b in zip(bounded[i], bounded[i + 1], strict=True))
-    example = fm.extremes_example(5, HALF)
+    example = extremes_example(5, HALF)
     extremes = [0.5, 0, 0, 0, 0, 0.5]
     remapped = geometric_remap(extremes, "zero-one", HALF).expected_loss
     constraints = constraint_matrix([[float(p) for p in row] for row in two], 0.5)
@@ -95,7 +101,9 @@ def _examples(catalogue: Catalogue) -> None:
     )
     catalogue.number("GEO-2.2-remapped", remapped, paper=float(HALF**3 / (1 + HALF)))
     ours = [str(p) for p in two[0]]
-    catalogue.fact("GEO-Fig2-matrix", str(ours), holds=two == fm.remapped(bounded, remap) and two == PRINTED)
+    catalogue.fact(
+        "GEO-Fig2-matrix", str(ours), holds=two == bounded_geometric.remapped(bounded, remap) and two == PRINTED
+    )
     where = f"Z in column {empty}, S at {slack}"
     catalogue.fact("GEO-Fig3-constraints", where, holds=slack == [(1, 2)] and empty == [1])
 
@@ -147,10 +155,10 @@ def _has_pattern(row: Sequence[str]) -> bool:
 
 def _laplace(catalogue: Catalogue) -> None:
     quarter = Fraction(1, 4)
-    geometric, _ = fm.single_device_losses(quarter)
+    geometric, _ = single_device_losses(quarter)
     rate = -math.log(0.25)
     beyond = float(integrate.quad(_laplace_density, 0.5, math.inf, args=(rate,))[0])
-    ratios = [laplace / float(g) for g, laplace in map(fm.single_device_losses, _FALLING)]
+    ratios = [laplace / float(g) for g, laplace in map(single_device_losses, _FALLING)]
     catalogue.number("GEO-6.1-geometric", geometric, paper=float(quarter / (1 + quarter)))
     catalogue.number("GEO-6.1-laplace", beyond, paper=math.sqrt(0.25) / 2)
     catalogue.fact("GEO-6.1-ratio", ratios, holds=ratios[0] < ratios[1] < ratios[2] and ratios[2] > 40)

@@ -10,7 +10,40 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final, cast
 
-import fleetcount_mechanisms as fm
+from fleetcount_mechanisms.asymmetric import (
+    AsymmetricGeometric,
+    Direction,
+    approximate_detection,
+    approximate_detection_paper,
+    expected_safe_answers,
+    expected_safe_answers_approximate,
+    noisy_sum_detection,
+    optimal_detection,
+)
+from fleetcount_mechanisms.bounded_geometric import (
+    bounded_geometric_matrix,
+    extremes_example,
+    figure_two,
+    single_device_losses,
+)
+from fleetcount_mechanisms.composition import optimal_epsilon_per_query, optimal_epsilon_repeated
+from fleetcount_mechanisms.loss_formulas import (
+    central_delta,
+    linked_delta,
+    message_epsilon_binary,
+    message_epsilon_of_face,
+    noise_epsilon_one_cell,
+    noise_epsilon_two_cell,
+    release_epsilon_one_cell,
+    release_epsilon_two_cell,
+    release_sd,
+    sampling_sd,
+)
+from fleetcount_mechanisms.planning import local_sampling_rate
+from fleetcount_mechanisms.response_laws import k_ary_sd, mangat_sd, two_coin_sd, unary_sd, warner_sd
+from fleetcount_mechanisms.responses import TwoCoin
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.sparse_vector import Mark, SanitizedSparseVector
 
 from fleetcount_analysis import inference, intervals
 from fleetcount_analysis.buckets import (
@@ -42,40 +75,40 @@ _YES: Final = 100
 
 
 def _message_losses(row: GoldenRow) -> Mapping[str, object]:
-    no, yes = fm.message_epsilon_binary(row.real("pi0"), row.real("pis"))
+    no, yes = message_epsilon_binary(row.real("pi0"), row.real("pis"))
     return {"eq21": no, "eq25": yes, "binary": max(no, yes)}
 
 
 def _linked(row: GoldenRow) -> Mapping[str, object]:
-    die = fm.SamplingDie.uniform(row.exact("pis"), 1, allow_large_rate=True)
-    return {"delta": fm.linked_delta(die)}
+    die = SamplingDie.uniform(row.exact("pis"), 1, allow_large_rate=True)
+    return {"delta": linked_delta(die)}
 
 
 def _two_coin(row: GoldenRow) -> Mapping[str, object]:
-    coins = fm.TwoCoin(truth_probability=row.exact("q"), yes_probability=row.exact("r"))
+    coins = TwoCoin(truth_probability=row.exact("q"), yes_probability=row.exact("r"))
     populations = row.raw("sd")
     if not isinstance(populations, Mapping):
         raise row.malformed("sd", populations, "an object of standard deviations by population")
     names = list(cast("Mapping[str, object]", populations))  # A JSON object.
     if not all(re.fullmatch(r"[0-9]{1,12}", name) for name in names):
         raise row.malformed("sd", names, "an object whose names are populations")
-    sd = {name: fm.two_coin_sd(_YES, int(name), row.real("q"), row.real("r")) for name in names}
+    sd = {name: two_coin_sd(_YES, int(name), row.real("q"), row.real("r")) for name in names}
     return {"eps_yes": coins.epsilon_yes, "eps_no": coins.epsilon_no, "sd": sd}
 
 
 def _noise_epsilons(row: GoldenRow) -> Mapping[str, object]:
     target, rate = row.real("eps"), row.real("pis")
-    return {"one": fm.noise_epsilon_one_cell(target, rate), "two": fm.noise_epsilon_two_cell(target, rate)}
+    return {"one": noise_epsilon_one_cell(target, rate), "two": noise_epsilon_two_cell(target, rate)}
 
 
 def _release_epsilons(row: GoldenRow) -> Mapping[str, object]:
     rate, noise = row.real("pis"), row.real("e1")
-    return {"one": fm.release_epsilon_one_cell(rate, noise), "two": fm.release_epsilon_two_cell(rate, noise)}
+    return {"one": release_epsilon_one_cell(rate, noise), "two": release_epsilon_two_cell(rate, noise)}
 
 
 def _release_sd(row: GoldenRow) -> Mapping[str, object]:
-    noise = fm.noise_epsilon_two_cell(row.real("eps"), row.real("pis"))
-    return {"sd": fm.release_sd(row.integer("n"), row.real("pis"), noise, row.integer("k"))}
+    noise = noise_epsilon_two_cell(row.real("eps"), row.real("pis"))
+    return {"sd": release_sd(row.integer("n"), row.real("pis"), noise, row.integer("k"))}
 
 
 def _interval(row: GoldenRow) -> Mapping[str, object]:
@@ -87,11 +120,11 @@ def _interval(row: GoldenRow) -> Mapping[str, object]:
 
 
 def _asymmetric_row(row: GoldenRow) -> Mapping[str, object]:
-    directions = {"up": fm.Direction.DECREASING, "down": fm.Direction.INCREASING}
+    directions = {"up": Direction.DECREASING, "down": Direction.INCREASING}
     name = row.raw("direction")
     if not isinstance(name, str) or name not in directions:
         raise row.malformed("direction", name, "'up' (noise at or above the count) or 'down'")
-    mechanism = fm.AsymmetricGeometric(
+    mechanism = AsymmetricGeometric(
         epsilon=row.exact("eps"),
         maximum=row.integer("n"),
         direction=directions[name],  # A key above.
@@ -101,26 +134,26 @@ def _asymmetric_row(row: GoldenRow) -> Mapping[str, object]:
 
 def _approximate(row: GoldenRow) -> Mapping[str, object]:
     arguments = row.exact("eps"), row.exact("delta"), row.integer("k"), row.exact("alpha")
-    return {"paper": fm.approximate_detection_paper(*arguments), "tight": fm.approximate_detection(*arguments)}
+    return {"paper": approximate_detection_paper(*arguments), "tight": approximate_detection(*arguments)}
 
 
 def _city(row: GoldenRow) -> Mapping[str, object]:
     few, busy = row.integers("h012"), row.integers("busy")
     histogram = Counter(dict(enumerate(few))) + Counter(busy)
     threshold, epsilon = len(few) - 1, Fraction(1)
-    answers = fm.expected_safe_answers(histogram, threshold, epsilon)
-    approximate = fm.expected_safe_answers_approximate(histogram, threshold, epsilon, Fraction(1, 10**4))
+    answers = expected_safe_answers(histogram, threshold, epsilon)
+    approximate = expected_safe_answers_approximate(histogram, threshold, epsilon, Fraction(1, 10**4))
     return {"e_beta_t3": answers / sum(few), "answers": answers, "answers_eps_delta": approximate}
 
 
 def _sparse_law(row: GoldenRow) -> Mapping[str, object]:
     """The law of SALap at eps 1 on counts (1, 3, 0) out of 5, thresholds 2; '_' is safe, 'x' unanswered."""
-    law = fm.SanitizedSparseVector(epsilon=Fraction(1), maximum=5, thresholds=(2, 2, 2)).law((1, 3, 0))
+    law = SanitizedSparseVector(epsilon=Fraction(1), maximum=5, thresholds=(2, 2, 2)).law((1, 3, 0))
     return {name: law.get(_outcome(name), Fraction(0)) for name in row.fields}
 
 
-def _outcome(name: str) -> tuple[int | fm.Mark, ...]:
-    marks = {"_": fm.Mark.SAFE, "x": fm.Mark.UNANSWERED}
+def _outcome(name: str) -> tuple[int | Mark, ...]:
+    marks = {"_": Mark.SAFE, "x": Mark.UNANSWERED}
     try:
         parts: object = ast.literal_eval(name) if len(name) <= 80 else None
     except (ValueError, SyntaxError):
@@ -144,11 +177,11 @@ def _matrix_of_first_entry(content: object) -> Matrix:
     first = ratio_of(rows[0][0], "geo.Gn[0][0]")
     # An entry that no ratio in (0, 1) gives is simply wrong: any ratio's matrix will say so.
     ratio = 1 / first - 1 if Fraction(1, 2) < first < 1 else Fraction(1, 2)
-    return fm.bounded_geometric_matrix(ratio, len(rows) - 1)
+    return bounded_geometric_matrix(ratio, len(rows) - 1)
 
 
 def _extremes(row: GoldenRow) -> Mapping[str, object]:
-    example = fm.extremes_example(row.integer("n"), row.ratio("a"))
+    example = extremes_example(row.integer("n"), row.ratio("a"))
     return {
         "face_unbounded": example.face_value_unbounded,
         "face_Gn": example.face_value_bounded,
@@ -157,7 +190,7 @@ def _extremes(row: GoldenRow) -> Mapping[str, object]:
 
 
 def _single_device(row: GoldenRow) -> Mapping[str, object]:
-    geometric, laplace = fm.single_device_losses(row.exact("a"))
+    geometric, laplace = single_device_losses(row.exact("a"))
     return {"geometric": geometric, "laplace": laplace}
 
 
@@ -214,33 +247,33 @@ def _ratio(row: GoldenRow) -> Mapping[str, object]:
 
 _ROW_GROUPS: Final[Mapping[str, Recompute]] = {
     "sampling.eps": _message_losses,
-    "sampling.eps29": lambda r: {"eps": fm.message_epsilon_of_face(r.real("piv"), r.real("pis"))},
+    "sampling.eps29": lambda r: {"eps": message_epsilon_of_face(r.real("piv"), r.real("pis"))},
     "sampling.linked_delta": _linked,
     "sampling.central_delta": lambda r: {
-        "delta": fm.central_delta(r.real("pis"), r.integer("n1"), r.real("eps")),
+        "delta": central_delta(r.real("pis"), r.integer("n1"), r.real("eps")),
     },
-    "sampling.sd": lambda r: {"sd": fm.sampling_sd(r.integer("n"), r.real("pis"))},
+    "sampling.sd": lambda r: {"sd": sampling_sd(r.integer("n"), r.real("pis"))},
     "rr": _two_coin,
-    "warner.sd": lambda r: {"sd": fm.warner_sd(r.real("eps"), r.integer("N"))},
-    "mangat.sd": lambda r: {"sd": fm.mangat_sd(r.real("eps"), r.integer("N"), r.integer("n"))},
-    "krr.sd": lambda r: {"sd": fm.k_ary_sd(r.real("eps"), r.integer("k"), r.integer("N"), r.integer("n"))},
-    "oue.sd": lambda r: {"sd": fm.unary_sd(r.real("eps"), r.integer("N"), r.integer("n"))},
+    "warner.sd": lambda r: {"sd": warner_sd(r.real("eps"), r.integer("N"))},
+    "mangat.sd": lambda r: {"sd": mangat_sd(r.real("eps"), r.integer("N"), r.integer("n"))},
+    "krr.sd": lambda r: {"sd": k_ary_sd(r.real("eps"), r.integer("k"), r.integer("N"), r.integer("n"))},
+    "oue.sd": lambda r: {"sd": unary_sd(r.real("eps"), r.integer("N"), r.integer("n"))},
     "hardened.eps": _release_epsilons,
     "hardened.e1": _noise_epsilons,
     "hardened.sd": _release_sd,
     "hardened.ci95": _interval,
     "kov": lambda r: {
-        "total": fm.optimal_epsilon_repeated(r.exact("eps"), r.integer("Q"), r.exact("delta")),
+        "total": optimal_epsilon_repeated(r.exact("eps"), r.integer("Q"), r.exact("delta")),
     },
     "kov.inverse": lambda r: {
-        "eps": fm.optimal_epsilon_per_query(r.exact("total"), r.integer("Q"), r.exact("delta")),
+        "eps": optimal_epsilon_per_query(r.exact("total"), r.integer("Q"), r.exact("delta")),
     },
-    "local.pis": lambda r: {"pis": fm.local_sampling_rate(r.real("eps"), r.integer("V"))},
+    "local.pis": lambda r: {"pis": local_sampling_rate(r.real("eps"), r.integer("V"))},
     "ageo.row": _asymmetric_row,
-    "adp.beta": lambda r: {"beta": fm.optimal_detection(r.exact("eps"), r.integer("k"), r.exact("alpha"))},
+    "adp.beta": lambda r: {"beta": optimal_detection(r.exact("eps"), r.integer("k"), r.exact("alpha"))},
     "dp.beta": _approximate,
     "adp.beta_k_noise": lambda r: {
-        "beta": fm.noisy_sum_detection(r.exact("eps"), r.integer("m"), r.integer("k")),
+        "beta": noisy_sum_detection(r.exact("eps"), r.integer("m"), r.integer("k")),
     },
     "adp.city": _city,
     "salap.law": _sparse_law,
@@ -275,5 +308,5 @@ def _uniform_remap(largest: int, ratio: Fraction) -> Mapping[str, object]:
 
 _MATRIX_GROUPS: Final[Mapping[str, Callable[[object], Matrix]]] = {
     "geo.Gn": _matrix_of_first_entry,
-    "geo.fig2": lambda content: fm.figure_two(),
+    "geo.fig2": lambda content: figure_two(),
 }

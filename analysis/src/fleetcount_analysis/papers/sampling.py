@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-import fleetcount_mechanisms as fm
 import numpy as np
+from fleetcount_mechanisms.loss_formulas import (
+    Neighbours,
+    message_epsilon_of_face,
+    noise_epsilon_for,
+    release_sd,
+    sampling_sd,
+)
+from fleetcount_mechanisms.response_laws import k_ary_sd, mangat_sd, two_coin_sd, warner_sd
+from fleetcount_mechanisms.responses import TwoCoin
 from numpy.typing import NDArray
 
 from fleetcount_analysis.figures import Line
@@ -61,7 +69,7 @@ def _sampling(rate: Fraction) -> Method:
 
     return Method(
         label=f"Sampling Privacy, exact sums, p = {p:g}",
-        sd=lambda count, _population: fm.sampling_sd(count, rate),
+        sd=lambda count, _population: sampling_sd(count, rate),
         simulate=simulate,
     )
 
@@ -76,13 +84,13 @@ def _two_coin(truth: Fraction, yes: Fraction) -> Method:
 
     return Method(
         label=f"two-coin response ({q:g}, {r:g})",
-        sd=lambda count, population: fm.two_coin_sd(count, population, q, r),
+        sd=lambda count, population: two_coin_sd(count, population, q, r),
         simulate=simulate,
     )
 
 
 def _hardened(rate: Fraction) -> Method:
-    noise = fm.noise_epsilon_for(RELEASE_EPSILON, rate, fm.Neighbours.ONE_CELL)
+    noise = noise_epsilon_for(RELEASE_EPSILON, rate, Neighbours.ONE_CELL)
     p, ratio = float(rate), float(np.exp(-float(noise)))
 
     def simulate(generator: np.random.Generator, count: int, _population: int, runs: int) -> Floats:
@@ -93,7 +101,7 @@ def _hardened(rate: Fraction) -> Method:
 
     return Method(
         label=f"hardened release, p = {p:g}, ε′ = {float(RELEASE_EPSILON):g}, k = {AGGREGATORS}",
-        sd=lambda count, _population: fm.release_sd(count, rate, noise, AGGREGATORS),
+        sd=lambda count, _population: release_sd(count, rate, noise, AGGREGATORS),
         simulate=simulate,
     )
 
@@ -210,7 +218,7 @@ def _leakage(_extracts: Extracts, _settings: Settings, results: Results) -> None
     """What one message leaks, as a function of the second coin or of the die's face."""
     rates = (Fraction(9, 20), Fraction(1, 4))
     coins = [Fraction(i, 100) for i in range(2, 99)]
-    responses = [fm.TwoCoin(truth_probability=Fraction(4, 5), yes_probability=r) for r in coins]
+    responses = [TwoCoin(truth_probability=Fraction(4, 5), yes_probability=r) for r in coins]
     lines = [
         Line(x=[float(r) for r in coins], y=[c.epsilon_yes for c in responses], label="two-coin (.8, x): Eq 30"),
         Line(
@@ -225,15 +233,15 @@ def _leakage(_extracts: Extracts, _settings: Settings, results: Results) -> None
     ] + [("two-coin q=0.8, exact", float(r), c.epsilon) for r, c in zip(coins, responses, strict=True)]
     for rate in rates:
         faces = [face for face in coins if face <= 1 - rate]
-        losses = [fm.message_epsilon_of_face(float(face), float(rate)) for face in faces]
+        losses = [message_epsilon_of_face(float(face), float(rate)) for face in faces]
         lines.append(Line(x=[float(f) for f in faces], y=losses, label=f"Sampling Privacy p = {float(rate):g}: Eq 29"))
         table += [
             (f"sampling p={float(rate):g}, Eq 29", float(face), loss) for face, loss in zip(faces, losses, strict=True)
         ]
     rings = (
-        (0.2, fm.TwoCoin(truth_probability=Fraction(4, 5), yes_probability=Fraction(1, 5)).epsilon, "(.8, .2)"),
-        (0.275, fm.message_epsilon_of_face(0.275, 0.45), "uniform dice, V = 1"),
-        (0.375, fm.message_epsilon_of_face(0.375, 0.25), ""),
+        (0.2, TwoCoin(truth_probability=Fraction(4, 5), yes_probability=Fraction(1, 5)).epsilon, "(.8, .2)"),
+        (0.275, message_epsilon_of_face(0.275, 0.45), "uniform dice, V = 1"),
+        (0.375, message_epsilon_of_face(0.375, 0.25), ""),
     )
     results.table("sampling_leakage", ["mechanism", "x", "epsilon"], table)
     panel = LinePanel(
@@ -256,9 +264,9 @@ def _growth(_extracts: Extracts, _settings: Settings, results: Results) -> None:
     populations = [round(10 ** (exponent / 4)) for exponent in range(12, 37)]
     methods: dict[str, Callable[[int, int], float]] = {
         **{method.label: method.sd for method in (SAMPLING_45, SAMPLING_25, HARDENED, TWO_COIN_8)},
-        "Mangat, ε = 1 (one-sided)": lambda yes, total: fm.mangat_sd(1.0, total, yes),
-        "Warner, ε = 1": lambda _yes, total: fm.warner_sd(1.0, total),
-        "10-ary response, ε = 1": lambda yes, total: fm.k_ary_sd(1.0, 10, total, yes),
+        "Mangat, ε = 1 (one-sided)": lambda yes, total: mangat_sd(1.0, total, yes),
+        "Warner, ε = 1": lambda _yes, total: warner_sd(1.0, total),
+        "10-ary response, ε = 1": lambda yes, total: k_ary_sd(1.0, 10, total, yes),
     }
     curves = {label: [sd(count, total) for total in populations] for label, sd in methods.items()}
     results.table(

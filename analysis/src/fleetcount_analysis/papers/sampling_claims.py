@@ -7,7 +7,20 @@ import math
 from fractions import Fraction
 from typing import Final
 
-import fleetcount_mechanisms as fm
+from fleetcount_mechanisms.loss_formulas import (
+    Neighbours,
+    central_delta,
+    message_epsilon,
+    message_epsilon_binary,
+    message_epsilon_of_face,
+    noise_epsilon_for,
+    sampling_sd,
+)
+from fleetcount_mechanisms.planning import crossover_share
+from fleetcount_mechanisms.response_laws import two_coin_sd
+from fleetcount_mechanisms.responses import TwoCoin
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.toys import SampledTwoCoin, SamplingAndNoise
 
 from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.extracts import Extracts
@@ -17,7 +30,7 @@ __all__ = ["add_claims"]
 
 PADDED: Final = 1_000_000
 P45, P25 = Fraction(9, 20), Fraction(1, 4)
-COINS: Final = fm.TwoCoin(truth_probability=Fraction(4, 5), yes_probability=Fraction(1, 5))
+COINS: Final = TwoCoin(truth_probability=Fraction(4, 5), yes_probability=Fraction(1, 5))
 
 
 def add_claims(extracts: Extracts, _settings: Settings, results: Results) -> None:
@@ -33,22 +46,22 @@ def add_claims(extracts: Extracts, _settings: Settings, results: Results) -> Non
 
 
 def _introduction(catalogue: Catalogue) -> None:
-    coins = fm.TwoCoin(truth_probability=Fraction(17, 20), yes_probability=Fraction(3, 10))
+    coins = TwoCoin(truth_probability=Fraction(17, 20), yes_probability=Fraction(3, 10))
     noise = coins.probability(1, 0)
     expected = 60 * coins.probability(1, 1) + 40 * noise - 100 * noise
     by_paper, by_ours = float(expected / Fraction(4, 5)), float(expected / coins.truth_probability)
     catalogue.number("SP-1-footnote-first", Fraction(60, 100) * coins.truth_probability)
     catalogue.number("SP-1-footnote-second", noise)
     catalogue.number("SP-1-divisor", coins.truth_probability, by_paper=by_paper, by_ours=by_ours)
-    catalogue.number("SP-1-sd-ten-thousand", fm.two_coin_sd(100, 10_000, 0.85, 0.3))
-    catalogue.number("SP-1-sd-million", fm.two_coin_sd(100, PADDED, 0.85, 0.3))
+    catalogue.number("SP-1-sd-ten-thousand", two_coin_sd(100, 10_000, 0.85, 0.3))
+    catalogue.number("SP-1-sd-million", two_coin_sd(100, PADDED, 0.85, 0.3))
     catalogue.number("SP-1-million-share", Fraction(100 * 100, PADDED))
 
 
 def _toys(catalogue: Catalogue) -> None:
-    noise = fm.SamplingAndNoise(sampling_rate=P45)
+    noise = SamplingAndNoise(sampling_rate=P45)
     sums = {noise.expected_sum(yes, 1000 - yes) for yes in (0, 5, 500, 1000)}
-    sampled = fm.SampledTwoCoin(sampling_rate=P45, coins=COINS)
+    sampled = SampledTwoCoin(sampling_rate=P45, coins=COINS)
     q, r = COINS.truth_probability, COINS.yes_probability
     equation_4 = P45 * q * 50 + P45 * (1 - q) * r * 1000
     growth = [sampled.standard_deviation(50, total) for total in (1_000, PADDED)]
@@ -58,7 +71,7 @@ def _toys(catalogue: Catalogue) -> None:
 
 
 def _die(catalogue: Catalogue) -> None:
-    die = fm.SamplingDie.uniform(P25, 9)
+    die = SamplingDie.uniform(P25, 9)
     outputs = [v for v in range(die.values + 2) if v <= die.values and die.round_one_probability(v) > 0]
     last, pi0, p = die.face_probability(die.values), die.face_probability(0), die.sampling_rate
     printed = 1 - sum(die.face_probability(v) for v in range(die.values + 1)) - p
@@ -73,35 +86,35 @@ def _die(catalogue: Catalogue) -> None:
 
 
 def _privacy(catalogue: Catalogue) -> None:
-    die, nine = fm.SamplingDie.uniform(P45, 1), fm.SamplingDie.uniform(P25, 9)
+    die, nine = SamplingDie.uniform(P45, 1), SamplingDie.uniform(P25, 9)
     pi0, p = float(die.face_probability(0)), float(P45)
     no_ratio = die.round_two_probability(0, 1) / die.round_two_probability(0, 0)
-    no, yes = fm.message_epsilon_binary(pi0, p)
-    worst = fm.central_delta(p, 1, 100.0)
+    no, yes = message_epsilon_binary(pi0, p)
+    worst = central_delta(p, 1, 100.0)
     moves = _moves(die, 0)
-    binary, multi = fm.message_epsilon(die), fm.message_epsilon(fm.SamplingDie.uniform(P45, 9))
+    binary, multi = message_epsilon(die), message_epsilon(SamplingDie.uniform(P45, 9))
     likely_yes = die.round_two_probability(1, 1)
     posterior = float(likely_yes / (likely_yes + die.round_two_probability(1, 0)))
     largest = max(math.log(1 + float(P25 / nine.face_probability(v))) for v in range(10))
-    deltas = [fm.central_delta(p, count, 1.0) for count in (1, 100)]
-    noise = fm.noise_epsilon_for(Fraction(1), P45, fm.Neighbours.ONE_CELL)
+    deltas = [central_delta(p, count, 1.0) for count in (1, 100)]
+    noise = noise_epsilon_for(Fraction(1), P45, Neighbours.ONE_CELL)
     catalogue.fact("SP-abstract-dp", f"({100:g}, {worst:g})-DP and no better", holds=worst == 0, noise=float(noise))
     catalogue.fact("SP-1-scalable", deltas, holds=moves != 0, moves=float(moves))
     catalogue.fact("SP-3.1-half", posterior, holds=posterior <= 0.5)
     catalogue.number("SP-4.4-equation-19", no_ratio, paper=(pi0 + p) / pi0)
     catalogue.number("SP-4.4-equation-21", no, paper=math.log((pi0 + p) / pi0))
     catalogue.number("SP-4.4-equation-25", yes, paper=math.log((1 - pi0) / (1 - pi0 - p)))
-    catalogue.number("SP-4.4-equation-29", fm.message_epsilon(nine), paper=largest)
+    catalogue.number("SP-4.4-equation-29", message_epsilon(nine), paper=largest)
     catalogue.fact("SP-4.4-extra-output", [binary, multi], holds=multi < binary)
 
 
-def _moves(die: fm.SamplingDie, truth: int) -> Fraction:
+def _moves(die: SamplingDie, truth: int) -> Fraction:
     """Return the probability that a device of this truth says something else in round two than in round one."""
     outputs = range(die.values + 1)
     return sum((die.pair_probability(i, j, truth) for i in outputs for j in outputs if i != j), Fraction(0))
 
 
-def _difference_sd(die: fm.SamplingDie, yes: int, population: int) -> float:
+def _difference_sd(die: SamplingDie, yes: int, population: int) -> float:
     """Return the sd of the estimate of the Yes of a binary die, from the enumerated law of one device's difference."""
     variances = [_moves(die, truth) * (1 - _moves(die, truth)) for truth in (0, 1)]
     return math.sqrt((population - yes) * variances[0] + yes * variances[1]) / float(die.sampling_rate)
@@ -114,10 +127,10 @@ def _accuracy(catalogue: Catalogue, extracts: Extracts) -> None:
     worst = [min(ratios[P25]), max(ratios[P45])]
     groups = extracts.patients("age")
     patients, largest = sum(group.patients for group in groups), max(group.patients for group in groups)
-    response = [fm.two_coin_sd(largest, total, 0.8, 0.2) for total in (patients, 10_000)]
-    sampling = fm.sampling_sd(largest, P45)
-    growth = [_difference_sd(fm.SamplingDie.uniform(P45, 1), 100, total) for total in (10**3, 10**9)]
-    shares = [fm.crossover_share(rate, COINS) or Fraction(0) for rate in (P45, P25)]
+    response = [two_coin_sd(largest, total, 0.8, 0.2) for total in (patients, 10_000)]
+    sampling = sampling_sd(largest, P45)
+    growth = [_difference_sd(SamplingDie.uniform(P45, 1), 100, total) for total in (10**3, 10**9)]
+    shares = [crossover_share(rate, COINS) or Fraction(0) for rate in (P45, P25)]
     catalogue.unavailable("SP-5.1-checkins", checkins)
     catalogue.unavailable(
         "SP-5.1-ratio",
@@ -135,7 +148,7 @@ def _accuracy(catalogue: Catalogue, extracts: Extracts) -> None:
 
 
 def _response_ratio(count: int, rate: Fraction) -> float:
-    return fm.two_coin_sd(count, PADDED, 0.8, 0.2) / fm.sampling_sd(count, rate)
+    return two_coin_sd(count, PADDED, 0.8, 0.2) / sampling_sd(count, rate)
 
 
 def _count_for(ratio: float, rate: Fraction) -> int:
@@ -152,8 +165,8 @@ def _count_for(ratio: float, rate: Fraction) -> int:
 
 def _leakage(catalogue: Catalogue) -> None:
     q, r = float(COINS.truth_probability), float(COINS.yes_probability)
-    uniform = fm.message_epsilon(fm.SamplingDie.uniform(P45, 1))
-    small, large = (fm.message_epsilon_of_face(face, float(P45)) for face in (0.1, 0.5))
+    uniform = message_epsilon(SamplingDie.uniform(P45, 1))
+    small, large = (message_epsilon_of_face(face, float(P45)) for face in (0.1, 0.5))
     face = float(P45) / math.expm1(COINS.epsilon / 4)
     catalogue.unavailable("SP-5.2-figure", [COINS.epsilon, uniform])
     catalogue.fact("SP-5.2-direction", [small, large], holds=large > small)
