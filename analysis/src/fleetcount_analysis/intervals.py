@@ -129,7 +129,8 @@ def response_intervals(
     because the noise of output v enters with weight 1-Q and that of each of the V others with -Q. The interval inverts
     the exact law of Y_v - Q T (`response_tails`). N moves its spread alone: n is inside if it passes both tests for
     some N in a region that misses N with probability (1 - level)/200 at most, each test stricter by half as much
-    (Berger and Boos 1994). So the true count is inside with probability at least the level, whatever n and N are.
+    (Berger and Boos 1994). So the true count is inside with probability at least the level, whatever n and N are, where
+    the region is tried number by number (`_WHOLE_REGION`); at five places of a wider one that is measured, not proven.
 
     Raises:
         RangeError: as `sampling_intervals`.
