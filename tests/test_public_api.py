@@ -90,3 +90,16 @@ def test_an_error_class_loads_no_scipy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"
+
+
+def test_code_of_this_repository_imports_from_the_modules() -> None:
+    statement = re.compile(rf"^ *from fleetcount_({'|'.join(EXPORTING)}) import (\([^)]*\)|.*)", re.MULTILINE)
+    found: list[str] = []
+    folders = (*EXPORTING, *CLOSED, "cli", "benchmarks", "tests")
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        for package, names in statement.findall(path.read_text(encoding="utf-8")):
+            public = set(import_module(f"fleetcount_{package}").__all__) - {"report"}
+            if path.name != "__init__.py" and public & set(re.findall(r"\w+", names)):
+                found.append(f"{path.relative_to(ROOT)}: from fleetcount_{package} import {names}")
+
+    assert found == []

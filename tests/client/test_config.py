@@ -6,8 +6,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import Device
 from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.device import Device
 
 GOOD = f"""
 [device]

@@ -6,9 +6,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client import DeliverySettings, Device, Outcome, OutcomeKind, Unreachable
+from fleetcount_client.config import DeliverySettings
+from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.spool import Phase, SpoolFile
+from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleetcount_client import SystemTimer
 from fleetcount_client.spool import SpoolFile
+from fleetcount_client.timer import SystemTimer
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.task.task import SignedTask

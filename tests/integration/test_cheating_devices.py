@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount_client import Unreachable
 from fleetcount_client.mqtt_transport import MqttTransport
+from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import ReportId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiomqtt
 import pytest
 from fleetcount.deployment import free_ports
-from fleetcount_client import Transport, Unreachable
+from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fleetcount_client import Transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_client.transport import Transport
 from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
 from fleetcount_simulator.network.connections import tls_of
 

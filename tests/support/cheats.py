@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fleetcount_client import Transport
+from fleetcount_client.transport import Transport
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import ReportId

@@ -7,20 +7,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
-from fleetcount_client import (
-    DeliverySettings,
-    Device,
-    Outcome,
-    OutcomeKind,
-    OwnerPolicy,
-    SpoolFile,
-    Transport,
-    TrustStore,
-    Unreachable,
-    constant,
-)
 from fleetcount_client.backoff import Retry
-from fleetcount_client.signals import Reading
+from fleetcount_client.config import DeliverySettings
+from fleetcount_client.device import Device
+from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.signals import Reading, constant
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import ReportId

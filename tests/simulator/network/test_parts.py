@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_client import Unreachable
+from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fleetcount_client import Unreachable
+from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, PeerError
 from fleetcount_simulator.network import shared_transport
 from fleetcount_simulator.network.shared_transport import Channel

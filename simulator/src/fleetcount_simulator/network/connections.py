@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_client import Transport
+from fleetcount_client.transport import Transport
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest

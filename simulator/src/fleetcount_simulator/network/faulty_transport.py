@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fleetcount_client import SystemTimer, Transport, Unreachable
+from fleetcount_client.timer import SystemTimer
+from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest

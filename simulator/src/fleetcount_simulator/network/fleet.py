@@ -15,7 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from fleetcount_client import SpoolFile, Transport, Unreachable
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.messages import Instalment, Receipt

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_client import OutcomeKind
+from fleetcount_client.outcome import OutcomeKind
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.task.task import Task
 from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 import aiomqtt
-from fleetcount_client import Unreachable
+from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from fleetcount_client import Transport, Unreachable
+from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SESSIONS_PER_REQUEST

@@ -12,8 +12,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
-from fleetcount_client import DeliverySettings, Device, OwnerPolicy, SpoolFile, TrustStore, constant
 from fleetcount_client.backoff import Retry
+from fleetcount_client.config import DeliverySettings
+from fleetcount_client.device import Device
+from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.signals import constant
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
