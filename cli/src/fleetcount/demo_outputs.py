@@ -48,15 +48,13 @@ def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int
     truth = [float(one) for one in truths]
     domain = record.task.domain
     if isinstance(domain, SquareGrid):
-        geometry = GridGeometry(
-            x0=float(domain.x0), y0=float(domain.y0), size=float(domain.size), columns=domain.columns, rows=domain.rows
-        )
+        geometry = GridGeometry(size=float(domain.size), columns=domain.columns, rows=domain.rows)
         level = float(100 * record.task.release.level)
         figure = count_map(
             geometry, estimate=estimate, low=low, high=high, truth=truth, title=title, level_percent=level
         )
     else:
-        labels = [_plain(cell.label) for cell in record.cells]
+        labels = [cell.label for cell in record.cells]
         figure = bars_with_intervals(
             labels, estimate=estimate, low=low, high=high, truth=truth, title=title, unit="vehicles"
         )
@@ -66,9 +64,4 @@ def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int
 def _title(question: str, record: ReleaseRecord) -> str:
     epsilon = next((view.epsilon for view in record.statement if view.epsilon is not None), None)
     loss = f", epsilon {epsilon.normalize():f}" if epsilon is not None else ""
-    return _plain(f"{question} ({len(record.task.aggregators)} aggregators{loss})")
-
-
-def _plain(text: str) -> str:
-    """Return a text in which a dollar sign is a dollar sign: it would start a formula."""
-    return text.replace("$", r"\$")
+    return f"{question} ({len(record.task.aggregators)} aggregators{loss})"

@@ -28,7 +28,7 @@ MEASURE = """() => {
       size: parseFloat(one.getAttribute('font-size')) * one.getScreenCTM().a,
       colour: getComputedStyle(one).fill,
     })),
-    fills: [...document.querySelectorAll('svg path')].map(one => getComputedStyle(one).fill),
+    fills: [...document.querySelectorAll('svg :not(defs) > path, svg use')].map(one => getComputedStyle(one).fill),
     paper: getComputedStyle(document.documentElement).backgroundColor,
     outside: [...document.querySelectorAll('svg text')].filter(one => {
       const box = one.getBoundingClientRect(), frame = one.closest('svg').getBoundingClientRect();

@@ -21,10 +21,10 @@ from fleetcount_mechanisms.sparse_vector import AsymmetricSparseVector, Mark
 from numpy.typing import NDArray
 
 from fleetcount_analysis.errors import RangeError
-from fleetcount_analysis.figures import Line
+from fleetcount_analysis.figures import Line, LinePanel, line_panels
 from fleetcount_analysis.one_sided import competitor_probabilities, found_probabilities, one_sided_map
 from fleetcount_analysis.papers.asymmetric_claims import add_claims, expected_answers
-from fleetcount_analysis.papers.drawing import LinePanel, Marks, colours, line_panels, mark_panels
+from fleetcount_analysis.papers.drawing import Marks, colours, mark_panels
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.yields import all_found, at_least

@@ -17,8 +17,8 @@ from fleetcount_mechanisms.bounded_geometric import (
 )
 from numpy.typing import NDArray
 
-from fleetcount_analysis.figures import Line
-from fleetcount_analysis.papers.drawing import LinePanel, MatrixPanel, colours, line_panels, matrix_panels
+from fleetcount_analysis.figures import Line, LinePanel, line_panels
+from fleetcount_analysis.papers.drawing import MatrixPanel, colours, matrix_panels
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.geometric_claims import UserResult, add_claims, constraint_matrix
 from fleetcount_analysis.papers.results import Results, Settings

@@ -22,7 +22,7 @@ from fleetcount_analysis.buckets import (
 )
 from fleetcount_analysis.buckets.setting import UnsatisfiableError
 from fleetcount_analysis.errors import NoOptimumError, RangeError
-from fleetcount_analysis.figures import Line
+from fleetcount_analysis.figures import Line, LinePanel, line_panels
 from fleetcount_analysis.papers.census_tables import (
     SensitiveTable,
     scaled_counts,
@@ -30,7 +30,7 @@ from fleetcount_analysis.papers.census_tables import (
     split_counts,
     with_thresholds,
 )
-from fleetcount_analysis.papers.drawing import Bars, LinePanel, bar_panels, colours, line_panels
+from fleetcount_analysis.papers.drawing import Bars, bar_panels, colours
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.inferential_claims import Findings, add_claims
 from fleetcount_analysis.papers.results import Results, Settings

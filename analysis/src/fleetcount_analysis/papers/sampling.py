@@ -20,8 +20,8 @@ from fleetcount_mechanisms.response_laws import k_ary_sd, mangat_sd, two_coin_sd
 from fleetcount_mechanisms.responses import TwoCoin
 from numpy.typing import NDArray
 
-from fleetcount_analysis.figures import Line
-from fleetcount_analysis.papers.drawing import Bars, LinePanel, bar_panels, colours, line_panels
+from fleetcount_analysis.figures import Line, LinePanel, line_panels
+from fleetcount_analysis.papers.drawing import Bars, bar_panels, colours
 from fleetcount_analysis.papers.extracts import Extracts, Group
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.sampling_claims import add_claims

@@ -5,13 +5,13 @@ Reads what `fleetcount simulate` has written and changes none of it. Every file 
 
 from pathlib import Path
 
+from fleetcount_analysis.figures.panels import chart_figure
+from fleetcount_analysis.figures.svg import rendered
 from fleetcount_protocol.errors import MachineError
 
 from fleetcount_simulator.report.figures import FIGURES, Missing, figure
 from fleetcount_simulator.report.page import page
-from fleetcount_simulator.report.png import chart_png
 from fleetcount_simulator.report.study import Tables, read_study
-from fleetcount_simulator.report.svg import chart_file
 from fleetcount_simulator.study.directory import StudyDirectory
 
 __all__ = ["write"]
@@ -40,7 +40,7 @@ def write(directory: Path) -> Path:
         raise MachineError(f"figures cannot be written: {error.strerror or error}") from error
     for one in made:
         if not isinstance(one, Missing):
-            target.write(Path("figures") / f"{one.name}.svg", chart_file(one))
-            target.write(Path("figures") / f"{one.name}.png", chart_png(one))
+            for ending, content in rendered(chart_figure(one), title=one.title, description=one.caption).items():
+                target.write(Path("figures") / f"{one.name}.{ending}", content)
     target.write("report.html", page(study, made))
     return directory / "report.html"

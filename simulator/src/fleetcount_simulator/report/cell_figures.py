@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_analysis.figures.charts import Item, Measure, Style, key_panel, row_panel
+from fleetcount_analysis.figures.maps import Outlines, map_panel
+from fleetcount_analysis.figures.panels import Chart
+from fleetcount_analysis.figures.scales import scale_of
 from numpy.typing import NDArray
 
-from fleetcount_simulator.report.axes import axis_of
-from fleetcount_simulator.report.maps import Outlines, map_panel
-from fleetcount_simulator.report.plots import Item, Style, key_panel, row_panel
-from fleetcount_simulator.report.scene import Chart
-from fleetcount_simulator.report.study import CaseResult, Measure, Study, Tables
+from fleetcount_simulator.report.study import CaseResult, Study, Tables
 
 __all__ = ["cell_chart"]
 
@@ -105,7 +105,7 @@ def _bars(case: CaseResult, cells: Sequence[Mapping[str, Any]], which: str) -> C
         panels=[
             row_panel(
                 items,
-                axis_of(ends, "devices", zero=True),
+                scale_of(ends, "devices", zero=True),
                 alt=f"Estimates of {len(items)} values with intervals and truths",
             )
         ],

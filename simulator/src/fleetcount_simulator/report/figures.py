@@ -1,6 +1,6 @@
 """The figures of a study: what each shows, how it is read, and why one is missing.
 
-Chooses and labels; measures come summed up from `study`, marks from `plots` and `maps`.
+Chooses and labels; measures come summed up from `study`, and `fleetcount_analysis.figures` draws them.
 """
 
 import math
@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleetcount_simulator.report.axes import SMALL_PX, Axis, axis_of, number
-from fleetcount_simulator.report.cell_figures import cell_chart
-from fleetcount_simulator.report.plots import (
+from fleetcount_analysis.figures.charts import (
     LABEL_PX,
     Curve,
     Item,
+    Measure,
     Style,
     key_panel,
     line_panel,
@@ -21,9 +20,12 @@ from fleetcount_simulator.report.plots import (
     row_panel,
     styles,
 )
-from fleetcount_simulator.report.scene import Chart, Panel
-from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Measure, Study, Tables
-from fleetcount_simulator.report.views import (
+from fleetcount_analysis.figures.panels import Chart, Panel
+from fleetcount_analysis.figures.scales import Scale, scale_of
+from fleetcount_analysis.figures.style import SMALL_PX
+from fleetcount_analysis.figures.words import number
+
+from fleetcount_simulator.report.arrangement import (
     MOST_PANELS,
     Dimension,
     Series,
@@ -34,11 +36,15 @@ from fleetcount_simulator.report.views import (
     row_names,
     varying,
 )
+from fleetcount_simulator.report.cell_figures import cell_chart
+from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Study, Tables
 
 __all__ = ["FIGURES", "Missing", "case_styles", "coverage_band", "figure"]
 
 MOST_ROWS: Final = 30
 MOST_ATTACKER_ROWS: Final = 40
+_NAME_PX: Final = 0.8 * LABEL_PX
+"""Names of cases longer than this would leave too little room for the dots: their values stand for them."""
 
 FIGURES: Final = ("error", "coverage", "epsilon", "map", "attackers", "shift", "bias", "epochs")
 """Names of all figures, in the order of the page; also the names of their files."""
@@ -114,7 +120,7 @@ def _error_rows(study: Study, caption: str) -> Chart | str:
     shown = study.cases[:MOST_ROWS]
     names, reading = _case_names(study)
     items = [_item(study, case, case.error, names) for case in shown]
-    x = axis_of(_ends(items), "error in devices of a cell", log=True, zero=True)
+    x = scale_of(_ends(items), "error in devices of a cell", log=True, zero=True)
     more = f"The first {MOST_ROWS} of {len(study.cases)} cases. " if len(study.cases) > MOST_ROWS else ""
     return Chart(
         name="error",
@@ -182,7 +188,7 @@ def _epochs(study: Study) -> Chart | str:
         curves.append(Curve(x=x, y=errors, names=names, style=style))
         people = [Measure(row["participants"]) for row in rows]
         counted.append(Curve(x=x, y=people, names=names, style=style))
-    x_axis = axis_of([place for curve in curves for place in curve.x], "epoch", whole=True)
+    x_axis = scale_of([place for curve in curves for place in curve.x], "epoch", whole=True)
     panels = [
         _curve_panel(curves, x_axis, "error in devices of a cell", "", zero=True),
         _curve_panel(counted, x_axis, "devices counted", "", zero=True),
@@ -214,9 +220,9 @@ def _lines_of(
     view = arranged(study, x, most)
     style = dict(zip(view.labels, _line_styles(view), strict=True))
     cases = [case for _, series in view.panels for line in series for case in line.cases]
-    x_axis = axis_of([_at(x, case) for case in cases], x.label, log=True)
+    x_axis = scale_of([_at(x, case) for case in cases], x.label, log=True)
     values = [end for case in cases for end in _reach(measure(case)) if not log or end > 0]
-    y_axis = axis_of(values, label, log=log, zero=zero)
+    y_axis = scale_of(values, label, log=log, zero=zero)
     panels: list[Panel] = []
     for title, series in view.panels:
         curves = [
@@ -234,9 +240,9 @@ def _lines_of(
     return panels, view
 
 
-def _curve_panel(curves: Sequence[Curve], x: Axis, label: str, title: str, *, zero: bool) -> Panel:
+def _curve_panel(curves: Sequence[Curve], x: Scale, label: str, title: str, *, zero: bool) -> Panel:
     values = [end for curve in curves for measure in curve.y for end in _reach(measure)]
-    y = axis_of(values, label, zero=zero)
+    y = scale_of(values, label, zero=zero)
     alt = (
         f"{label} by {x.label}, from {number(min(values, default=math.nan))} to {number(max(values, default=math.nan))}"
     )
@@ -299,7 +305,7 @@ def _coverage(study: Study) -> Chart | str:
     if len(items) > MOST_ROWS:
         panel = rank_panel(items, "intervals that hold the truth", alt=alt, band=band, line=line)
     else:
-        x = axis_of([*_ends(items), *(band or ())], "intervals that hold the truth", as_percent=True)
+        x = scale_of([*_ends(items), *(band or ())], "intervals that hold the truth", as_percent=True)
         panel = row_panel(items, x, alt=alt, band=band, line=line, share=True)
     return Chart(
         name="coverage",
@@ -314,7 +320,7 @@ def _coverage(study: Study) -> Chart | str:
 
 
 def _case_names(study: Study) -> tuple[dict[int, str], str]:
-    return row_names(study, LABEL_PX, SMALL_PX)
+    return row_names(study, _NAME_PX, SMALL_PX)
 
 
 def _item(study: Study, case: CaseResult, measure: Measure, names: Mapping[int, str]) -> Item:
@@ -349,22 +355,23 @@ def _attackers(study: Study) -> Chart | str:
     worst = sorted(rows, key=lambda row: row["bound"] - row["measured"])[:MOST_ATTACKER_ROWS]
     shown = [row for row in rows if any(row is one for one in worst)]
     names, reading = row_names(study, LABEL_PX / 2, SMALL_PX)
+    labels, same = _attacker_labels(shown, names if len(study.cases) > 1 else {})
     items = [
         Item(
-            label=_attacker_label(row, names if len(study.cases) > 1 else {}),
+            label=label,
             measure=_measured(row),
             style=Style("bad" if row.get("within") is False else "s0"),
             others=((float(row["bound"]), Style("s1", 2)),),
         )
-        for row in shown
+        for row, label in zip(shown, labels, strict=True)
     ]
     more = f"The {len(shown)} closest to their bound of {len(rows)}. " if len(rows) > len(shown) else ""
-    x = axis_of([0, 1, *_ends(items)], "right guesses", as_percent=True)
+    x = scale_of([0, 1, *_ends(items)], "right guesses", as_percent=True)
     return Chart(
         name="attackers",
         title="Attackers: right guesses against the promise",
         caption="Blue dot: how often the attacker guessed right, with its 95 % interval; orange diamond: the most that "
-        f"is promised. A dot right of its diamond breaks the promise and is red. {more}{reading}"
+        f"is promised. A dot right of its diamond breaks the promise and is red. {more}{same}{reading}"
         "It shows the attackers of this scenario, not the best ones that could be: the diamond holds for all of them.",
         panels=[row_panel(items, x, alt=f"Guess rates of {len(items)} attacks against their bounds", share=True)],
         key=key_panel([("measured", Style("s0")), ("promised at most", Style("s1", 2))]),
@@ -383,9 +390,9 @@ def _shift(study: Study) -> Chart | str:
     y = [_measured(row) for row in rows]
     curve = Curve(x=x, y=y, names=[_attacker_label(row, names) for row in rows], style=Style("s0"))
     ends = [end for measure in y for end in _reach(measure)]
-    x_axis = axis_of(x, "shift that m lies can cause, m/p", log=True)
+    x_axis = scale_of(x, "shift that m lies can cause, m/p", log=True)
     floor = min(x) / 3
-    y_axis = axis_of([max(end, floor) for end in [*ends, *x]], "shift measured, devices", log=True)
+    y_axis = scale_of([max(end, floor) for end in [*ends, *x]], "shift measured, devices", log=True)
     span = sorted({min(x), max(x)})
     promised = Curve(x=span, y=[Measure(value) for value in span], names=["promised"] * len(span), style=Style("s1", 2))
     alt = f"Shift of {len(rows)} attacks, from {number(min(m.value for m in y))} to {number(max(m.value for m in y))}"
@@ -407,6 +414,15 @@ def _measured(row: Mapping[str, Any]) -> Measure:
         return float(value) if isinstance(value, (int, float)) else math.nan
 
     return Measure(end("measured"), end("low"), end("high"))
+
+
+def _attacker_labels(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> tuple[list[str], str]:
+    """Return a label a row; what all would say is said once instead, so that there is room for what differs."""
+    labels = [_attacker_label(row, names) for row in rows]
+    same = f"{rows[0]['attacker']} · "
+    if len(rows) == 1 or not all(label.startswith(same) for label in labels):
+        return labels, ""
+    return [label.removeprefix(same) for label in labels], f"All rows: {rows[0]['attacker']}. "
 
 
 def _attacker_label(row: Mapping[str, Any], names: Mapping[int, str]) -> str:

@@ -12,11 +12,13 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from fleetcount_analysis.figures.panels import Chart, Panel, panel_figure
+from fleetcount_analysis.figures.style import COLOURS, DARK
+from fleetcount_analysis.figures.svg import page_svg
+
+from fleetcount_simulator.report.conclusions import headlines, introduction, lead, warnings_of
 from fleetcount_simulator.report.figures import Missing
-from fleetcount_simulator.report.findings import headlines, introduction, lead, warnings_of
-from fleetcount_simulator.report.scene import COLOURS, DARK, Chart
 from fleetcount_simulator.report.study import Study
-from fleetcount_simulator.report.svg import inline_panel
 from fleetcount_simulator.report.tables import attacker_table, case_table, clean, statement_table, tally_table
 
 __all__ = ["page"]
@@ -126,16 +128,18 @@ def _figures(figures: Sequence[Chart | Missing]) -> str:
 
 
 def _figure(chart: Chart) -> str:
-    key = f'<div class="key">{inline_panel(chart.key, f"{chart.name}-key")}</div>' if chart.key is not None else ""
-    panels = "".join(
-        f"<div>{inline_panel(panel, f'{chart.name}-{place}')}</div>" for place, panel in enumerate(chart.panels)
-    )
+    key = f'<div class="key">{_panel(chart.key, f"{chart.name}-key")}</div>' if chart.key is not None else ""
+    panels = "".join(f"<div>{_panel(panel, f'{chart.name}-{place}')}</div>" for place, panel in enumerate(chart.panels))
     wide = ' class="wide"' if len(chart.panels) > 1 else ""
     links = " · ".join(f'<a href="figures/{chart.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png"))
     return (
         f'<figure{wide} id="figure-{chart.name}"><h3>{clean(chart.title)}</h3>{key}<div class="panels">{panels}</div>'
         f'<figcaption>{clean(chart.caption)} <span class="files">As a file: {links}.</span></figcaption></figure>'
     )
+
+
+def _panel(panel: Panel, identity: str) -> str:
+    return page_svg(panel_figure(panel), panel.alt, identity)
 
 
 def _tables(study: Study) -> str:

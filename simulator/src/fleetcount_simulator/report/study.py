@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import duckdb
+from fleetcount_analysis.figures.charts import Measure
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.study.directory import StudyDirectory
 
-__all__ = ["CaseResult", "Measure", "Study", "Tables", "read_study", "share_measure"]
+__all__ = ["CaseResult", "Study", "Tables", "read_study", "share_measure"]
 
 Z95: Final = 1.959963984540054
 LEAST_INTERVALS: Final = 40
@@ -37,25 +38,6 @@ _SCORES: Final = frozenset(
     {"case", "run", "epoch", "released", "cells", "participants", "mean_abs_error", "max_abs_error", "mean_width"}
     | {"rmse", "rmse_fleet", *_MEANS}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A number with its 95 % interval; the interval is nan where it is not known (one release)."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a number at all."""
-        return math.isfinite(self.value)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is an interval too."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 NOTHING: Final = Measure(math.nan)

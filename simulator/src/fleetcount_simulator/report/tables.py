@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from fleetcount_simulator.report.axes import number, percent
-from fleetcount_simulator.report.layout import printable
-from fleetcount_simulator.report.plots import said
-from fleetcount_simulator.report.study import CaseResult, Measure, Study
+from fleetcount_analysis.figures.charts import Measure, said
+from fleetcount_analysis.figures.words import number, percent, printable
+
+from fleetcount_simulator.report.study import CaseResult, Study
 
 __all__ = ["attacker_table", "case_table", "clean", "statement_table", "tally_table"]
 

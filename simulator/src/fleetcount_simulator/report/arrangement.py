@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleetcount_simulator.report.axes import number
-from fleetcount_simulator.report.scene import text_width
+from fleetcount_analysis.figures.words import number, text_width
+
 from fleetcount_simulator.report.study import CaseResult, Study
 
 __all__ = [

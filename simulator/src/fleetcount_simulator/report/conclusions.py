@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from fleetcount_simulator.report.axes import number, percent
+from fleetcount_analysis.figures.charts import Measure, said
+from fleetcount_analysis.figures.words import number, percent
+
+from fleetcount_simulator.report.arrangement import short
 from fleetcount_simulator.report.figures import coverage_band
-from fleetcount_simulator.report.plots import said
-from fleetcount_simulator.report.study import Z95, CaseResult, Measure, Study
-from fleetcount_simulator.report.views import short
+from fleetcount_simulator.report.study import Z95, CaseResult, Study
 
 __all__ = ["Headline", "Notice", "headlines", "introduction", "lead", "range_text", "warnings_of"]
 

@@ -1,0 +1,22 @@
+"""Draw releases, plans, studies and experiments in one style, as SVG and PNG that come out the same at every run.
+
+By matplotlib alone, without a display and without pyplot; it must not compute a number that is not in its arguments.
+"""
+
+from fleetcount_analysis.figures.lines import Line, LinePanel, line_panels, plan_plot
+from fleetcount_analysis.figures.releases import GridGeometry, bars_with_intervals, count_map
+from fleetcount_analysis.figures.style import PALETTE, new_figure
+from fleetcount_analysis.figures.svg import save_figure
+
+__all__ = [
+    "PALETTE",
+    "GridGeometry",
+    "Line",
+    "LinePanel",
+    "bars_with_intervals",
+    "count_map",
+    "line_panels",
+    "new_figure",
+    "plan_plot",
+    "save_figure",
+]

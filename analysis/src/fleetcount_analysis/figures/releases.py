@@ -1,0 +1,125 @@
+"""Pictures of one release: maps of a square grid, or a row a category.
+
+It must not compute a number that is not in its arguments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.figures.charts import Item, Measure, Style, key_panel, row_panel
+from fleetcount_analysis.figures.maps import Outlines, map_panel
+from fleetcount_analysis.figures.panels import Chart, chart_figure
+from fleetcount_analysis.figures.scales import scale_of
+
+__all__ = ["GridGeometry", "bars_with_intervals", "count_map"]
+
+Floats = NDArray[np.float64]
+
+MOST_BARS: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridGeometry:
+    """The cells of a square grid: their side in metres and their number; cell v is column (v-1) % columns."""
+
+    size: float
+    columns: int
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.columns < 1 or self.rows < 1:
+            raise RangeError("grid", (self.size, self.columns, self.rows), "a positive size, columns and rows")
+
+    def values(self, cells: ArrayLike) -> Floats:
+        """Return the values of cells 1..V.
+
+        Raises:
+            ShapeError: not one value a cell.
+        """
+        flat = np.asarray(cells, dtype=np.float64)
+        if flat.shape != (self.columns * self.rows,):
+            raise ShapeError(f"{flat.shape} values for a grid of {self.columns} by {self.rows} cells")
+        return flat
+
+
+def count_map(
+    geometry: GridGeometry,
+    *,
+    estimate: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    truth: Sequence[float] | None = None,
+    title: str = "",
+    unit: str = "vehicles",
+    level_percent: float = 95,
+) -> Figure:
+    """Return a map of the estimates, of the width of their intervals and, where known, of the truth, side by side.
+
+    Estimate and truth share one colour scale that starts at 0; an estimate below 0 is drawn as 0 and printed as it is.
+
+    Raises:
+        ShapeError: not one value a cell.
+    """
+    estimates, width = geometry.values(estimate), geometry.values(high) - geometry.values(low)
+    truths = estimates if truth is None else geometry.values(truth)
+    shared = max(1.0, float(np.max(estimates)), float(np.max(truths)))
+    drawn = [
+        ("Estimate", estimates, shared, "viridis"),
+        (f"Width of the {level_percent:g} % interval", width, max(1.0, float(np.max(width))), "cividis"),
+        ("Truth (known only in a simulation)", truths, shared, "viridis"),
+    ]
+    outlines = Outlines.grid(geometry.columns, geometry.rows)
+    panels = [
+        map_panel(outlines, values, title=name, top=top, colours=colours, unit=unit)
+        for name, values, top, colours in (drawn if truth is not None else drawn[:2])
+    ]
+    where = f"{title} (north up, side of a square {geometry.size:g} m)".strip()
+    return chart_figure(Chart(name="map", title=where, caption="", panels=panels))
+
+
+def bars_with_intervals(
+    labels: Sequence[str],
+    *,
+    estimate: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    truth: Sequence[float] | None = None,
+    title: str = "",
+    unit: str = "devices",
+) -> Figure:
+    """Return a row a label: its estimate with the interval and the truth as a mark; the 40 largest if more.
+
+    Raises:
+        ShapeError: the sequences differ in length.
+    """
+    if len({len(labels), len(estimate), len(low), len(high), len(estimate if truth is None else truth)}) != 1:
+        raise ShapeError(f"{len(labels)} labels, {len(estimate)} estimates, {len(low)} and {len(high)} interval ends")
+    order = sorted(range(len(labels)), key=lambda i: -estimate[i])[:MOST_BARS]
+    order = sorted(order) if len(labels) <= MOST_BARS else order
+    seen = Style("s1", 2)
+    items = [
+        Item(
+            label=labels[i],
+            measure=Measure(estimate[i], low[i], high[i]),
+            others=() if truth is None else ((truth[i], seen),),
+        )
+        for i in order
+    ]
+    ends = [end for i in order for end in (low[i], high[i], estimate[i], *(() if truth is None else (truth[i],)))]
+    more = f" (the {MOST_BARS} largest of {len(labels)})" if len(labels) > MOST_BARS else ""
+    key = [("estimate, interval", Style("s0")), ("truth (simulation only)", seen)]
+    panel = row_panel(items, scale_of(ends, unit, zero=True), alt=f"{len(items)} estimates with intervals")
+    chart = Chart(
+        name="bars",
+        title=title + more,
+        caption="",
+        panels=[panel],
+        key=key_panel(key if truth is not None else key[:1]),
+    )
+    return chart_figure(chart)

@@ -1,0 +1,146 @@
+"""Pictures of releases, plans and lines: the same bytes at every run, every shape checked, many categories cut."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.figures.lines import Line, LinePanel, line_panels, plan_plot
+from fleetcount_analysis.figures.releases import GridGeometry, bars_with_intervals, count_map
+from fleetcount_analysis.figures.style import PALETTE
+from fleetcount_analysis.figures.svg import save_figure
+from matplotlib.figure import Figure
+
+GRID = GridGeometry(size=250, columns=3, rows=2)
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.texts]
+
+
+def lines(label: str = "ours", **changes: Any) -> Figure:
+    panel: dict[str, Any] = {
+        "title": "t",
+        "lines": [Line(x=[1, 2, 3], y=[1, 20, 300], low=[0.5, 10, 150], high=[2, 40, 600], label=label)],
+        "colours": {label: PALETTE[0]},
+        "x_label": "x",
+        "y_label": "y",
+    }
+    return line_panels([LinePanel(**panel | changes)], columns=1)
+
+
+def test_a_map_has_three_panels_and_the_same_bytes_twice(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        figure = count_map(
+            GRID, estimate=[1, 2, 3, 4, 5, -6], low=[0] * 6, high=[9, 8, 7, 6, 5, 4], truth=[1, 2, 3, 4, 5, 0]
+        )
+        save_figure(figure, tmp_path / name)
+
+    titles = {"Estimate", "Width of the 95 % interval", "Truth (known only in a simulation)"}
+    assert titles <= set(words(figure))
+    assert "(north up, side of a square 250 m)" in words(figure)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "one.svg", "two.png", "two.svg"]
+
+
+def test_a_map_without_truth_has_two_panels() -> None:
+    figure = count_map(GRID, estimate=[1] * 6, low=[0] * 6, high=[2] * 6, title="Where?")
+
+    assert not any("Truth" in word for word in words(figure))
+    assert "Where? (north up, side of a square 250 m)" in words(figure)
+
+
+def test_a_number_is_written_in_every_cell_of_a_small_map_only() -> None:
+    many = GridGeometry(size=100, columns=21, rows=20)
+
+    small = count_map(GRID, estimate=[-40, 2, 3, 4, 5, 61], low=[0] * 6, high=[9] * 6)
+    large = count_map(many, estimate=[7] * 420, low=[0] * 420, high=[2] * 420)
+
+    assert {"−40", "2", "3", "4", "5", "61"} <= set(words(small))
+    assert "7" not in words(large)
+
+
+def test_bars_show_the_largest_of_many_categories() -> None:
+    figure = bars_with_intervals(
+        [f"c{i}" for i in range(50)], estimate=list(range(50)), low=[0] * 50, high=[60] * 50, title="Answers"
+    )
+
+    labels = [word for word in words(figure) if word.startswith("c")]
+    assert len(labels) == 40
+    assert labels[0] == "c49"
+    assert "c3" not in labels
+    assert "Answers (the 40 largest of 50)" in words(figure)
+
+
+def test_the_truth_of_a_row_is_shown_and_named_only_where_it_is_known() -> None:
+    known = bars_with_intervals(["a", "b"], estimate=[1, 2], low=[0, 1], high=[2, 3], truth=[1, 3])
+    unknown = bars_with_intervals(["a", "b"], estimate=[1, 2], low=[0, 1], high=[2, 3])
+
+    assert "truth (simulation only)" in words(known)
+    assert "truth (simulation only)" not in words(unknown)
+
+
+def test_lines_carry_their_labels_and_bands() -> None:
+    figure = lines()
+
+    (axis,) = figure.axes
+    legend = axis.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["ours"]
+    assert len(axis.collections) == 1
+
+
+def test_a_logarithmic_axis_says_numbers_and_a_dollar_sign_is_one() -> None:
+    figure = lines("costs $5 and $x_1$", log_y=True)
+
+    figure.canvas.draw()
+
+    ticks = {text.get_text() for text in figure.axes[0].get_yticklabels()}
+    assert {"1", "10", "100"} <= ticks
+    assert not any("$" in tick for tick in ticks)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert legend.get_texts()[0].get_parse_math() is False
+
+
+def test_a_plan_names_the_smallest_count_that_is_seen() -> None:
+    seen = plan_plot([1, 10, 100], sampling=[1, 3, 9], noise=[4, 4, 4], both=[4.1, 5, 9.8], smallest_count_seen=17)
+    unseen = plan_plot([1, 10], sampling=[1, 3], noise=[4, 4], both=[4.1, 5], smallest_count_seen=None)
+
+    assert [text.get_text() for text in seen.axes[1].texts] == ["17: the smallest count\ntold apart from 0"]
+    assert list(unseen.axes[1].texts) == []
+
+
+def test_a_plan_tells_the_causes_of_the_error_apart() -> None:
+    figure = plan_plot([1, 10], sampling=[1, 3], noise=[4, 4], both=[4.1, 5], smallest_count_seen=None, title="Plan")
+
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "half the 95 % interval",
+        "the sampling alone",
+        "the aggregators' noise alone",
+    ]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 3
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="absent"):
+        save_figure(lines(), tmp_path / "absent" / "name")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match="3 by 2"):
+        count_map(GRID, estimate=[1, 2, 3], low=[0] * 6, high=[1] * 6)
+    with pytest.raises(ShapeError, match="3 by 2"):
+        count_map(GRID, estimate=[1] * 6, low=[0] * 6, high=[1] * 6, truth=[1] * 7)
+    with pytest.raises(ShapeError, match="2 labels"):
+        bars_with_intervals(["a", "b"], estimate=[1], low=[0], high=[1])
+    with pytest.raises(ShapeError, match="1 counts"):
+        plan_plot([1], sampling=[1, 2], noise=[1], both=[1], smallest_count_seen=None)
+    with pytest.raises(RangeError, match="grid"):
+        GridGeometry(size=0, columns=1, rows=1)
