@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,13 +15,16 @@ from click.testing import CliRunner
 from fleetcount.reproduce_command import PAPERS, reproduce
 from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue
 from fleetcount_analysis.papers.experiments import EXPERIMENTS
+from fleetcount_analysis.papers.verdicts import Reproduction
 from fleetcount_protocol.errors import UsageError
 
 COMMAND = [sys.executable, "-m", "fleetcount", "reproduce"]
+# A quick run of all four takes forty seconds of one core.
+pytestmark = pytest.mark.timeout(240)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=220, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +52,40 @@ def test_every_claim_of_every_catalogue_has_a_verdict(claims: dict[str, dict[str
     assert list(claims) == expected
     assert {claim["experiment"] for claim in claims.values()} == set(PAPERS) == set(EXPERIMENTS)
     for claim in claims.values():
-        assert claim["verdict"] in {"reproduced", "corrected", "not reproducible"}
         assert claim["ours"] is not None, claim
-        assert claim["verdict"] == "reproduced" or claim["why"], claim
+        assert claim["why"] or claim["verdict"] in {"reproduced", "check of arithmetic"}, claim
+        assert (claim["needs"] == claim["ran_on"]) or "stand-in" in claim["verdict"] or claim["why"], claim
+        assert claim["verdict"] != "contradicted on a stand-in" or claim["by"]["factor"], claim
+    assert {claim["verdict"] for claim in claims.values()} == {verdict.value for verdict in Reproduction}
+
+
+@pytest.mark.slow
+def test_the_documentation_has_the_verdicts_of_a_run(claims: dict[str, dict[str, Any]]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| ((?:SP|ADP|GEO|INF)-[^ ]+) \|.*\| ([a-z -]+)[^|]* \|$", text, flags=re.MULTILINE)
+
+    # A quick run judges no run times.
+    documented = {name: verdict for name, verdict in listed if not name.startswith("INF-7.3")}
+    assert documented == {name: claims[name]["verdict"] for name in documented}
+    assert len(documented) == len(claims) - 5
+
+
+@pytest.mark.slow
+def test_claims_about_every_theta_ran_every_theta(claims: dict[str, dict[str, Any]], quick: Path) -> None:
+    for name in ("inferential_mse", "inferential_queries"):
+        rows = csv.DictReader((quick / f"{name}.csv").read_text(encoding="utf-8").splitlines())
+        assert {row["theta"] for row in rows if row["table"] == "Adult, education"} == {"2", "4", "8", "16", "32"}
+    for identifier in ("INF-7.2-anatomy", "INF-7.2-two-size", "INF-7.2-relative"):
+        assert "theta = 2, 4, 8, 16, 32" in claims[identifier]["why"]
+
+
+@pytest.mark.slow
+def test_the_growth_shows_what_sampling_costs(quick: Path) -> None:
+    rows = list(csv.DictReader((quick / "sampling_growth.csv").read_text(encoding="utf-8").splitlines()))
+
+    largest = {row["method"]: float(row["sd"]) for row in rows if row["population"] == "1000000000"}
+    assert largest["hardened release, p = 1, ε′ = 1, k = 2"] == pytest.approx(1.9190347513349437, rel=1e-9)
+    assert min(largest, key=largest.__getitem__) == "hardened release, p = 1, ε′ = 1, k = 2"
 
 
 @pytest.mark.slow
@@ -59,22 +94,28 @@ def test_every_claim_of_every_catalogue_has_a_verdict(claims: dict[str, dict[str
     [
         ("SP-1-sd-million", "corrected", 243.9016762584073),
         ("SP-4.4-equation-21", "reproduced", 0.9694005571881036),
-        ("SP-A-equation-30", "reproduced", 3.044522437723423),
+        ("SP-A-equation-30", "check of arithmetic", 3.044522437723423),
         ("SP-3.1-half", "corrected", 0.725),
         ("ADP-III-A-epsilon", "corrected", 8.517193191416238),
         ("ADP-III-B-delta", "corrected", 0.04501528658519023),
         ("ADP-IV.7-bound", "reproduced", 0.950212931632136),
-        ("ADP-Fig2-answers", "not reproducible", 5031.141199866262),
-        ("ADP-Fig4-fifty", "corrected", 2.41),
+        ("ADP-Fig2-answers", "check of arithmetic", 5031.141199866262),
+        ("ADP-Fig4-fifty", "corrected", 4.92),
         ("ADP-V.7-salap", "reproduced", 3.0),
         ("GEO-2.2-remapped", "reproduced", 1 / 12),
         ("GEO-6.1-laplace", "reproduced", 0.25),
-        ("INF-T2-mean-100", "reproduced", 1.02),
-        ("INF-6-corruption", "reproduced", 1 / 3),
+        ("INF-T2-mean-100", "reproduced", 1.0235517720659941),
+        ("INF-6-corruption", "check of arithmetic", 1 / 3),
+        ("SP-5.1-ratio", "contradicted on a stand-in", [3.4575658930470006, 6.723214657202455]),
+        ("ADP-Fig5-one", "contradicted on a stand-in", 4.152730940928484),
+        ("ADP-Fig5-ten", "contradicted on a stand-in", 0.5802994352685651),
+        ("INF-7.2-two-size", "contradicted on a stand-in", [2.704680527484842, 1.6461698801459093]),
+        ("INF-7.2-anatomy", "contradicted on a stand-in", 1.8528064411214678),
+        ("ADP-Fig4-alpha", "holds on a stand-in", [0.8895162243293409, 0.9878679513813694]),
     ],
 )
 def test_claims_have_the_known_numbers(
-    claims: dict[str, dict[str, Any]], identifier: str, verdict: str, ours: float
+    claims: dict[str, dict[str, Any]], identifier: str, verdict: str, ours: float | list[float]
 ) -> None:
     assert claims[identifier]["verdict"] == verdict
     assert claims[identifier]["ours"] == pytest.approx(ours, rel=1e-9)
@@ -83,7 +124,10 @@ def test_claims_have_the_known_numbers(
 @pytest.mark.slow
 def test_the_theorems_of_the_geometric_mechanism_hold(claims: dict[str, dict[str, Any]]) -> None:
     assert abs(claims["GEO-3.1-gap"]["ours"]) < 1e-7
-    assert {c["verdict"] for name, c in claims.items() if name.startswith("GEO")} == {"reproduced"}
+    assert {c["verdict"] for name, c in claims.items() if name.startswith("GEO")} == {
+        "reproduced",
+        "check of arithmetic",
+    }
 
 
 @pytest.mark.slow

@@ -68,11 +68,12 @@ def reproduce(
     geometric    Ghosh et al., Universally Utility-Maximizing Privacy Mechanisms
     inferential  Wang et al., Inferential or Differential: Privacy Laws Dictate
 
-    claims.json holds every claim with the paper's value, ours, and a verdict: reproduced, corrected or not
-    reproducible, and why. docs/papers.md explains the corrections. The same seed gives the same numbers, run times
-    excepted. All four take minutes on two cores.
+    claims.json holds every claim with the paper's value, ours, the data both rest on, the tolerance, and a verdict:
+    reproduced, or corrected, on what the claim speaks of; holds, or contradicted, on a stand-in, and by how much; not
+    reproducible where nothing could be run; a check of arithmetic where agreement is no evidence. docs/papers.md
+    explains them. The same seed gives the same numbers, run times excepted. All four take minutes on two cores.
 
-    Exit code 0 when the experiments ran, also when claims are corrected; 2 for a wrong option or data file; 130
+    Exit code 0 when the experiments ran, whatever came out; 2 for a wrong option or data file; 130
     interrupted, with nothing written.
     """
     check_output_directory(output)
@@ -82,6 +83,7 @@ def reproduce(
     from fleetcount_analysis.papers.experiments import run_experiments
     from fleetcount_analysis.papers.extracts import Census, Extracts
     from fleetcount_analysis.papers.results import Results, Settings
+    from fleetcount_analysis.papers.verdicts import Reproduction
 
     columns = tuple(name.strip() for name in quasi_identifiers.split(",") if name.strip())
     census = Census(sensitive=sensitive or Census().sensitive, quasi_identifiers=columns)
@@ -90,7 +92,7 @@ def reproduce(
     with staged_directory(output) as stage, progress_for() as progress:
         results = Results(directory=stage, step=progress.step)
         run_experiments(names, extracts, Settings(quick=quick, seed=seed), results)
-    verdicts = Counter(claim.verdict.value for claim in results.claims)
-    for verdict, number in verdicts.most_common():
-        click.echo(f"{number:4d} claims {verdict}")
+    verdicts = Counter(claim.verdict for claim in results.claims)
+    for verdict in Reproduction:
+        click.echo(f"{verdicts[verdict]:4d} claims: {verdict.value}")
     click.echo(f"figures, tables and claims.json: {output}")

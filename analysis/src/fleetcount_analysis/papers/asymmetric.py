@@ -79,13 +79,13 @@ def _map(extracts: Extracts, settings: Settings, results: Results) -> None:
     competitor = competitor_probabilities(counts, FIGURE_THRESHOLD, EPSILON, DELTA)
     found = {
         "Ground truth": safe,
-        "Best 1-DP": np.zeros_like(safe),
-        "Best (1, 0.0001)-DP": generator.random(counts.size) < competitor,
-        "Asymmetric, ε = 1": answers.proven,
+        "Best ε-DP": np.zeros_like(safe),
+        "Best (ε, 0.0001)-DP": generator.random(counts.size) < competitor,
+        "Asymmetric": answers.proven,
     }
     panels = [
         Marks(
-            title=f"{name}: {int(shown.sum()):,} of {int(safe.sum()):,} safe",
+            title=_map_title(name, int(shown.sum()), int(safe.sum()), counts.size),
             kinds={
                 "not known": (x[~shown & hidden], y[~shown & hidden]),
                 "safe: fewer than 3 visitors": (x[shown], y[shown]),
@@ -109,6 +109,13 @@ def _map(extracts: Extracts, settings: Settings, results: Results) -> None:
         ["threshold", "alpha", "safe_locations", "mechanism", "expected_answers", "false_answers"],
         _city_rows(extracts.city()),
     )
+
+
+def _map_title(name: str, shown: int, safe: int, locations: int) -> str:
+    """Say what a map shows: the safe locations there are, or how many of them were found at which loss."""
+    if name == "Ground truth":
+        return f"{name}: {safe:,} of {locations:,} locations are safe"
+    return f"{name}: {shown:,} of {safe:,} safe found, ε = {float(EPSILON):g}"
 
 
 def _layout(counts: Integers, generator: np.random.Generator) -> tuple[Floats, Floats]:

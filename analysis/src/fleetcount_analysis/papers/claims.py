@@ -1,47 +1,43 @@
 """The numbered claims of the papers: what each says, what comes out here, and the verdict.
 
 It must not hold a result: `ours` is computed by the experiment that states the claim. The catalogues (sampling.toml and
-its sisters) hold what the papers say and why we differ; a verdict on a number is computed from the two numbers.
+its sisters) hold what the papers say, the data each claim needs and ran on, and its tolerance; the verdict follows.
 """
 
-import enum
 import json
-import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-from fleetcount_analysis.errors import AnalysisError
+from fleetcount_analysis.papers.verdicts import (
+    EXACT,
+    ClaimError,
+    Data,
+    Difference,
+    Numbers,
+    Reproduction,
+    Tolerance,
+    Value,
+    as_floats,
+    as_plain,
+    verdict_of,
+)
 
-__all__ = ["CATALOGUES", "Catalogue", "Claim", "ClaimError", "Reproduction", "claims_json"]
+__all__ = ["CATALOGUES", "Catalogue", "Claim", "claims_json"]
 
-Value = str | float | int | bool | Sequence[float] | None
 CATALOGUES: Final = ("sampling", "asymmetric", "geometric", "inferential")
 _FOLDER: Final = Path(__file__).parent
 
 
-class ClaimError(AnalysisError):
-    """An experiment and its catalogue of claims do not fit together: a defect of this package."""
-
-
-class Reproduction(enum.Enum):
-    """What became of a claim."""
-
-    REPRODUCED = "reproduced"
-    CORRECTED = "corrected"
-    NOT_REPRODUCIBLE = "not reproducible"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One claim: where it stands, what the paper says, what was computed, and why the two differ if they do.
+    """One claim: where it stands, what the paper says, what was computed on what, and why the two differ if they do.
 
     Raises:
-        ClaimError: a claim that is not reproduced without a reason.
+        ClaimError: a claim that is corrected or not reproducible without a reason, or contradicted without a number.
     """
 
     identifier: str
@@ -50,12 +46,18 @@ class Claim:
     statement: str
     paper_value: Value
     ours: Value
+    needs: Data
+    ran_on: Data
     verdict: Reproduction
+    tolerance: Tolerance | None = None
+    difference: Difference | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
-        if self.verdict is not Reproduction.REPRODUCED and not self.why:
+        if self.verdict in {Reproduction.CORRECTED, Reproduction.NOT_REPRODUCIBLE} and not self.why:
             raise ClaimError(f"claim {self.identifier} is {self.verdict.value} and gives no reason")
+        if self.verdict is Reproduction.CONTRADICTED and self.difference is None:
+            raise ClaimError(f"claim {self.identifier} is {self.verdict.value} and does not say by how much")
 
     def as_json(self) -> dict[str, object]:
         """Return the claim as it stands in claims.json."""
@@ -64,9 +66,13 @@ class Claim:
             "experiment": self.paper,
             "source": self.source,
             "statement": self.statement,
+            "needs": self.needs.value,
+            "ran_on": self.ran_on.value,
             "paper": self.paper_value,
-            "ours": _finite(self.ours),
+            "ours": as_plain(self.ours),
+            "tolerance": None if self.tolerance is None else self.tolerance.as_json(),
             "verdict": self.verdict.value,
+            "by": None if self.difference is None else self.difference.as_json(),
             "why": self.why,
         }
 
@@ -86,47 +92,40 @@ class Catalogue:
         content = tomllib.loads((_FOLDER / f"{paper}.toml").read_text(encoding="utf-8"))
         return Catalogue(paper=paper, title=content["title"], entries=content["claims"])
 
-    def number(self, identifier: str, ours: float | Fraction, *, paper: float | None = None, **numbers: object) -> None:
-        """State a number: reproduced if it is within the entry's `within` of the paper's, else corrected.
+    def number(self, identifier: str, ours: Numbers, *, paper: float | None = None, **numbers: object) -> None:
+        """State one number or several; the entry's tolerance decides, without one they must be the paper's.
 
         `paper` replaces the entry's number where the paper gives a formula; `numbers` fill the reason's placeholders.
 
         Raises:
-            ClaimError: no such entry, or it was stated before.
+            ClaimError: no such entry, it was stated before, or its tolerance is malformed.
         """
         entry = self._entry(identifier)
-        expected = float(entry["paper"] if paper is None else paper)
-        agrees = abs(float(ours) - expected) <= float(entry.get("within", 0)) + 1e-12 * abs(expected)
-        verdict = Reproduction.REPRODUCED if agrees else Reproduction.CORRECTED
-        self._state(identifier, entry, expected, float(ours), verdict, numbers)
+        self._judge(identifier, ours, as_plain(as_floats(ours)), entry["paper"] if paper is None else paper, numbers)
+
+    def measured(self, identifier: str, measured: Numbers, *, ours: Value, **numbers: object) -> None:
+        """State a sentence that is judged by a number; `ours` is what is shown.
+
+        Raises:
+            ClaimError: as `number`.
+        """
+        self._judge(identifier, measured, ours, self._entry(identifier)["paper"], numbers)
 
     def fact(self, identifier: str, ours: Value, *, holds: bool, **numbers: object) -> None:
-        """State a statement: reproduced if the computation says it holds, else corrected.
+        """State a sentence that the computation shows to hold or not.
 
         Raises:
             ClaimError: as `number`.
         """
-        entry = self._entry(identifier)
-        verdict = Reproduction.REPRODUCED if holds else Reproduction.CORRECTED
-        self._state(identifier, entry, entry["paper"], ours, verdict, numbers)
+        self._state(identifier, self._entry(identifier)["paper"], ours, holds, numbers)
 
-    def unavailable(self, identifier: str, ours: Value, **numbers: object) -> None:
-        """State a claim that cannot be checked here; `ours` is what the stand-in gives.
+    def undecided(self, identifier: str, ours: Value, **numbers: object) -> None:
+        """State a claim that nothing run here can decide; `why`, where given, replaces the entry's reason.
 
         Raises:
             ClaimError: as `number`.
         """
-        entry = self._entry(identifier)
-        self._state(identifier, entry, entry["paper"], ours, Reproduction.NOT_REPRODUCIBLE, numbers)
-
-    def postponed(self, identifier: str, ours: Value, why: str) -> None:
-        """State a claim that this run did not try thoroughly enough to judge.
-
-        Raises:
-            ClaimError: as `number`.
-        """
-        entry = self._entry(identifier)
-        self._state(identifier, {**entry, "why": why}, entry["paper"], ours, Reproduction.NOT_REPRODUCIBLE, {})
+        self._state(identifier, self._entry(identifier)["paper"], ours, None, numbers)
 
     def finished(self) -> list[Claim]:
         """Return all claims, in the catalogue's order.
@@ -145,15 +144,27 @@ class Catalogue:
             raise ClaimError(f"claim {identifier} is not in the catalogue of {self.paper}, or was stated before")
         return self.entries[identifier]
 
+    def _judge(
+        self, identifier: str, measured: Numbers, ours: Value, paper: Value, numbers: Mapping[str, object]
+    ) -> None:
+        tolerance, found = Tolerance.of(identifier, self._entry(identifier)) or EXACT, as_floats(measured)
+        targets = tolerance.targets(as_floats(paper) if tolerance.kind == "within" else (), len(found))
+        agrees = tolerance.allows(found, targets)
+        difference = None if agrees else Difference(measured=found, claimed=targets)
+        self._state(identifier, paper, ours, agrees, numbers, tolerance, difference)
+
     def _state(
         self,
         identifier: str,
-        entry: Mapping[str, Any],
         expected: Value,
         ours: Value,
-        verdict: Reproduction,
+        agrees: bool | None,
         numbers: Mapping[str, object],
+        tolerance: Tolerance | None = None,
+        difference: Difference | None = None,
     ) -> None:
+        entry = self.entries[identifier]
+        needs, ran_on = Data(entry["needs"]), Data(entry["ran_on"])
         claim = Claim(
             identifier=identifier,
             paper=self.paper,
@@ -161,25 +172,22 @@ class Catalogue:
             statement=entry["statement"],
             paper_value=expected,
             ours=ours,
-            verdict=verdict,
-            why=str(entry.get("why", "")).format_map(dict(numbers)),
+            needs=needs,
+            ran_on=ran_on,
+            verdict=verdict_of(needs, ran_on, agrees, arithmetic=entry.get("arithmetic", False)),
+            tolerance=tolerance,
+            difference=difference,
+            why=str(numbers.get("why", entry.get("why", ""))).format_map(dict(numbers)),
         )
         self.stated.append(claim)
 
 
 def claims_json(claims: Sequence[Claim], **settings: object) -> str:
     """Return claims.json: how many of each verdict, the run's settings, and every claim."""
-    verdicts = Counter(claim.verdict.value for claim in claims)
+    verdicts = Counter(claim.verdict for claim in claims)
     content = {
-        "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Reproduction},
+        "verdicts": {verdict.value: verdicts[verdict] for verdict in Reproduction},
         "settings": settings,
         "claims": [claim.as_json() for claim in claims],
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _finite(value: Value) -> Value:
-    """JSON has no infinity: an unbounded number is a word."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "unbounded" if value > 0 else "none"
-    return value

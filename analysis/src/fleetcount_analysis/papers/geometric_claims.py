@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -158,13 +159,11 @@ def _laplace(catalogue: Catalogue) -> None:
     geometric, _ = single_device_losses(quarter)
     rate = -math.log(0.25)
     beyond = float(integrate.quad(_laplace_density, 0.5, math.inf, args=(rate,))[0])
-    ratios = [laplace / float(g) for g, laplace in map(single_device_losses, _FALLING)]
+    falling = [Fraction(1, 100**power) for power in range(1, 7)]
+    ratios = [laplace / float(g) for g, laplace in map(single_device_losses, falling)]
     catalogue.number("GEO-6.1-geometric", geometric, paper=float(quarter / (1 + quarter)))
     catalogue.number("GEO-6.1-laplace", beyond, paper=math.sqrt(0.25) / 2)
-    catalogue.fact("GEO-6.1-ratio", ratios, holds=ratios[0] < ratios[1] < ratios[2] and ratios[2] > 40)
-
-
-_FALLING: Final = (Fraction(1, 4), Fraction(1, 100), Fraction(1, 10_000))
+    catalogue.measured("GEO-6.1-ratio", min(b / a for a, b in pairwise(ratios)), ours=ratios)
 
 
 def _laplace_density(noise: float, rate: float) -> float:

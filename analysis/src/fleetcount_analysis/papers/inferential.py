@@ -40,6 +40,8 @@ __all__ = ["run"]
 THETAS: Final = (2, 4, 8, 16, 32)
 DEFAULT_THETA: Final = 8
 LARGEST: Final = 50
+LIMIT_S: Final = 60.0
+"""How long the integer program of Figure 4 may search: it takes seconds."""
 RECORDS: Final = 500_000
 TWO, MULTI, OPTIMAL, ANATOMY = "TwoSize", "MultiSize", "Optimal (integer program)", "Anatomy, l-diversity"
 PRUNINGS: Final = {Pruning.FULL: "full pruning", Pruning.LOSS: "loss pruning", Pruning.NONE: "no pruning"}
@@ -50,7 +52,7 @@ TIMES: Final = colours(*PRUNINGS.values(), OPTIMAL)
 def run(extracts: Extracts, settings: Settings, results: Results) -> None:
     """Run the experiments of section 7 and state the paper's claims."""
     tables = sensitive_tables(extracts)
-    findings = Findings(limit_s=settings.either(1, 10), queries=settings.either(150, 5_000))
+    findings = Findings(limit_s=settings.either(1, 10), queries=settings.either(60, 5_000))
     parts: tuple[Callable[[list[SensitiveTable], Settings, Results, Findings], None], ...] = (
         _frequencies,
         _diversity,
@@ -123,17 +125,13 @@ def _diversity(tables: list[SensitiveTable], _settings: Settings, results: Resul
 # Figures 4 and 5.
 
 
-def _thetas(settings: Settings) -> tuple[int, ...]:
-    return (DEFAULT_THETA,) if settings.quick else THETAS
-
-
-def _settings_of(values: SensitiveValues, limit_s: float) -> dict[str, BucketSetting]:
+def _settings_of(values: SensitiveValues) -> dict[str, BucketSetting]:
     """Return the settings the three methods find; without one that none exists for or whose search was stopped."""
     found: dict[str, BucketSetting] = {}
     methods: dict[str, Callable[[], BucketSetting]] = {
         TWO: lambda: two_size_bucketing(values, largest=LARGEST).setting,
         MULTI: lambda: multi_size_bucketing(values, largest=LARGEST),
-        OPTIMAL: lambda: optimal_bucketing(values, largest=LARGEST, time_limit_s=limit_s),
+        OPTIMAL: lambda: optimal_bucketing(values, largest=LARGEST, time_limit_s=LIMIT_S),
     }
     for name, method in methods.items():
         try:
@@ -150,14 +148,13 @@ def _anatomy_error(counts: tuple[int, ...], diversity: int) -> float | None:
         return None
 
 
-def _errors(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
+def _errors(tables: list[SensitiveTable], _settings: Settings, results: Results, findings: Findings) -> None:
     """Figure 4: the mean squared error of the methods."""
-    thetas = _thetas(settings)
     rows: list[tuple[str, int, str, float | None, str]] = []
     for table in tables:
-        for theta in thetas:
+        for theta in THETAS:
             values = with_thresholds(table.counts, theta)
-            found = _settings_of(values, settings.either(10, 60))
+            found = _settings_of(values)
             findings.settings[table.label, theta] = found
             errors = {name: float(setting.mean_squared_error) for name, setting in found.items()}
             anatomy = _anatomy_error(table.counts, findings.diversity[table.label, theta])
@@ -169,7 +166,7 @@ def _errors(tables: list[SensitiveTable], settings: Settings, results: Results, 
             ]
     results.table("inferential_mse", ["table", "theta", "method", "mse", "sizes_x_buckets"], rows)
     panels = [
-        _by_theta(table.label, {t: findings.errors[table.label, t] for t in thetas}, "mean squared error", log_y=True)
+        _by_theta(table.label, {t: findings.errors[table.label, t] for t in THETAS}, "mean squared error", log_y=True)
         for table in tables
     ]
     title = "Information loss of the buckets (Figure 4)"
@@ -201,13 +198,12 @@ def _by_theta(title: str, errors: dict[int, dict[str, float]], y_label: str, *, 
 
 def _relative_errors(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
     """Figure 5: the average relative error of random count queries."""
-    thetas = _thetas(settings)
     generator, done = settings.generator(31), 0
     rows: list[tuple[str, int, str, int, float]] = []
     for table in tables:
         queries = random_queries(table.coded(table.sensitive), findings.queries, generator)
-        for theta in thetas:
-            results.step("inferential: queries", done, len(tables) * len(thetas))
+        for theta in THETAS:
+            results.step("inferential: queries", done, len(tables) * len(THETAS))
             done += 1
             values = with_thresholds(table.counts, theta)
             placements = {
@@ -222,7 +218,7 @@ def _relative_errors(tables: list[SensitiveTable], settings: Settings, results: 
     panels = [
         _by_theta(
             table.label,
-            {t: findings.relative[table.label, t] for t in thetas},
+            {t: findings.relative[table.label, t] for t in THETAS},
             "average relative error, %",
             log_y=False,
         )
@@ -236,10 +232,11 @@ def _relative_errors(tables: list[SensitiveTable], settings: Settings, results: 
 
 
 def _seconds(run: Callable[[], object], repetitions: int = 1) -> float:
-    start = time.perf_counter()
+    """Return the processor time of a run, which other programs on this machine do not lengthen."""
+    start = time.process_time()
     for _ in range(repetitions):
         run()
-    return (time.perf_counter() - start) / repetitions
+    return (time.process_time() - start) / repetitions
 
 
 def _measure(values: SensitiveValues) -> dict[str, float]:
@@ -253,7 +250,8 @@ def _measure(values: SensitiveValues) -> dict[str, float]:
 
 def _times_by_records(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
     """Figure 6: run times by the number of records, at the shares of each table."""
-    steps = (RECORDS // 25,) if settings.quick else tuple(range(RECORDS // 5, RECORDS + 1, RECORDS // 5))
+    largest = settings.either(RECORDS // 25, RECORDS)
+    steps = tuple(range(largest // 5, largest + 1, largest // settings.either(2, 5)))
     for table in tables:
         for records in steps:
             values = with_thresholds(scaled_counts(table.counts, records), DEFAULT_THETA)
@@ -293,9 +291,9 @@ def _times_by_values(tables: list[SensitiveTable], settings: Settings, results: 
             )
             seconds = _measure(values)
             if not stopped:
-                start = time.perf_counter()
+                start = time.process_time()
                 stopped = _stopped(values, findings.limit_s)
-                seconds[OPTIMAL] = time.perf_counter() - start
+                seconds[OPTIMAL] = time.process_time() - start
             findings.by_values[table.label, factor] = seconds
             findings.domains[table.label, factor] = len(values.counts)
     results.step("inferential: values", len(tables) * len(factors), len(tables) * len(factors))
@@ -323,7 +321,7 @@ def _time_panel(title: str, times: dict[int, dict[str, float]], x_label: str) ->
         lines=[Line(x=list(found), y=list(found.values()), label=name) for name, found in by_name.items()],
         colours=TIMES,
         x_label=x_label,
-        y_label="seconds",
+        y_label="processor time, seconds",
         log_x=not x_label.startswith("records"),
         log_y=True,
         x_ticks=list(times),

@@ -6,6 +6,7 @@ Every number of ours comes from the buckets, the meter or the experiments' findi
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from fleetcount_analysis.inference import infer_ratio, principal_value_mean, rat
 from fleetcount_analysis.papers.census_tables import SensitiveTable
 from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.results import Results, Settings
+from fleetcount_analysis.papers.verdicts import Numbers
 
 __all__ = ["Findings", "add_claims"]
 
@@ -59,13 +61,12 @@ def add_claims(tables: list[SensitiveTable], findings: Findings, settings: Setti
     _buckets(catalogue, settings)
     _diversity(catalogue, tables[:2], findings)
     _utility(catalogue, tables[:2], findings)
-    _times(catalogue, tables[0].label, findings, quick=settings.quick)
+    _times(catalogue, tables[:2], findings, quick=settings.quick)
     results.claims.extend(catalogue.finished())
 
 
 def _inference(catalogue: Catalogue, settings: Settings) -> None:
-    hundred, thousand = (ratio_moments(x, x / 2, 10)[0] / 0.5 for x in (100, 1_000))
-    principal = principal_value_mean(100, 50, 10) / 0.5
+    hundred, thousand = (principal_value_mean(x, x / 2, 10) / 0.5 for x in (100, 1_000))
     runs = settings.either(200_000, 2_000_000)
     generator = settings.generator(33)
     ratios = (500 + generator.laplace(0, 10, runs)) / (1_000 + generator.laplace(0, 10, runs))
@@ -73,10 +74,10 @@ def _inference(catalogue: Catalogue, settings: Settings) -> None:
     meters = [infer_ratio(x, x // 2, 0.1) for x in (100, 1_000, 10_000)]
     widths = [meter.high - meter.low for meter in meters]
     variance = ratio_moments(1_000, 500, 10)[1]
-    catalogue.number("INF-T2-mean-100", hundred, principal=principal)
+    catalogue.number("INF-T2-mean-100", hundred)
     catalogue.number("INF-T2-mean-1000", thousand)
     catalogue.number("INF-T2-variance", simulated * MILLION, paper=variance * MILLION, runs=runs)
-    catalogue.fact("INF-T2-corollary", widths, holds=widths[0] > 5 * widths[1] > 25 * widths[2])
+    catalogue.measured("INF-T2-corollary", max(b / a for a, b in pairwise(widths)), ours=widths)
 
 
 # Buckets.
@@ -92,7 +93,7 @@ def _buckets(catalogue: Catalogue, settings: Settings) -> None:
     setting = BucketSetting.of((2, 10), (3, 10), (6, 5))
     naive, valid = naive_conditions_hold(three, setting), setting_is_valid(three, setting)
     catalogue.fact("INF-3.7-exists", all(agree), holds=all(agree), tables=tables)
-    catalogue.unavailable("INF-3.12-settings", _feasible(400_000, 4, 50))
+    catalogue.number("INF-3.12-settings", _feasible(400_000, 4, 50))
     valid_ones = sum(flow for _, flow in tried)
     same = all(conditions == flow for conditions, flow in tried) and 0 < valid_ones < len(tried)
     catalogue.fact("INF-4.17-conditions", same, holds=same, settings=len(tried), valid=valid_ones)
@@ -146,48 +147,73 @@ def _diversity(catalogue: Catalogue, tables: list[SensitiveTable], findings: Fin
     shares = [100 * min(occupation) / sum(occupation), 100 * max(occupation) / sum(occupation)]
     labels = [table.label for table in tables]
     needed = [found for (label, _), found in findings.diversity.items() if label in labels]
+    excepted = max(theta for _, theta in findings.diversity)
+    others = [found for (label, theta), found in findings.diversity.items() if label in labels and theta != excepted]
     impossible = sum(not found for (label, _), found in findings.possible.items() if label in labels)
-    catalogue.unavailable("INF-7.1-frequencies", shares)
-    catalogue.fact("INF-7.1-diversity", needed, holds=needed[0] > 20 and needed[5] > 20)
-    catalogue.fact("INF-7.1-violated", impossible, holds=2 * impossible > len(needed))
+    catalogue.number("INF-7.1-frequencies", shares)
+    catalogue.measured("INF-7.1-diversity", min(others), ours=needed)
+    catalogue.measured("INF-7.1-violated", impossible / len(needed), ours=impossible)
 
 
 def _utility(catalogue: Catalogue, tables: list[SensitiveTable], findings: Findings) -> None:
     labels = [table.label for table in tables]
     errors = [found for (label, _), found in findings.errors.items() if label in labels]
-    two_over_multi, multi_over_best = _worst(errors, TWO, MULTI), _worst(errors, MULTI, OPTIMAL)
-    anatomy = min(found[ANATOMY] / found[TWO] for found in errors if ANATOMY in found)
+    excess = [_worst(errors, TWO, MULTI), _worst(errors, MULTI, OPTIMAL)]
+    anatomy = min(found[ANATOMY] / max(found[name] for name in (TWO, MULTI)) for found in errors if ANATOMY in found)
     rare = min(min(table.counts) / sum(table.counts) for table in tables)
-    relative = [max(found.values()) for (label, _), found in findings.relative.items() if label in labels]
+    thetas = ", ".join(str(theta) for label, theta in findings.errors if label == labels[0])
+    relative = [
+        max(max(found.values()) for (table, _), found in findings.relative.items() if table == label)
+        for label in labels
+    ]
     eight = findings.errors[labels[0], 8]
-    catalogue.fact("INF-7.2-anatomy", anatomy, holds=anatomy > 1.25)
-    catalogue.unavailable("INF-7.2-two-size", [two_over_multi, multi_over_best], rare=rare)
-    catalogue.unavailable("INF-7.2-census", [eight[name] for name in (TWO, MULTI, OPTIMAL) if name in eight])
-    catalogue.unavailable("INF-7.2-relative", max(relative), queries=findings.queries)
+    catalogue.number("INF-7.2-anatomy", anatomy, thetas=thetas)
+    stopped = sum(OPTIMAL not in found for found in errors)
+    catalogue.number("INF-7.2-two-size", excess, rare=rare, thetas=thetas, stopped=stopped, runs=len(errors))
+    catalogue.undecided("INF-7.2-census", [eight[name] for name in (TWO, MULTI, OPTIMAL) if name in eight])
+    catalogue.number("INF-7.2-relative", relative, queries=findings.queries, thetas=thetas)
 
 
 def _worst(errors: list[dict[str, float]], name: str, other: str) -> float:
     return max((found[name] / found[other] for found in errors if name in found and other in found), default=math.nan)
 
 
-def _times(catalogue: Catalogue, label: str, findings: Findings, *, quick: bool) -> None:
+def _times(catalogue: Catalogue, tables: list[SensitiveTable], findings: Findings, *, quick: bool) -> None:
+    """State what the run times show; a quick run shows them and judges none."""
+    label, labels = tables[0].label, [table.label for table in tables]
     by_records = {n: found for (name, n), found in findings.by_records.items() if name == label}
     by_values = {n: found for (name, n), found in findings.by_values.items() if name == label}
+    domains = {n: values for (name, n), values in findings.domains.items() if name == label}
     fewest, most = by_records[min(by_records)], by_records[max(by_records)]
-    narrow, wide = by_values[min(by_values)], by_values[max(by_values)]
-    seconds = [most[name] for name in (FULL, LOSS, NONE)]
+    first, last = min(by_values), max(by_values)
     largest = max(factor for factor, found in by_values.items() if OPTIMAL in found)
-    growth = [by_values[largest][name] / narrow[name] for name in (OPTIMAL, FULL)]
-    full = [fewest[FULL], most[FULL]]
-    unpruned = [narrow[NONE], wide[NONE]]
-    if quick:
-        for identifier, ours in zip(_TIMED, (seconds, full, growth, unpruned), strict=True):
-            catalogue.postponed(identifier, ours, "A quick run is too small for run times; run without --quick.")
-        return
-    catalogue.fact("INF-7.3-pruning", seconds, holds=seconds == sorted(seconds), records=max(by_records))
-    catalogue.fact("INF-7.3-records", full, holds=full[1] < 4 * full[0])
-    catalogue.fact("INF-7.3-optimal", growth, holds=growth[0] > 3 * growth[1], limit=findings.limit_s, factor=largest)
-    catalogue.fact("INF-7.3-shorter", unpruned, holds=unpruned[1] < unpruned[0], records=max(by_records))
+    orders = [_order(found) for (name, _), found in findings.by_records.items() if name in labels]
+    judged: dict[str, tuple[Numbers, list[float], dict[str, object]]] = {
+        "pruning": (
+            [max(order[side] for order in orders) for side in (0, 1)],
+            [most[name] for name in (FULL, LOSS, NONE)],
+            {"records": max(by_records), "runs": len(by_records)},
+        ),
+        "records": (most[FULL] / fewest[FULL], [fewest[FULL], most[FULL]], {}),
+        "shorter": (
+            by_values[last][NONE] / by_values[first][NONE],
+            [by_values[factor][NONE] for factor in (first, last)],
+            {"records": max(by_records)},
+        ),
+    }
+    for name, method, factor in (("optimal", OPTIMAL, largest), ("little", FULL, last)):
+        seconds = [by_values[place][method] for place in (first, factor)]
+        growth = seconds[1] / seconds[0] / (domains[factor] / domains[first])
+        judged[name] = (growth, seconds, {"factor": factor, "limit": findings.limit_s})
+    for name, (measured, seconds, numbers) in judged.items():
+        if quick:
+            why = "A quick run is too small for run times; run without --quick."
+            catalogue.undecided(f"INF-7.3-{name}", seconds, why=why)
+        else:
+            catalogue.measured(f"INF-7.3-{name}", measured, ours=seconds, **numbers)
 
 
-_TIMED: Final = ("INF-7.3-pruning", "INF-7.3-records", "INF-7.3-optimal", "INF-7.3-shorter")
+def _order(seconds: dict[str, float]) -> tuple[float, float]:
+    """Return full pruning over the lesser of the other two, and the greater of the first two over none."""
+    full, loss, none = (seconds[name] for name in (FULL, LOSS, NONE))
+    return full / min(loss, none), max(full, loss) / none

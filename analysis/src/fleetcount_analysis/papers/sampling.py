@@ -108,7 +108,7 @@ def _hardened(rate: Fraction) -> Method:
 
 SAMPLING_45, SAMPLING_25 = _sampling(Fraction(9, 20)), _sampling(Fraction(1, 4))
 TWO_COIN_8, TWO_COIN_85 = _two_coin(Fraction(4, 5), Fraction(1, 5)), _two_coin(Fraction(17, 20), Fraction(3, 10))
-HARDENED = _hardened(Fraction(9, 20))
+HARDENED, UNSAMPLED = _hardened(Fraction(9, 20)), _hardened(Fraction(1))
 METHODS: Final = (SAMPLING_45, SAMPLING_25, HARDENED, TWO_COIN_8, TWO_COIN_85)
 COLOURS: Final = colours(*(method.label for method in METHODS))
 
@@ -263,7 +263,7 @@ def _growth(_extracts: Extracts, _settings: Settings, results: Results) -> None:
     count = 100
     populations = [round(10 ** (exponent / 4)) for exponent in range(12, 37)]
     methods: dict[str, Callable[[int, int], float]] = {
-        **{method.label: method.sd for method in (SAMPLING_45, SAMPLING_25, HARDENED, TWO_COIN_8)},
+        **{method.label: method.sd for method in (SAMPLING_45, SAMPLING_25, HARDENED, UNSAMPLED, TWO_COIN_8)},
         "Mangat, ε = 1 (one-sided)": lambda yes, total: mangat_sd(1.0, total, yes),
         "Warner, ε = 1": lambda _yes, total: warner_sd(1.0, total),
         "10-ary response, ε = 1": lambda yes, total: k_ary_sd(1.0, 10, total, yes),
@@ -281,9 +281,10 @@ def _growth(_extracts: Extracts, _settings: Settings, results: Results) -> None:
     panel = LinePanel(
         title="Error of a count of 100 as the devices that answer No grow",
         lines=[
-            Line(x=populations, y=curve, label=label, dashed=label == HARDENED.label) for label, curve in curves.items()
+            Line(x=populations, y=curve, label=label, dashed=label in {HARDENED.label, UNSAMPLED.label})
+            for label, curve in curves.items()
         ],
-        colours=colours(*curves),
+        colours=colours(*(label for label in curves if label != UNSAMPLED.label)) | {UNSAMPLED.label: "#000000"},
         x_label="devices asked",
         y_label="standard deviation, devices",
         log_x=True,

@@ -4,14 +4,16 @@ Every number of ours comes from the mechanisms; none is written down.
 """
 
 import math
+from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 from fleetcount_mechanisms.loss_formulas import (
     Neighbours,
     central_delta,
     message_epsilon,
-    message_epsilon_binary,
     message_epsilon_of_face,
     noise_epsilon_for,
     sampling_sd,
@@ -19,7 +21,7 @@ from fleetcount_mechanisms.loss_formulas import (
 from fleetcount_mechanisms.planning import crossover_share
 from fleetcount_mechanisms.response_laws import two_coin_sd
 from fleetcount_mechanisms.responses import TwoCoin
-from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_mechanisms.toys import SampledTwoCoin, SamplingAndNoise
 
 from fleetcount_analysis.papers.claims import Catalogue
@@ -60,14 +62,14 @@ def _introduction(catalogue: Catalogue) -> None:
 
 def _toys(catalogue: Catalogue) -> None:
     noise = SamplingAndNoise(sampling_rate=P45)
-    sums = {noise.expected_sum(yes, 1000 - yes) for yes in (0, 5, 500, 1000)}
+    sums = {yes * noise.law(1)[1] + (1000 - yes) * noise.law(0)[1] for yes in (0, 5, 500, 1000)}
     sampled = SampledTwoCoin(sampling_rate=P45, coins=COINS)
     q, r = COINS.truth_probability, COINS.yes_probability
     equation_4 = P45 * q * 50 + P45 * (1 - q) * r * 1000
-    growth = [sampled.standard_deviation(50, total) for total in (1_000, PADDED)]
+    growth = [sampled.standard_deviation(50, 10**decade) for decade in range(3, 7)]
     catalogue.fact("SP-3.2-unsolvable", len(sums) == 1, holds=len(sums) == 1)
     catalogue.number("SP-3.3-equation-4", 50 * sampled.law(1)[1] + 950 * sampled.law(0)[1], paper=float(equation_4))
-    catalogue.fact("SP-3.3-grows", growth, holds=growth[1] > 2 * growth[0])
+    catalogue.fact("SP-3.3-grows", growth, holds=all(a < b for a, b in pairwise(growth)))
 
 
 def _die(catalogue: Catalogue) -> None:
@@ -78,7 +80,9 @@ def _die(catalogue: Catalogue) -> None:
     baseline_one = 100 * die.round_one_probability(0)
     baseline_two = 90 * die.round_two_probability(0, 0) + 10 * die.round_two_probability(0, 1)
     catalogue.number("SP-4-area", Fraction(9_500**2, 10**6))
-    catalogue.number("SP-4-sections", (9_500 / 0.15) ** 2)
+    sections = (9_500 / Fraction("0.15")) ** 2
+    catalogue.number("SP-4-sections", sections)
+    catalogue.number("SP-4-bits", math.ceil(sections).bit_length())
     catalogue.number("SP-4.2-outputs", len(outputs))
     catalogue.number("SP-4.2-equation-12", last, paper=float(printed))
     catalogue.number("SP-4.2-equation-14", baseline_one, paper=float(pi0 * 100 + p * 10))
@@ -89,7 +93,6 @@ def _privacy(catalogue: Catalogue) -> None:
     die, nine = SamplingDie.uniform(P45, 1), SamplingDie.uniform(P25, 9)
     pi0, p = float(die.face_probability(0)), float(P45)
     no_ratio = die.round_two_probability(0, 1) / die.round_two_probability(0, 0)
-    no, yes = message_epsilon_binary(pi0, p)
     worst = central_delta(p, 1, 100.0)
     moves = _moves(die, 0)
     binary, multi = message_epsilon(die), message_epsilon(SamplingDie.uniform(P45, 9))
@@ -100,12 +103,36 @@ def _privacy(catalogue: Catalogue) -> None:
     noise = noise_epsilon_for(Fraction(1), P45, Neighbours.ONE_CELL)
     catalogue.fact("SP-abstract-dp", f"({100:g}, {worst:g})-DP and no better", holds=worst == 0, noise=float(noise))
     catalogue.fact("SP-1-scalable", deltas, holds=moves != 0, moves=float(moves))
-    catalogue.fact("SP-3.1-half", posterior, holds=posterior <= 0.5)
+    catalogue.number("SP-3.1-half", posterior)
     catalogue.number("SP-4.4-equation-19", no_ratio, paper=(pi0 + p) / pi0)
-    catalogue.number("SP-4.4-equation-21", no, paper=math.log((pi0 + p) / pi0))
-    catalogue.number("SP-4.4-equation-25", yes, paper=math.log((1 - pi0) / (1 - pi0 - p)))
-    catalogue.number("SP-4.4-equation-29", message_epsilon(nine), paper=largest)
+    catalogue.number("SP-4.4-equation-21", _tossed_loss(die, 0), paper=math.log((pi0 + p) / pi0))
+    catalogue.number("SP-4.4-equation-25", _tossed_loss(die, 1), paper=math.log((1 - pi0) / (1 - pi0 - p)))
+    catalogue.number("SP-4.4-equation-29", max(_tossed_loss(nine, v) for v in range(10)), paper=largest)
     catalogue.fact("SP-4.4-extra-output", [binary, multi], holds=multi < binary)
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """A source of randomness that gives one number, to enumerate a mechanism over all of them."""
+
+    number: int
+
+    def random_bytes(self, count: int) -> bytes:
+        """Return the number as so many bytes."""
+        return self.number.to_bytes(count, "big")
+
+
+def _tossed_loss(die: SamplingDie, output: int) -> float:
+    """Return ln of the largest ratio over two truths of Pr[round two says `output`], by the device's own toss.
+
+    A uniform die reads its number in units of equal size, one of denominator (V + 1): one number of each is tossed.
+    """
+    units = die.sampling_rate.denominator * (die.values + 1)
+    numbers = [_Word(unit * (die.limit // units)) for unit in range(units)]
+    said = [
+        Counter(toss(die, truth, number).round_two for number in numbers)[output] for truth in range(die.values + 1)
+    ]
+    return math.log(Fraction(max(said), min(said)))
 
 
 def _moves(die: SamplingDie, truth: int) -> Fraction:
@@ -128,11 +155,12 @@ def _accuracy(catalogue: Catalogue, extracts: Extracts) -> None:
     groups = extracts.patients("age")
     patients, largest = sum(group.patients for group in groups), max(group.patients for group in groups)
     response = [two_coin_sd(largest, total, 0.8, 0.2) for total in (patients, 10_000)]
-    sampling = sampling_sd(largest, P45)
-    growth = [_difference_sd(SamplingDie.uniform(P45, 1), 100, total) for total in (10**3, 10**9)]
+    die = SamplingDie.uniform(P45, 1)
+    sampling = [_difference_sd(die, largest, total) for total in (patients, 10_000)]
+    growth = [_difference_sd(die, 100, total) for total in (10**3, 10**9)]
     shares = [crossover_share(rate, COINS) or Fraction(0) for rate in (P45, P25)]
-    catalogue.unavailable("SP-5.1-checkins", checkins)
-    catalogue.unavailable(
+    catalogue.number("SP-5.1-checkins", checkins)
+    catalogue.number(
         "SP-5.1-ratio",
         worst,
         counts=", ".join(f"{count:,}" for count in counts),
@@ -141,8 +169,8 @@ def _accuracy(catalogue: Catalogue, extracts: Extracts) -> None:
     )
     catalogue.number("SP-5.1-patients", patients)
     catalogue.number("SP-5.1-others", 10_000 - patients)
-    grows = response[1] > 2 * response[0] and response[1] > sampling
-    catalogue.fact("SP-5.1-ten-thousand", [*response, sampling], holds=grows, largest=largest)
+    grows = response[1] / response[0] / (sampling[1] / sampling[0])
+    catalogue.measured("SP-5.1-ten-thousand", grows, ours=[*response, *sampling], largest=largest)
     same = math.isclose(growth[0], growth[1])
     catalogue.fact("SP-4-constant-error", growth, holds=same, share_45=float(shares[0]), share_25=float(shares[1]))
 
@@ -168,9 +196,9 @@ def _leakage(catalogue: Catalogue) -> None:
     uniform = message_epsilon(SamplingDie.uniform(P45, 1))
     small, large = (message_epsilon_of_face(face, float(P45)) for face in (0.1, 0.5))
     face = float(P45) / math.expm1(COINS.epsilon / 4)
-    catalogue.unavailable("SP-5.2-figure", [COINS.epsilon, uniform])
+    catalogue.undecided("SP-5.2-figure", [COINS.epsilon, uniform])
     catalogue.fact("SP-5.2-direction", [small, large], holds=large > small)
-    catalogue.unavailable("SP-6-four-times", COINS.epsilon / uniform, face=face)
+    catalogue.number("SP-6-four-times", COINS.epsilon / uniform, face=face)
     catalogue.number("SP-A-equation-30", COINS.epsilon_yes, paper=math.log((q + (1 - q) * r) / ((1 - q) * r)))
     sides = [COINS.epsilon_yes, COINS.epsilon_no]
     catalogue.fact("SP-A-no-side", sides, holds=COINS.epsilon == COINS.epsilon_yes)
