@@ -7,13 +7,18 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_analysis.papers.policies import (
+    Guarantee,
+    compose_asymmetric,
+    exact_loss_ratio,
+    place_policy,
+    vector_place_policy,
+)
 from fleetcount_mechanisms.asymmetric import asymmetric_row
 from fleetcount_mechanisms.composition import (
-    Guarantee,
     affordable_queries,
     asymmetric_optimal_epsilon,
     basic_epsilon,
-    compose_asymmetric,
     optimal_delta,
     optimal_epsilon,
     optimal_epsilon_per_query,
@@ -21,7 +26,6 @@ from fleetcount_mechanisms.composition import (
 )
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.exponential import exp_minus_bounds
-from fleetcount_mechanisms.policies import exact_loss_ratio, place_policy, vector_place_policy
 from hypothesis import given
 from hypothesis import strategies as st
 

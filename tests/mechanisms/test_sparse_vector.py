@@ -7,13 +7,13 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_analysis.papers.plain_sparse_vector import PlainSparseVector
+from fleetcount_analysis.papers.policies import exact_loss_ratio, vector_place_policy
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.policies import exact_loss_ratio, vector_place_policy
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sparse_vector import (
     AsymmetricSparseVector,
     Mark,
-    PlainSparseVector,
     SanitizedSparseVector,
     asymmetric_sparse_law,
     expected_correct_safe,

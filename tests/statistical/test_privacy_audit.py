@@ -17,6 +17,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from fleetcount_analysis.papers.bounded_geometric import BoundedGeometric, bounded_geometric_row
+from fleetcount_analysis.papers.plain_sparse_vector import PlainSparseVector
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
@@ -25,7 +27,6 @@ from fleetcount_mechanisms.asymmetric import (
     simulation_only_asymmetric_laplace,
     simulation_only_can_come_from,
 )
-from fleetcount_mechanisms.bounded_geometric import BoundedGeometric, bounded_geometric_row
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.loss_formulas import Neighbours, noise_epsilon_for
@@ -44,7 +45,6 @@ from fleetcount_mechanisms.responses import (
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_mechanisms.sparse_vector import (
     AsymmetricSparseVector,
-    PlainSparseVector,
     SanitizedSparseVector,
     sanitized_law,
 )

@@ -8,21 +8,16 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Generic, TypeVar
 
 from fleetcount_mechanisms.errors import MechanismError, require_fraction
 from fleetcount_mechanisms.exponential import exp_minus_bounds, float_up, near_log
-from fleetcount_mechanisms.policies import Intersection, Policy
 
 __all__ = [
-    "Guarantee",
     "affordable_queries",
     "asymmetric_optimal_epsilon",
     "basic_epsilon",
-    "compose_asymmetric",
     "optimal_delta",
     "optimal_epsilon",
     "optimal_epsilon_per_query",
@@ -33,8 +28,6 @@ LARGEST_OUTCOMES = 20_000
 LARGEST_EPSILON = 700
 INVERSE_DENOMINATOR = 10**12
 PRECISION_BITS = 96
-
-RecordT = TypeVar("RecordT", bound=Hashable)
 
 
 def basic_epsilon(epsilons: Iterable[Fraction]) -> Fraction:
@@ -124,28 +117,6 @@ def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fra
     while optimal_epsilon_repeated(epsilon, count + 1, delta) <= total:
         count += 1
     return count
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guarantee(Generic[RecordT]):
-    """An (eps, policy)-ADP promise: Pr[M(X) = z] <= e^eps Pr[M(X') = z] for all X ~policy X' ([ADP] Def IV.2)."""
-
-    epsilon: Fraction
-    policy: Policy[RecordT]
-
-    def __post_init__(self) -> None:
-        """Refuse an eps outside (0, 700]."""
-        _checked_epsilon(self.epsilon)
-
-
-def compose_asymmetric(guarantees: Sequence[Guarantee[RecordT]]) -> Guarantee[RecordT]:
-    """Return the promise of several mechanisms together: eps adds, over the intersection of the relations.
-
-    Source: [ADP] Theorem VIII.6 with "sum of policies" replaced by what its proof needs (see `policies.OrPolicy`).
-    Raises MechanismError for an empty sequence.
-    """
-    relation = Intersection(parts=tuple(guarantee.policy for guarantee in guarantees))
-    return Guarantee(epsilon=basic_epsilon(guarantee.epsilon for guarantee in guarantees), policy=relation)
 
 
 def asymmetric_optimal_epsilon(epsilons: Iterable[Fraction], delta: Fraction) -> float:

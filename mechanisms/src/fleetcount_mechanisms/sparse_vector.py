@@ -1,5 +1,4 @@
-"""Threshold answers in a fixed order that cost a loss only when they abort: SALap in integers, and what it is
-compared with.
+"""Threshold answers in a fixed order that cost a loss only when they abort: SALap in integers.
 
 A run answers each query with fresh noise and nothing after the last abort; it must not reorder queries, repeat one,
 or be run twice under one charge.
@@ -7,7 +6,6 @@ or be run twice under one charge.
 Notation: q = e^-eps, t_i the threshold and f_i the true count of query i, c the number of aborts allowed.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,18 +14,18 @@ from typing import TypeVar
 
 from fleetcount_mechanisms.asymmetric import OneSidedGeometric, asymmetric_row, ratio_above, safe_law
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_counts, require_open_unit
-from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.randomness import RandomSource
 
 __all__ = [
     "Answer",
     "AsymmetricSparseVector",
     "Mark",
-    "PlainSparseVector",
     "SanitizedSparseVector",
     "asymmetric_sparse_law",
     "expected_correct_safe",
+    "read_out",
     "sanitized_law",
+    "two_way_law",
 ]
 
 
@@ -75,7 +73,7 @@ class _OneSidedRun:
         """
         require_counts("counts", counts, len(self.thresholds))
         noisy = _noisy_counts(self._noise, self.maximum, counts, source)
-        return _read_out(noisy, self.thresholds, self.aborts, self._told)
+        return read_out(noisy, self.thresholds, self.aborts, self._told)
 
     @staticmethod
     def _told(answer: int) -> Answer:
@@ -125,62 +123,6 @@ class AsymmetricSparseVector(_OneSidedRun):
         return asymmetric_sparse_law(ratio_above(self.epsilon), counts, self.thresholds, self.aborts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainSparseVector:
-    """The sparse vector of ordinary differential privacy, for comparison: two-sided noise on thresholds and on counts.
-
-    ABOVE iff f_i + Z_i > t_i + R with one R of eps/2 for the run and Z_i of eps/(4c); eps-DP for the run as a whole
-    when one device moves every count by at most 1, in whatever direction. Both answers can be wrong.
-
-    Source: Lyu, Su, Li, "Understanding the sparse vector technique", Algorithm 1 with sensitivity 1, in integers.
-
-    Raises:
-        MechanismError: eps/2 or eps/(4c) is not in [10^-6, 100], c is below 1, or there is no threshold.
-    """
-
-    epsilon: Fraction
-    thresholds: tuple[int, ...]
-    aborts: int = 1
-    _threshold_noise: TwoSidedGeometric = field(init=False, repr=False, compare=False)
-    _count_noise: TwoSidedGeometric = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Check the public parameters and prepare both noises."""
-        require_at_least("number of thresholds", len(self.thresholds), 1)
-        require_at_least("aborts", self.aborts, 1)
-        object.__setattr__(self, "_threshold_noise", TwoSidedGeometric(self.epsilon / 2))
-        object.__setattr__(self, "_count_noise", TwoSidedGeometric(self.epsilon / (4 * self.aborts)))
-
-    def run(self, counts: Sequence[int], source: RandomSource) -> tuple[Answer, ...]:
-        """Answer all queries once.
-
-        Raises:
-            MechanismError: not one count for each threshold.
-        """
-        require_counts("counts", counts, len(self.thresholds))
-        shift = self._threshold_noise.sample(source)
-        noises = self._count_noise.sample_many(source, len(counts))
-        noisy = [count + noise for count, noise in zip(counts, noises, strict=True)]
-        moved = [threshold + shift for threshold in self.thresholds]
-        return _read_out(noisy, moved, self.aborts, lambda _: Mark.ABOVE)
-
-    def law(self, counts: Sequence[int]) -> dict[tuple[Answer, ...], float]:
-        """Return the law of a whole run, summed over the threshold noise up to a tail below 1e-15; for small cases."""
-        require_counts("counts", counts, len(self.thresholds))
-        reach = math.ceil(36 / (float(self.epsilon) / 2))
-        ratio = math.exp(-self.epsilon / (4 * self.aborts))
-        law: dict[tuple[Answer, ...], float] = {}
-        for shift in range(-reach, reach + 1):
-            safe = [
-                _two_sided_cumulative(ratio, threshold + shift - count)
-                for threshold, count in zip(self.thresholds, counts, strict=True)
-            ]
-            weight = self._threshold_noise.pmf(shift)
-            for answers, probability in _two_way_law(safe, self.aborts, 1.0).items():
-                law[answers] = law.get(answers, 0.0) + weight * probability
-        return law
-
-
 def sanitized_law(
     ratio: Fraction, maximum: int, counts: Sequence[int], thresholds: Sequence[int], aborts: int = 1
 ) -> dict[tuple[Answer, ...], Fraction]:
@@ -211,7 +153,7 @@ def asymmetric_sparse_law(
     require_open_unit("ratio", ratio)
     require_counts("counts", counts, len(thresholds))
     safe = [safe_law(ratio, count, threshold) for count, threshold in zip(counts, thresholds, strict=True)]
-    return _two_way_law(safe, require_at_least("aborts", aborts, 1), Fraction(1))
+    return two_way_law(safe, require_at_least("aborts", aborts, 1), Fraction(1))
 
 
 def expected_correct_safe(
@@ -237,7 +179,8 @@ def expected_correct_safe(
     return expected
 
 
-def _two_way_law(safe: Sequence[NumberT], aborts: int, one: NumberT) -> dict[tuple[Answer, ...], NumberT]:
+def two_way_law(safe: Sequence[NumberT], aborts: int, one: NumberT) -> dict[tuple[Answer, ...], NumberT]:
+    """Return the law of a whole run from the chance that each query alone is called safe; `one` is 1 of that type."""
     steps: list[dict[Answer, NumberT]] = [{Mark.SAFE: p, Mark.ABOVE: one - p} for p in safe]
     return _enumerate_runs(steps, aborts, one)
 
@@ -278,9 +221,10 @@ def _noisy_counts(noise: OneSidedGeometric, maximum: int, counts: Sequence[int],
     return [min(count + drawn, maximum) for count, drawn in zip(counts, noises, strict=True)]
 
 
-def _read_out(
+def read_out(
     noisy: Sequence[int], thresholds: Sequence[int], aborts: int, above: Callable[[int], Answer]
 ) -> tuple[Answer, ...]:
+    """Return the answers in order: safe up to the threshold, else what `above` says; nothing after the last abort."""
     answers: list[Answer] = []
     left = aborts
     for value, threshold in zip(noisy, thresholds, strict=True):
@@ -301,10 +245,3 @@ def _require_queries(maximum: int, thresholds: Sequence[int], aborts: int) -> No
     for threshold in thresholds:
         if not 0 <= threshold < maximum:
             raise MechanismError(f"threshold is {threshold}, allowed: 0..{maximum - 1} (at n everything is safe)")
-
-
-def _two_sided_cumulative(ratio: float, value: int) -> float:
-    """Return P[Z <= value] of two-sided geometric noise."""
-    if value >= 0:
-        return 1 - ratio ** (value + 1) / (1 + ratio)
-    return ratio ** (-value) / (1 + ratio)

@@ -11,10 +11,10 @@ import pytest
 from fleetcount_analysis.papers import asymmetric_claims, asymmetric_theorems, sampling_claims
 from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue, Claim, claims_json
 from fleetcount_analysis.papers.extracts import Extracts
+from fleetcount_analysis.papers.policies import Monotonicity
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.verdicts import EXACT, ClaimError, Data, Reproduction, Tolerance, as_floats, verdict_of
 from fleetcount_mechanisms.asymmetric import Direction, optimal_detection
-from fleetcount_mechanisms.policies import Monotonicity
 from fleetcount_mechanisms.sampling import toss
 
 ENTRIES = {

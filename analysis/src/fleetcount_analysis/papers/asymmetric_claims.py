@@ -17,8 +17,16 @@ from fleetcount_mechanisms.asymmetric import (
     optimal_detection,
     simulation_only_safe_detection,
 )
-from fleetcount_mechanisms.osdp import approximate_dp_delta_required, dp_epsilon_required
-from fleetcount_mechanisms.policies import (
+from fleetcount_mechanisms.sparse_vector import Mark, sanitized_law
+from scipy import integrate, optimize
+
+from fleetcount_analysis.one_sided import found_probabilities
+from fleetcount_analysis.papers.asymmetric_optimum import add_optimality
+from fleetcount_analysis.papers.asymmetric_theorems import TRIPS, Q, Trip, add_theorems, noisy_visits, visits
+from fleetcount_analysis.papers.claims import Catalogue
+from fleetcount_analysis.papers.extracts import Extracts
+from fleetcount_analysis.papers.osdp import approximate_dp_delta_required, dp_epsilon_required
+from fleetcount_analysis.papers.policies import (
     Intersection,
     Monotonicity,
     OrPolicy,
@@ -29,14 +37,6 @@ from fleetcount_mechanisms.policies import (
     vector_place_policy,
     worst_case_risk,
 )
-from fleetcount_mechanisms.sparse_vector import Mark, sanitized_law
-from scipy import integrate, optimize
-
-from fleetcount_analysis.one_sided import found_probabilities
-from fleetcount_analysis.papers.asymmetric_optimum import add_optimality
-from fleetcount_analysis.papers.asymmetric_theorems import TRIPS, Q, Trip, add_theorems, noisy_visits, visits
-from fleetcount_analysis.papers.claims import Catalogue
-from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.papers.yields import all_found
 

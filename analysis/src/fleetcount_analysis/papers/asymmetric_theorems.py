@@ -18,7 +18,11 @@ from fleetcount_mechanisms.asymmetric import (
     optimal_detection,
     simulation_only_safe_detection,
 )
-from fleetcount_mechanisms.osdp import (
+from numpy.typing import NDArray
+from scipy import integrate, optimize
+
+from fleetcount_analysis.papers.claims import Catalogue
+from fleetcount_analysis.papers.osdp import (
     BlowfishPolicy,
     OneSidedPolicy,
     blowfish_revealing_law,
@@ -26,7 +30,7 @@ from fleetcount_mechanisms.osdp import (
     osdp_required_non_sensitive,
     osdp_revealing_law,
 )
-from fleetcount_mechanisms.policies import (
+from fleetcount_analysis.papers.policies import (
     EverythingProtected,
     Monotonicity,
     OrPolicy,
@@ -40,10 +44,6 @@ from fleetcount_mechanisms.policies import (
     vector_place_policy,
     worst_case_risk,
 )
-from numpy.typing import NDArray
-from scipy import integrate, optimize
-
-from fleetcount_analysis.papers.claims import Catalogue
 
 __all__ = ["TRIPS", "Q", "Trip", "add_theorems", "noisy_visits", "visits"]
 

@@ -9,15 +9,15 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.bounded_geometric import (
+from numpy.typing import NDArray
+
+from fleetcount_analysis.figures import Line, LinePanel, line_panels
+from fleetcount_analysis.papers.bounded_geometric import (
     bounded_geometric_matrix,
     extremes_example,
     figure_two,
     single_device_losses,
 )
-from numpy.typing import NDArray
-
-from fleetcount_analysis.figures import Line, LinePanel, line_panels
 from fleetcount_analysis.papers.drawing import MatrixPanel, colours, matrix_panels
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.geometric_claims import UserResult, add_claims, constraint_matrix

@@ -13,15 +13,15 @@ from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms import bounded_geometric
-from fleetcount_mechanisms.bounded_geometric import (
+from numpy.typing import NDArray
+from scipy import integrate, optimize
+
+from fleetcount_analysis.papers.bounded_geometric import (
     bounded_geometric_matrix,
     extremes_example,
     figure_two,
     single_device_losses,
 )
-from numpy.typing import NDArray
-from scipy import integrate, optimize
-
 from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.results import Results, Settings
 from fleetcount_analysis.remap import geometric_channel, geometric_remap, loss_matrix, user_optimum

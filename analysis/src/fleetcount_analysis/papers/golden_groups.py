@@ -20,12 +20,6 @@ from fleetcount_mechanisms.asymmetric import (
     noisy_sum_detection,
     optimal_detection,
 )
-from fleetcount_mechanisms.bounded_geometric import (
-    bounded_geometric_matrix,
-    extremes_example,
-    figure_two,
-    single_device_losses,
-)
 from fleetcount_mechanisms.composition import optimal_epsilon_per_query, optimal_epsilon_repeated
 from fleetcount_mechanisms.loss_formulas import (
     central_delta,
@@ -56,6 +50,12 @@ from fleetcount_analysis.buckets import (
     optimal_bucketing,
     setting_is_valid,
     two_size_bucketing,
+)
+from fleetcount_analysis.papers.bounded_geometric import (
+    bounded_geometric_matrix,
+    extremes_example,
+    figure_two,
+    single_device_losses,
 )
 from fleetcount_analysis.papers.golden_rows import GoldenRow, MalformedGoldenError, ratio_of, shown
 from fleetcount_analysis.remap import geometric_remap, user_optimum

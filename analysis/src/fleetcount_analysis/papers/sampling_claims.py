@@ -22,11 +22,11 @@ from fleetcount_mechanisms.planning import crossover_share
 from fleetcount_mechanisms.response_laws import two_coin_sd
 from fleetcount_mechanisms.responses import TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie, toss
-from fleetcount_mechanisms.toys import SampledTwoCoin, SamplingAndNoise
 
 from fleetcount_analysis.papers.claims import Catalogue
 from fleetcount_analysis.papers.extracts import Extracts
 from fleetcount_analysis.papers.results import Results, Settings
+from fleetcount_analysis.papers.toys import SampledTwoCoin, SamplingAndNoise
 
 __all__ = ["add_claims"]
 

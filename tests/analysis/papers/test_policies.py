@@ -5,9 +5,7 @@ from collections.abc import Hashable
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms.asymmetric import Direction, asymmetric_row, safe_law
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.policies import (
+from fleetcount_analysis.papers.policies import (
     AttributePolicy,
     EverythingProtected,
     Intersection,
@@ -28,6 +26,8 @@ from fleetcount_mechanisms.policies import (
     vector_place_policy,
     worst_case_risk,
 )
+from fleetcount_mechanisms.asymmetric import Direction, asymmetric_row, safe_law
+from fleetcount_mechanisms.errors import MechanismError
 
 Trip = frozenset[Hashable]
 NOWHERE: Trip = frozenset()

@@ -4,10 +4,10 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
+from fleetcount_analysis.papers.toys import SampledTwoCoin, SamplingAndNoise
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.responses import TwoCoin
-from fleetcount_mechanisms.toys import SampledTwoCoin, SamplingAndNoise
 from scipy import stats
 
 COINS = TwoCoin(Fraction(4, 5), Fraction(1, 5))

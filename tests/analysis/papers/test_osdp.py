@@ -4,9 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms.asymmetric import asymmetric_row
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.osdp import (
+from fleetcount_analysis.papers.osdp import (
     BlowfishPolicy,
     OneSidedPolicy,
     approximate_dp_delta_required,
@@ -16,13 +14,15 @@ from fleetcount_mechanisms.osdp import (
     osdp_required_non_sensitive,
     osdp_revealing_law,
 )
-from fleetcount_mechanisms.policies import (
+from fleetcount_analysis.papers.policies import (
     AttributePolicy,
     exact_loss_ratio,
     neighbours,
     place_policy,
     worst_case_risk,
 )
+from fleetcount_mechanisms.asymmetric import asymmetric_row
+from fleetcount_mechanisms.errors import MechanismError
 
 NOWHERE, A, B, BOTH = frozenset(), frozenset("A"), frozenset("B"), frozenset("AB")
 TRIPS = [NOWHERE, A, B, BOTH]

@@ -11,16 +11,19 @@ from enum import Enum
 from fractions import Fraction
 from typing import Generic, Protocol, TypeVar
 
+from fleetcount_mechanisms.composition import basic_epsilon
 from fleetcount_mechanisms.errors import MechanismError
 
 __all__ = [
     "AttributePolicy",
     "EverythingProtected",
+    "Guarantee",
     "Intersection",
     "Monotonicity",
     "OrPolicy",
     "Policy",
     "VectorPolicy",
+    "compose_asymmetric",
     "databases",
     "exact_loss_ratio",
     "find_boolean_policy",
@@ -136,6 +139,28 @@ class Intersection(Generic[RecordT]):
     def protects(self, record: RecordT, replacement: RecordT) -> bool:
         """Tell whether every part protects the change."""
         return all(part.protects(record, replacement) for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee(Generic[RecordT]):
+    """An (eps, policy)-ADP promise: Pr[M(X) = z] <= e^eps Pr[M(X') = z] for all X ~policy X' ([ADP] Def IV.2)."""
+
+    epsilon: Fraction
+    policy: Policy[RecordT]
+
+    def __post_init__(self) -> None:
+        """Refuse an eps outside (0, 700]."""
+        basic_epsilon([self.epsilon])
+
+
+def compose_asymmetric(guarantees: Sequence[Guarantee[RecordT]]) -> Guarantee[RecordT]:
+    """Return the promise of several mechanisms together: eps adds, over the intersection of the relations.
+
+    Source: [ADP] Theorem VIII.6 with "sum of policies" replaced by what its proof needs (see `OrPolicy`).
+    Raises MechanismError for an empty sequence.
+    """
+    relation = Intersection(parts=tuple(guarantee.policy for guarantee in guarantees))
+    return Guarantee(epsilon=basic_epsilon(guarantee.epsilon for guarantee in guarantees), policy=relation)
 
 
 def place_policy(place: Hashable) -> AttributePolicy[frozenset[Hashable]]:

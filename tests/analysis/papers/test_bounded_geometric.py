@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_mechanisms.bounded_geometric import (
+from fleetcount_analysis.papers.bounded_geometric import (
     BoundedGeometric,
     absolute_loss,
     bounded_geometric_matrix,
@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from tests.support.audit import chi_square_p
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "golden.json").read_text())
 RATIOS = st.fractions(min_value=Fraction(1, 20), max_value=Fraction(19, 20), max_denominator=60)
 
 
