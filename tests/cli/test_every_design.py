@@ -25,7 +25,7 @@ from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, decode_task
 from fleetcount_simulator.engines.exact_law import ExactLaw
-from fleetcount_simulator.model import Case, Mechanism, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, Mechanism
 from fleetcount_simulator.study.readings import read_releases
 from fleetcount_simulator.study.statements import statement_of
 
@@ -84,7 +84,7 @@ def opened(design: Design) -> list[int]:
 @pytest.mark.parametrize("design", SPELLED, ids=design_name)
 def test_a_scenario_shows_what_the_design_shows(design: Design) -> None:
     case, outputs = case_of(design), opened(design)
-    outcome = Outcome(
+    outcome = CaseOutcome(
         outputs=np.array([outputs, outputs]),
         released=np.ones(2, dtype=np.bool_),
         counted=np.tile(case.population.histogram(0), (2, 1)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, Engine, EngineName, Integers, Outcome, Question, Row
+from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers, Question, Row
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.scenario.plan import Scenario
 from fleetcount_simulator.study.shards import Making
@@ -81,7 +81,7 @@ class SimpleEngine:
 
     name: EngineName = "exact-law"
 
-    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         counted = np.tile(case.population.histogram(epoch), (len(runs), 1))
         outputs = np.zeros((len(runs), counted.shape[1] - 1), dtype=np.int64)
         for row, run in enumerate(runs):
@@ -93,7 +93,7 @@ class SimpleEngine:
         released = np.full(len(runs), case.population.devices >= case.min_batch_size)
         outputs[~released] = 0
         lost = np.zeros(len(runs), dtype=np.int64)
-        return Outcome(outputs=outputs, released=released, counted=counted, tallies={"lost": lost})
+        return CaseOutcome(outputs=outputs, released=released, counted=counted, tallies={"lost": lost})
 
 
 def simple_engine(name: EngineName) -> Engine:
@@ -101,7 +101,7 @@ def simple_engine(name: EngineName) -> Engine:
     return SimpleEngine()
 
 
-def no_attackers(case: Case, outcome: Outcome, seed: np.random.SeedSequence) -> list[Row]:
+def no_attackers(case: Case, outcome: CaseOutcome, seed: np.random.SeedSequence) -> list[Row]:
     """Stand in for `attackers.rows`: one row that says what it was given."""
     return [
         {

@@ -24,6 +24,7 @@ __all__ = [
     "ONE_SIDED",
     "Attacker",
     "Case",
+    "CaseOutcome",
     "Engine",
     "EngineName",
     "Epochs",
@@ -31,7 +32,6 @@ __all__ = [
     "Integers",
     "Mechanism",
     "MechanismKind",
-    "Outcome",
     "Places",
     "Population",
     "Question",
@@ -232,7 +232,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Outcome:
+class CaseOutcome:
     """What a shard of runs of one case at one epoch gave; the first axis of every array is the run.
 
     `outputs` (runs, outputs) is what is opened, noise included: V numbers for sampling, direct, one-sided and bits,
@@ -260,7 +260,7 @@ class Engine(Protocol):
         """Its name on the command line."""
         ...
 
-    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """Return the outcome of the numbered runs at one epoch; a run's draws depend on its number, not on the shard.
 
         `seed` has the scenario's seed as entropy and the spawn key (case index, epoch). Run r draws from

@@ -17,7 +17,7 @@ from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
 from fleetcount_simulator.attackers.liars import claimed_values, weight
 from fleetcount_simulator.attackers.promises import guess_bound
 from fleetcount_simulator.engines import engine
-from fleetcount_simulator.engines.laws import answer_law
+from fleetcount_simulator.engines.answer_laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, Epochs, Mechanism, Row
 

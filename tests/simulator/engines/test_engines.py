@@ -11,7 +11,7 @@ from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.engines.per_device import PerDevice
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, EngineName, Epochs, Faults, Mechanism, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, EngineName, Epochs, Faults, Mechanism
 
 from tests.simulator.fleets import (
     BITS,
@@ -35,7 +35,7 @@ EVERYTHING = Faults(
 NOISED = Mechanism(name="noised", kind="sampling", sampling_rate=Fraction(1, 4), noise_epsilon=Fraction(17, 10))
 
 
-def same(first: Outcome, second: Outcome) -> bool:
+def same(first: CaseOutcome, second: CaseOutcome) -> bool:
     return (
         np.array_equal(first.outputs, second.outputs)
         and np.array_equal(first.counted, second.counted)
@@ -44,8 +44,8 @@ def same(first: Outcome, second: Outcome) -> bool:
     )
 
 
-def rows_of(outcome: Outcome, rows: list[int]) -> Outcome:
-    return Outcome(
+def rows_of(outcome: CaseOutcome, rows: list[int]) -> CaseOutcome:
+    return CaseOutcome(
         outputs=outcome.outputs[rows],
         released=outcome.released[rows],
         counted=outcome.counted[rows],

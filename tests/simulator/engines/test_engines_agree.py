@@ -20,8 +20,8 @@ from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.responses import MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_simulator.engines import engine
-from fleetcount_simulator.engines.noise import summed_noise
-from fleetcount_simulator.model import Case, EngineName, Faults, Mechanism, Outcome
+from fleetcount_simulator.engines.noise_sums import summed_noise
+from fleetcount_simulator.model import Case, CaseOutcome, EngineName, Faults, Mechanism
 from scipy import stats
 
 from tests.simulator.fleets import BITS, DIRECT, K_ARY, ONE_SIDED, RESPONSES, SAMPLING, Held, case, fleet, seed
@@ -211,7 +211,7 @@ def test_noise_has_its_exact_law_and_another_scale_is_seen(kind: str, aggregator
 # Larger fleets: two samples.
 
 
-def statistics(outcome: Outcome) -> dict[str, np.ndarray]:
+def statistics(outcome: CaseOutcome) -> dict[str, np.ndarray]:
     """Return what is compared of every run: each cell opened, the total, each value counted, each tally."""
     made = {f"output {cell}": outcome.outputs[:, cell] for cell in range(outcome.outputs.shape[1])}
     made |= {f"counted {value}": outcome.counted[:, value] for value in range(outcome.counted.shape[1])}
@@ -228,7 +228,7 @@ def two_sample(first: np.ndarray, second: np.ndarray) -> float:
     return float(tested.pvalue)
 
 
-def worst(first: Outcome, second: Outcome) -> float:
+def worst(first: CaseOutcome, second: CaseOutcome) -> float:
     left, right = statistics(first), statistics(second)
     assert left.keys() == right.keys()
     return min(two_sample(left[name], right[name]) for name in left)

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_analysis import intervals
 from fleetcount_analysis.reading import exact_estimates
 from fleetcount_mechanisms.responses import MangatVector
-from fleetcount_simulator.model import Case, Epochs, Integers, Mechanism, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, Epochs, Integers, Mechanism
 from fleetcount_simulator.study.readings import PARTICIPATION, read_releases
 from fleetcount_simulator.study.scores import score_cells, score_releases
 from fleetcount_simulator.study.statements import statement_of
@@ -26,13 +26,13 @@ def case_of(kind: Any, *, values: int = 3, devices: int = 400, epochs: Epochs = 
     return Case(index=0, point={}, population=EvenPopulation(devices, values), mechanism=mechanism, epochs=epochs)
 
 
-def outcome_of(case: Case, outputs: Any, **tallies: Integers) -> Outcome:
+def outcome_of(case: Case, outputs: Any, **tallies: Integers) -> CaseOutcome:
     made = np.asarray(outputs, dtype=np.int64)
     counted = np.tile(case.population.histogram(0), (len(made), 1))
-    return Outcome(outputs=made, released=np.ones(len(made), dtype=np.bool_), counted=counted, tallies=tallies)
+    return CaseOutcome(outputs=made, released=np.ones(len(made), dtype=np.bool_), counted=counted, tallies=tallies)
 
 
-def pairs(case: Case, outcome: Outcome) -> list[list[tuple[int, int]]]:
+def pairs(case: Case, outcome: CaseOutcome) -> list[list[tuple[int, int]]]:
     reading = read_releases(case, outcome)
     return [list(zip(*ends, strict=True)) for ends in zip(reading.low.tolist(), reading.high.tolist(), strict=True)]
 

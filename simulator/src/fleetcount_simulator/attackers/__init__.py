@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
 __all__ = ["KINDS", "check", "rows"]
 
@@ -39,7 +39,7 @@ def check(attacker: Attacker) -> None:
     _module(attacker).check(attacker)
 
 
-def rows(case: Case, outcome: Outcome, seed: np.random.SeedSequence) -> list[Row]:
+def rows(case: Case, outcome: CaseOutcome, seed: np.random.SeedSequence) -> list[Row]:
     """Return what every attacker of the case achieved; the k-th draws from child k of `seed` (spawn key + k) alone.
 
     Liars and cheats are measured in the outcome. Who guesses plays a game of his own against the same mechanism, noise

@@ -10,7 +10,7 @@ import numpy as np
 
 from fleetcount_simulator.attackers.findings import finding, share_of
 from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
-from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
 __all__ = ["KEYS", "check", "refused_reports", "rows"]
 
@@ -27,7 +27,7 @@ def refused_reports(attacker: Attacker) -> int:
     return Parameters(attacker, KEYS).integer("devices", 1, 1, MOST_DEVICES)
 
 
-def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
     """Return the share of the invalid reports that was refused, over all runs; nothing is drawn."""
     sent = sum(refused_reports(one) for one in case.attackers if one.kind == "cheats") * outcome.released.size
     refused = int(outcome.tallies["invalid"].sum())

@@ -15,9 +15,9 @@ from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
 from fleetcount_simulator.attackers.parameters import Parameters
 from fleetcount_simulator.attackers.promises import guess_bound
 from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
-from fleetcount_simulator.engines.laws import answer_law
+from fleetcount_simulator.engines.answer_laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
 __all__ = ["KEYS", "check", "exposure_row", "rows"]
 
@@ -31,7 +31,7 @@ def check(attacker: Attacker) -> None:
     given.integer("colluders", 1, 1, MOST_AGGREGATORS)
 
 
-def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
     """Return their guess rate; and if all collude, how many devices they see for certain over all epochs.
 
     Raises:

@@ -19,8 +19,8 @@ from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
 from numpy.typing import NDArray
 from scipy import stats
 
-from fleetcount_simulator.engines.laws import AnswerLaw
-from fleetcount_simulator.engines.noise import summed_noise
+from fleetcount_simulator.engines.answer_laws import AnswerLaw
+from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.model import Integers
 
 __all__ = ["CellLaw", "Doubt", "best_guess_rate", "play", "posteriors"]

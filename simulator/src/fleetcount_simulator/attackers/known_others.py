@@ -12,9 +12,9 @@ from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
 from fleetcount_simulator.attackers.parameters import Parameters
 from fleetcount_simulator.attackers.promises import guess_bound
 from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
-from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
 __all__ = ["KEYS", "check", "rows"]
 
@@ -30,7 +30,7 @@ def check(attacker: Attacker) -> None:
     given.choice("knows", "answers", KNOWS)
 
 
-def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
     """Return his guess rate beside the best possible one and the promised bound.
 
     With `knows = "truths"` the others are those counted in the outcome's first run.
@@ -52,7 +52,7 @@ def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.
 
 
 def _hidden(
-    attacker: Attacker, given: Parameters, law: AnswerLaw, outcome: Outcome, pair: tuple[int, int]
+    attacker: Attacker, given: Parameters, law: AnswerLaw, outcome: CaseOutcome, pair: tuple[int, int]
 ) -> tuple[int, ...]:
     if given.choice("knows", "answers", KNOWS) == "answers":
         return ()

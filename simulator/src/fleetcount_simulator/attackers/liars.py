@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
 from fleetcount_simulator.attackers.findings import finding, mean_of, share_of
 from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
-from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, Case, Integers, Outcome, Row
+from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Integers, Row
 
 __all__ = ["KEYS", "check", "claimed_values", "rows", "weight"]
 
@@ -64,7 +64,7 @@ def weight(law: AnswerLaw) -> float:
     return (1 - law.miss) / (law.hit - law.miss)
 
 
-def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
     """Return the shift of the cell claimed first against the bound m times `weight`, and how often the alarm rings.
 
     The shift is that of the estimate against the counted devices' truths, in the outcome's released runs; `generator`
@@ -110,7 +110,7 @@ def _expected(attacker: Attacker, law: AnswerLaw, target: int) -> float:
     return claims * weight(law) + (number - claims) * elsewhere
 
 
-def _errors(case: Case, law: AnswerLaw, outcome: Outcome, target: int) -> NDArray[np.float64]:
+def _errors(case: Case, law: AnswerLaw, outcome: CaseOutcome, target: int) -> NDArray[np.float64]:
     """Return estimate minus truth of the target's cell in every released run."""
     opened = outcome.outputs[outcome.released].astype(np.float64)
     column = target if law.with_zero else target - 1
@@ -126,7 +126,7 @@ def _errors(case: Case, law: AnswerLaw, outcome: Outcome, target: int) -> NDArra
     return np.asarray(estimates - outcome.counted[outcome.released, target], dtype=np.float64)
 
 
-def _alarm_rows(attacker: Attacker, case: Case, outcome: Outcome, number: int) -> list[Row]:
+def _alarm_rows(attacker: Attacker, case: Case, outcome: CaseOutcome, number: int) -> list[Row]:
     opened = outcome.released
     rung = alarms(case, outcome.outputs[opened], outcome.participants[opened])
     liars = int(outcome.tallies["liars"].max(initial=number))

@@ -20,11 +20,11 @@ from fleetcount_simulator.attackers.guessing import Doubt, best_guess_rate, play
 from fleetcount_simulator.attackers.parameters import MOST_DEVICES, Parameters
 from fleetcount_simulator.attackers.promises import allows_two_values, guess_bound
 from fleetcount_simulator.attackers.targets import TARGET_KEYS, candidates, check_target, games, shown
-from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
-from fleetcount_simulator.engines.noise import summed_noise
+from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, Case, Outcome, Row
+from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
 
 __all__ = ["KEYS", "check", "rows"]
 
@@ -42,7 +42,7 @@ def check(attacker: Attacker) -> None:
     given.integer("device", 0, 0, MOST_DEVICES)
 
 
-def rows(attacker: Attacker, case: Case, outcome: Outcome, generator: np.random.Generator) -> list[Row]:
+def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
     """Return his guess rate without and with the devices' ledgers, the error of his average, and, when `device` is
     given, what he learns of that device at every epoch.
 
@@ -91,7 +91,7 @@ def _average_row(
     attacker: Attacker,
     case: Case,
     law: AnswerLaw,
-    outcome: Outcome,
+    outcome: CaseOutcome,
     value: int,
     questions: int,
     generator: np.random.Generator,

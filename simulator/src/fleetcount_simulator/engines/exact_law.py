@@ -18,18 +18,18 @@ The laws, for n_v counted devices of value v and N in all:
 * Bits. The V bits of a device are independent, so cell v holds Bin(n_v, P[1 | 1]) + Bin(N - n_v, P[1 | 0]) ones.
 * Direct and one-sided. n_v itself.
 
-Noise is that of `noise.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
+Noise is that of `noise_sums.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from fleetcount_simulator.engines.laws import AnswerLaw
-from fleetcount_simulator.engines.opening import Sums, checked_law, empty_sums, open_release, run_seed
+from fleetcount_simulator.engines.answer_laws import AnswerLaw
+from fleetcount_simulator.engines.opened_sums import Sums, checked_law, empty_sums, open_release, run_seed
 from fleetcount_simulator.engines.participation import ABSENT, HALF, ON, REFUSED, presence_histograms
 from fleetcount_simulator.faults import Fates, fates
-from fleetcount_simulator.model import Case, Engine, EngineName, Integers, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
 __all__ = ["ExactLaw", "engine"]
 
@@ -42,7 +42,7 @@ class ExactLaw:
         """Its name on the command line."""
         return "exact-law"
 
-    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """See `Engine.run`."""
         law = checked_law(case, epoch)
         present = presence_histograms(case, epoch, law.rounds)

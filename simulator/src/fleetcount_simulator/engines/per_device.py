@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetcount_simulator.engines import per_device_kernels as kernels
-from fleetcount_simulator.engines.laws import AnswerLaw
-from fleetcount_simulator.engines.opening import Sums, checked_law, empty_sums, open_release, run_seed
+from fleetcount_simulator.engines.answer_laws import AnswerLaw
+from fleetcount_simulator.engines.opened_sums import Sums, checked_law, empty_sums, open_release, run_seed
 from fleetcount_simulator.engines.participation import answers_allowed, presence
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.faults import SPREAD, cut_share, skew_in_windows
-from fleetcount_simulator.model import Case, Engine, EngineName, Integers, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
 __all__ = ["CHUNK", "PerDevice", "engine"]
 
@@ -50,7 +50,7 @@ class PerDevice:
         """Its name on the command line."""
         return "per-device"
 
-    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """See `Engine.run`; time O(devices) a run, and O(devices V) for bit vectors."""
         law = checked_law(case, epoch)
         seeds = [run_seed(seed, run) for run in runs]

@@ -18,7 +18,7 @@ from fleetcount_mechanisms.design import Outputs
 
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, EngineName, Faults, Integers, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, EngineName, Faults, Integers
 from fleetcount_simulator.network.brokers import BROKERS
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import SHARED
@@ -81,7 +81,7 @@ class NetworkEngine:
         """Its name on the command line."""
         return "network"
 
-    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> Outcome:
+    def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """Ask the case's question once a run, one run after the other; see `Engine.run`.
 
         `tallies` are those of `faults.TALLIES` and "seconds", from signing a task to its record.
@@ -209,7 +209,7 @@ def _longer(asked: Ask, attempt: int) -> Ask:
     return replace(asked, name=f"{asked.name}, attempt {attempt + 1}", shape=shape)
 
 
-def _outcome(case: Case, answers: Sequence[Asked]) -> Outcome:
+def _outcome(case: Case, answers: Sequence[Asked]) -> CaseOutcome:
     values, runs = case.population.question.values, len(answers)
     width = outputs_length(answers[0].task) if answers else values
     outputs = np.zeros((runs, width), dtype=np.int64)
@@ -220,7 +220,7 @@ def _outcome(case: Case, answers: Sequence[Asked]) -> Outcome:
             outputs[row] = outputs_of(answer.record)
             counted[row] = answer.account.counted
             released[row] = True
-    return Outcome(outputs=outputs, released=released, counted=counted, tallies=_tallies(answers))
+    return CaseOutcome(outputs=outputs, released=released, counted=counted, tallies=_tallies(answers))
 
 
 def _tallies(answers: Sequence[Asked]) -> dict[str, Integers]:

@@ -158,7 +158,7 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
 
 
 def outputs_of(record: ReleaseRecord) -> Sequence[int]:
-    """Return the opened numbers as `Outcome.outputs` has them: V of them, or V + 1 for responses, value 0 first."""
+    """Return the opened numbers as `CaseOutcome.outputs` has them: V of them, or V + 1 for responses, value 0 first."""
     cells = [cell.raw for cell in record.cells]
     if record.baseline_raw is None or record.task.design.outputs is Outputs.PARTICIPATION:
         return cells

@@ -9,7 +9,7 @@ import numpy as np
 from fleetcount_analysis.reading import Reading, read
 from fleetcount_mechanisms.design import Outputs
 
-from fleetcount_simulator.model import Case, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome
 
 __all__ = ["PARTICIPATION", "Reading", "read_releases"]
 
@@ -17,7 +17,7 @@ PARTICIPATION: Final = "participation"
 """The tally that holds the noised number of devices a release of bit vectors opens beside the bits."""
 
 
-def read_releases(case: Case, outcome: Outcome) -> Reading:
+def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
     """Return what is read out of every run of an outcome; rows of runs without a release mean nothing.
 
     Raises:

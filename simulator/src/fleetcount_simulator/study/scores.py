@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetcount_simulator.model import Integers, Outcome
+from fleetcount_simulator.model import CaseOutcome, Integers
 from fleetcount_simulator.study.readings import Reading
 
 __all__ = ["METRICS", "Cells", "score_cells", "score_releases"]
@@ -27,7 +27,7 @@ devices. Without `_fleet` against the devices counted. Not a number where nothin
 
 
 def score_releases(
-    reading: Reading, outcome: Outcome, truth: Integers, epoch: int, runs: Sequence[int]
+    reading: Reading, outcome: CaseOutcome, truth: Integers, epoch: int, runs: Sequence[int]
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of the releases table for one epoch, one row a run; `truth` (V,) is the whole fleet's."""
     counted = outcome.counted[:, 1:]
@@ -89,7 +89,7 @@ class Cells:
         return cls(**{each.name: arrays[prefix + each.name] for each in fields(cls)})
 
 
-def score_cells(reading: Reading, outcome: Outcome, truth: Integers, *, first: bool) -> Cells:
+def score_cells(reading: Reading, outcome: CaseOutcome, truth: Integers, *, first: bool) -> Cells:
     """Return the sums of every cell; `first` says that row 0 is run 0 of the case."""
     shown, head = outcome.released, slice(0, 1 if first else 0)
     deviation = reading.estimates[shown] - truth

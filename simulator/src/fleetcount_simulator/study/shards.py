@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, Engine, EngineName, Outcome, Row
+from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Row
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.scenario.plan import PopulationMaker, Scenario
 from fleetcount_simulator.study.readings import read_releases
@@ -37,7 +37,7 @@ _MOST_RUNS: Final = 1000
 _ATTACKERS: Final = 1 << 31
 """In place of a run's number in a spawn key: attackers' draws never meet those of a run."""
 
-AttackerRows = Callable[[Case, Outcome, np.random.SeedSequence], Sequence[Row]]
+AttackerRows = Callable[[Case, CaseOutcome, np.random.SeedSequence], Sequence[Row]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def _scenario(text: str, file: str, folder: str, seed: int, make_population: Pop
     return parse_scenario(text, file, Path(folder), make_population, seed)
 
 
-def _check_outcome(case: Case, outcome: Outcome, runs: int) -> None:
+def _check_outcome(case: Case, outcome: CaseOutcome, runs: int) -> None:
     """Refuse an outcome whose shapes do not fit the case: an engine's mistake must not become a table."""
     values = case.population.question.values
     shapes = (outcome.released.shape, outcome.counted.shape, outcome.outputs.shape[:1])

@@ -10,10 +10,10 @@ import numpy as np
 from fleetcount_simulator import attackers, faults
 from fleetcount_simulator.attackers.cheats import refused_reports
 from fleetcount_simulator.attackers.liars import claimed_values
-from fleetcount_simulator.engines.laws import AnswerLaw, answer_law
-from fleetcount_simulator.engines.noise import summed_noise
+from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, Integers, Outcome
+from fleetcount_simulator.model import Case, CaseOutcome, Integers
 
 __all__ = ["PARTICIPATION", "Sums", "checked_law", "empty_sums", "open_release", "run_seed"]
 
@@ -66,7 +66,7 @@ def empty_sums(law: AnswerLaw, runs: int) -> Sums:
     )
 
 
-def open_release(case: Case, law: AnswerLaw, sums: Sums, generators: Sequence[np.random.Generator]) -> Outcome:
+def open_release(case: Case, law: AnswerLaw, sums: Sums, generators: Sequence[np.random.Generator]) -> CaseOutcome:
     """Return what the aggregators open of the sums; the sums' arrays become the outcome's.
 
     Liars are further devices of the attacker, which hold none of the values: they are in the agreed set, at value 0.
@@ -80,7 +80,7 @@ def open_release(case: Case, law: AnswerLaw, sums: Sums, generators: Sequence[np
         released[row] = survives and int(sums.counted[row].sum()) >= case.min_batch_size
         _add_noise(case, law, sums, row, generator)
     sums.opened[~released] = 0
-    return Outcome(outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies)
+    return CaseOutcome(outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies)
 
 
 def _add_attackers(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
