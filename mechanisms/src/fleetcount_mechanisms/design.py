@@ -22,7 +22,7 @@ if (
 ):  # The statement and its exact logarithms are loaded only by who asks for them: a device starts without.
     from fleetcount_mechanisms.statement import AdversaryView
 
-__all__ = ["FEWEST_AGGREGATORS", "MOST_AGGREGATORS", "Design", "Outputs"]
+__all__ = ["FEWEST_AGGREGATORS", "MOST_AGGREGATORS", "Design", "LedgerLoss", "Outputs"]
 
 FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
@@ -39,6 +39,25 @@ class Outputs(Enum):
     """The sum of all outputs stands for the number of devices, which the estimates need and nobody may know exactly."""
     PARTICIPATION = "participation, 1..V"
     """The same number for bit vectors: how many set the participation bit, then the cells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLoss:
+    """What ledgers of devices and aggregators add up: `epsilon`, rounded up, None without a finite one, for `relation`.
+
+    The relation is any value, or none, replaced by any other; one-sided where no finite loss for that exists.
+
+    Raises:
+        MechanismError: a relation that ledgers do not add up: the loss of one bit is not that of a value.
+    """
+
+    epsilon: Decimal | None
+    relation: Relation
+
+    def __post_init__(self) -> None:
+        """Check the relation."""
+        if self.relation is Relation.ANY_BIT:
+            raise MechanismError(f"relation is {self.relation.value!r}, allowed: 'any-value', 'one-sided'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +165,7 @@ class Design:
 
     @property
     def epsilon(self) -> Decimal | None:
-        """What the ledgers charge: the loss of the published result, rounded up; None when it has no finite one."""
+        """The loss of the published result for `relation`, rounded up; None when it has no finite one."""
         return self.views()[0].epsilon
 
     @property
@@ -154,3 +173,14 @@ class Design:
         """For which change of a device's truth `epsilon` holds."""
         named = self.views()[0].neighbours
         return next((one for one in Relation if one.value == named), Relation.ANY_VALUE)
+
+    @cached_property
+    def ledger_loss(self) -> LedgerLoss:
+        """What ledgers charge: the loss of any value replaced by any other, where there is one."""
+        if self.relation is not Relation.ANY_BIT:
+            return LedgerLoss(epsilon=self.epsilon, relation=self.relation)
+        from fleetcount_mechanisms.exponential import rounded_up  # As above.
+        from fleetcount_mechanisms.losses import any_value_loss
+
+        loss = any_value_loss(self.answer, cast("Fraction", self.noise.epsilon))
+        return LedgerLoss(epsilon=rounded_up(loss), relation=Relation.ANY_VALUE)

@@ -21,7 +21,7 @@ from fleetcount_mechanisms.loss_formulas import exact_release_epsilon, neighbour
 from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 
-__all__ = ["LARGEST_PLANNED_EPSILON", "noise_for", "released_loss", "response_release_epsilon"]
+__all__ = ["LARGEST_PLANNED_EPSILON", "any_value_loss", "noise_for", "released_loss", "response_release_epsilon"]
 
 LARGEST_PLANNED_EPSILON: Final = 10
 """The weakest noise that is planned, and that a task takes: for a larger target it stays stronger than it asks for."""
@@ -82,20 +82,34 @@ def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
         # An answer that changes moves two outputs, a factor of e**(2 e1) between their release laws.
         pairs = _law_pairs(cast("RandomizedResponse", answer))
         return near_log(max(_mixture_loss(one, near_exp(2 * noise)) for one in pairs))
+    if form is AnswerForm.BITS and kind_of(answer).multi_hot:
+        return max(_bit_losses(answer, noise))
     if form is AnswerForm.BITS:
-        return _bits_loss(answer, near_exp(noise))
+        return any_value_loss(answer, noise)
     return exact_release_epsilon(channel_of(answer)[0], noise, neighbours_of(answer.values))
 
 
-def _bits_loss(answer: AnswerLaw, power: Fraction) -> Fraction:
-    """Return the loss of one bit that changes, either way; of both bits at once where a truth has one bit only.
+def any_value_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
+    """Return the loss of the opened counts when one value, or none, becomes any other, to an error below 1e-60.
 
-    Bits and their noises are independent, so the largest ratio of two bits is the product of the largest of each.
+    A value that moves changes two bits of a vector, one each way. Bits and their noises are independent, so the largest
+    ratio of both is the product of the largest of each. Sets of at most s values, one replaced by another, lose at most
+    s times as much: s bits each way.
+
+    Raises:
+        MechanismError: a noise epsilon not in (0, 100].
     """
+    if kind_of(answer).form is not AnswerForm.BITS:
+        return released_loss(answer, noise_epsilon)
+    losses = _bit_losses(answer, TwoSidedNoise(noise_epsilon).epsilon)
+    return max(losses) if answer.values == 1 else sum(losses, Fraction(0))
+
+
+def _bit_losses(answer: AnswerLaw, noise: Fraction) -> list[Fraction]:
+    """Return the losses of one bit that changes: from 0 to 1, and from 1 to 0."""
     law = cast("BitVectorResponse", answer).bit_probability
     pairs = ([(law(bit, first), law(bit, 1 - first)) for bit in (0, 1)] for first in (0, 1))
-    losses = [near_log(_mixture_loss(one, power)) for one in pairs]
-    return max(losses) if kind_of(answer).multi_hot or answer.values == 1 else sum(losses, Fraction(0))
+    return [near_log(_mixture_loss(one, near_exp(noise))) for one in pairs]
 
 
 def response_release_epsilon(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:

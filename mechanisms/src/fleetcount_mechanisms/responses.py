@@ -422,5 +422,5 @@ class OptimizedUnaryEncoding(_BitVector):
 
     @property
     def epsilon(self) -> float:
-        """The loss ln((1 - flip)/flip) of a one-hot truth that moves, rounded up."""
-        return log_ratio_up(1 - self.flip, self.flip)
+        """The loss ln((1 - flip)/flip) of a one-hot truth that moves, rounded up; ln(1/(2 flip)) for V = 1, one bit."""
+        return log_ratio_up(Fraction(1, 2) if self.values == 1 else 1 - self.flip, self.flip)
