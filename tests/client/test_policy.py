@@ -6,11 +6,12 @@ from fractions import Fraction
 import pytest
 from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge, spent_since
 from fleetcount_client.policy import judge_task
-from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
@@ -69,6 +70,39 @@ def test_a_refusal_names_the_rule_the_value_and_the_limit(
     assert refusal is not None
     assert refusal.rule == rule
     assert shown in refusal.message
+
+
+def vector_task() -> Task:
+    mechanism = MangatVector(Fraction(1, 10), 3)
+    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20))
+    return WORLD.task(mode=Mode.RESPONSE, mechanism=mechanism, release=release, round_two_closes=START + 200)
+
+
+def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
+    task = vector_task()
+
+    assert (task.design.epsilon, charge_of(task).epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
+    assert charge_of(task).relation is Relation.ANY_VALUE
+    assert judge_task(open_policy(largest_epsilon=Fraction("1.77614")), task) is None
+    refusal = judge_task(open_policy(largest_epsilon=Fraction("1.77613")), task)
+    assert refusal is not None
+    assert "1.77614 (any-value)" in refusal.message
+
+
+def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_as_one() -> None:
+    release = Release(
+        kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3, 3, 3)
+    )
+    task = WORLD.task(mode=Mode.DIRECT, mechanism=None, release=release, round_two_closes=START + 200)
+
+    refusal = judge_task(open_policy(allow_direct=True), task)
+
+    assert refusal is not None
+    assert refusal.rule == "allow_one_sided"
+    assert "one-sided" in refusal.message
+    assert judge_task(open_policy(allow_direct=True, allow_one_sided=True), task) is None
+    assert charge_of(task).relation is Relation.ONE_SIDED
+    assert spent_since([charge_of(task), charge(1, START)], 0).one_sided == 1
 
 
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:

@@ -2,6 +2,7 @@
 
 import sqlite3
 import stat
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from fleetcount_client.ledger import Charge
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import MAX_NOTED_REFUSALS, OutboxEntry, Phase, Report, SessionRow, Spool, SpoolFile
+from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
 
@@ -89,6 +91,28 @@ def test_another_programs_database_and_another_schema_are_refused(tmp_path: Path
 
         with pytest.raises(UsageError, match="schema"):
             SpoolFile(path).device().charges()
+
+
+def test_a_ledger_without_relations_opens_and_its_charges_stand_for_any_value(tmp_path: Path) -> None:
+    path = tmp_path / "device.db"
+    connection = sqlite3.connect(path)
+    connection.executescript((Path(__file__).parent / "ledger_schema_2.sql").read_text())
+    connection.close()
+    path.chmod(0o600)
+    spool = SpoolFile(path).device()
+
+    old = [(one.name, one.epsilon, one.exposure, one.relation) for one in spool.charges()]
+    new = replace(charge(TaskId(bytes([9]) * 32)), relation=Relation.ONE_SIDED)
+    report = Report(task_id=new.task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+
+    assert old == [
+        ("question 1", Decimal("0.93471"), Fraction(9, 10), Relation.ANY_VALUE),
+        ("question 2", None, Fraction(9, 10), Relation.ANY_VALUE),
+    ]
+    assert len(spool.reports()) == len(spool.unfinished_tasks()) == 2
+    assert spool.begin(new, b"signed task", report, [], [], lambda charges: None) is None
+    spool.rest()
+    assert new in SpoolFile(path).device().charges()
 
 
 def test_a_file_that_is_no_database_is_the_machines_fault(tmp_path: Path) -> None:

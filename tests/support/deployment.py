@@ -77,7 +77,8 @@ class LiveDeployment:
             endpoint = f"{plan.host}:{plan.peer_port}"
             if plan is not self.written.plans[position]:
                 text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(endpoint)}"')
-        text += f"allow_exact_release = true\ngive_up_s = {give_up_s}\ncall_timeout_s = {call_timeout_s}\n"
+        text += "allow_exact_release = true\nallow_one_sided = true\n"
+        text += f"give_up_s = {give_up_s}\ncall_timeout_s = {call_timeout_s}\n"
         path.write_text(text + '\n[metrics]\nlisten = "127.0.0.1:0"\n\n[log]\nlevel = "debug"\n')
 
     # Processes.

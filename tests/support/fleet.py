@@ -185,6 +185,7 @@ class Fleet:
                 smallest_min_batch_size=2,
                 fresh_ledger_wait_s=0,
                 allow_exact_release=True,
+                allow_one_sided=True,
                 total_exposure=Fraction(100),
             ),
             spool=self._file.device(str(number)),

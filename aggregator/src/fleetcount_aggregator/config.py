@@ -127,6 +127,7 @@ class LimitsTable:
     largest_epsilon: Decimal = setting(_largest_epsilon)
     smallest_min_batch_size: int = setting(Table.integer, 2, 10**9, default=10)
     allow_exact_release: bool = setting(Table.boolean, default=False)
+    allow_one_sided: bool = setting(Table.boolean, default=False)
     sessions_per_device: int = setting(Table.integer, 1, 10_000, default=16)
     give_up_s: float = setting(Table.seconds, 1, 30 * 86_400, default=900.0)
     call_timeout_s: float = setting(Table.seconds, 0.1, 3600, default=30.0)

@@ -50,13 +50,15 @@ class Identity:
 class Limits:
     """What this aggregator's operator allows.
 
-    `largest_epsilon` bounds the sum over tasks that overlap on one signal (public view). `give_up_s` is how long after
+    `largest_epsilon` bounds the sum over tasks that overlap on one signal: the public's loss for any value replaced by
+    any other, and with `allow_one_sided` those for a value replaced by none. `give_up_s` is how long after
     its last window a task may take before its leader gives up; a helper waits twice as long for a silent leader.
     """
 
     largest_epsilon: Decimal = Decimal(4)
     smallest_min_batch_size: int = 10
     allow_exact_release: bool = False
+    allow_one_sided: bool = False
     sessions_per_device: int = 16
     give_up_s: float = 900.0
     call_timeout_s: float = 30.0

@@ -124,7 +124,7 @@ def ledger(config: Path) -> None:
         click.echo(
             one_line(
                 f"{_time(charge.asked_at)}  {charge.task_id.hex()[:12]}  epsilon {epsilon:<12}"
-                f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
+                f" {charge.relation.value:<9} exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
             )
         )
     period = settings.policy.budget_period_s
@@ -134,6 +134,8 @@ def ledger(config: Path) -> None:
         f" epsilon {spent.epsilon} of {_decimal(settings.policy.total_epsilon)},"
         f" exposure {_decimal(Fraction(spent.exposure))} of {_decimal(settings.policy.total_exposure)}"
     )
+    if spent.one_sided:
+        click.echo(f"{spent.one_sided} of them were one-sided: the sum holds for a value replaced by none only")
     if spent.without_epsilon:
         click.echo(f"{spent.without_epsilon} of them had no finite epsilon; their cost is the exposure alone")
     for refusal in spool.refusals():

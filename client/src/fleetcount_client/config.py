@@ -145,6 +145,7 @@ _POLICY_KEYS: Final = (
     "fresh_ledger_wait_s",
     "allow_direct",
     "allow_exact_release",
+    "allow_one_sided",
 )
 _DELIVERY_KEYS: Final = (
     "spread",
@@ -202,6 +203,7 @@ def _policy(root: Table) -> OwnerPolicy:
         fresh_ledger_wait_s=wait,
         allow_direct=table.boolean("allow_direct", default=False),
         allow_exact_release=table.boolean("allow_exact_release", default=False),
+        allow_one_sided=table.boolean("allow_one_sided", default=False),
     )
 
 

@@ -4,11 +4,11 @@ Computes nothing itself; the formulas are the protocol's and the mechanisms'.
 """
 
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.task.task import Task
 
 __all__ = ["TaskCost", "cost_of"]
@@ -18,9 +18,9 @@ _REMEMBERED: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCost:
-    """`epsilon` of the published result, None when it has no finite one; `exposure` to all aggregators together."""
+    """`loss` by the published result, and for which change of the truth; `exposure` to all aggregators together."""
 
-    epsilon: Decimal | None
+    loss: LedgerLoss
     exposure: Fraction
 
 
@@ -46,4 +46,4 @@ def cost_of(task: Task) -> TaskCost:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _cost(named: _ById) -> TaskCost:
-    return TaskCost(epsilon=named.task.design.epsilon, exposure=named.task.design.exposure)
+    return TaskCost(loss=named.task.design.ledger_loss, exposure=named.task.design.exposure)

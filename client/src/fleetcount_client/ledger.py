@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.task.task import Task
 
@@ -22,8 +23,9 @@ class Charge:
     """One answered task: what it cost against each class of adversary.
 
     The truth was read at some moment from `asked_at`, the task's own `round_one_opens`, to before `asked_until`, its
-    `round_one_closes`, both Unix seconds. `epsilon` is the loss against readers of the release,
-    None when it has no finite one; `exposure` the chance that what all aggregators see is the truth.
+    `round_one_closes`, both Unix seconds. `epsilon` is the loss against readers of the release for a change of the
+    truth by `relation`, None when it has no finite one; `exposure` the chance that what all aggregators see is the
+    truth.
     """
 
     task_id: TaskId
@@ -33,16 +35,22 @@ class Charge:
     asked_until: int
     epsilon: Decimal | None
     exposure: Fraction
+    relation: Relation = Relation.ANY_VALUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Totals of a set of charges; `without_epsilon` counts the answers that had no finite epsilon to add."""
+    """Totals of a set of charges; `without_epsilon` counts the answers that had no finite epsilon to add.
+
+    With `one_sided` answers in it the sum of epsilons holds for a value replaced by none only: for that change every
+    any-value loss holds too, for any other a one-sided one does not.
+    """
 
     answers: int
     epsilon: Decimal
     exposure: Fraction
     without_epsilon: int
+    one_sided: int
 
 
 def charge_of(task: Task) -> Charge:
@@ -54,8 +62,9 @@ def charge_of(task: Task) -> Charge:
         signal=task.signal,
         asked_at=task.round_one_opens,
         asked_until=task.round_one_closes,
-        epsilon=cost.epsilon,
+        epsilon=cost.loss.epsilon,
         exposure=cost.exposure,
+        relation=cost.loss.relation,
     )
 
 
@@ -72,6 +81,7 @@ def spent_since(charges: Iterable[Charge], start: int) -> Spent:
         epsilon=sum((charge.epsilon for charge in recent if charge.epsilon is not None), Decimal(0)),
         exposure=sum((charge.exposure for charge in recent), Fraction(0)),
         without_epsilon=sum(charge.epsilon is None for charge in recent),
+        one_sided=sum(charge.relation is Relation.ONE_SIDED for charge in recent),
     )
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.answers import AnswerForm
+from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task.task import Task
 
@@ -39,9 +39,11 @@ def _in_range(name: str, value: Fraction | int, low: Fraction | int, high: Fract
 class OwnerPolicy:
     """The owner's limits; a task beyond any of them is refused (docs/embedding.md, "Policy").
 
-    `largest_epsilon` is the loss of one release against the public; `largest_local_epsilon` that of a randomized
-    response against all aggregators together; `largest_sampling_rate` the chance that all aggregators together see the
-    truth. The totals hold over any `budget_period_s` seconds; a new ledger answers nothing for `fresh_ledger_wait_s`.
+    `largest_epsilon` is the loss of one release against the public for any value replaced by any other, or for a value
+    replaced by none where only that has a finite loss and `allow_one_sided` is set; `largest_local_epsilon` that of a
+    randomized response against all aggregators together; `largest_sampling_rate` the chance that all aggregators
+    together see the truth. The totals hold over any `budget_period_s` seconds; a new ledger answers nothing for
+    `fresh_ledger_wait_s`.
 
     Raises:
         UsageError: a limit outside its range.
@@ -58,6 +60,7 @@ class OwnerPolicy:
     fresh_ledger_wait_s: int = 2_592_000
     allow_direct: bool = False
     allow_exact_release: bool = False
+    allow_one_sided: bool = False
 
     def __post_init__(self) -> None:
         for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon", "total_exposure"):
@@ -70,7 +73,7 @@ class OwnerPolicy:
 
 def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     """Return why the owner does not allow this task, without regard to earlier answers; None when it is allowed."""
-    for rule in (_signal, _batch, _mode, _release, _epsilon, _local_epsilon, _sampling_rate):
+    for rule in (_signal, _batch, _mode, _release, _relation, _epsilon, _local_epsilon, _sampling_rate):
         refusal = rule(policy, task)
         if refusal is not None:
             return refusal
@@ -105,13 +108,21 @@ def _release(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     return PolicyRefusal(rule="allow_exact_release", message=message)
 
 
-def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    epsilon = cost_of(task).epsilon
-    if epsilon is None:
-        return _no_finite_epsilon(policy)
-    if Fraction(epsilon) <= policy.largest_epsilon:
+def _relation(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    if cost_of(task).loss.relation is not Relation.ONE_SIDED or policy.allow_one_sided:
         return None
-    message = f"epsilon of the release is {epsilon}; the largest allowed is {_number(policy.largest_epsilon)}"
+    message = "the release hides a value behind none only (one-sided); allowed only with allow_one_sided = true"
+    return PolicyRefusal(rule="allow_one_sided", message=message)
+
+
+def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
+    loss = cost_of(task).loss
+    if loss.epsilon is None:
+        return _no_finite_epsilon(policy)
+    if Fraction(loss.epsilon) <= policy.largest_epsilon:
+        return None
+    limit = _number(policy.largest_epsilon)
+    message = f"epsilon of the release is {loss.epsilon} ({loss.relation.value}); the largest allowed is {limit}"
     return PolicyRefusal(rule="largest_epsilon", message=message)
 
 

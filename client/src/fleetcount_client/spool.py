@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
 
@@ -23,7 +24,9 @@ from fleetcount_client.policy import PolicyRefusal
 
 __all__ = ["NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+_WITHOUT_RELATIONS: Final = 2
+"""The schema before charges had a relation; what it charged stands as it is, for any value."""
 APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
@@ -33,7 +36,8 @@ _SCHEMA: Final = """
 CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE task(task_id BLOB PRIMARY KEY, signed BLOB NOT NULL);
 CREATE TABLE ledger(device TEXT, task_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL, asked_at INTEGER NOT NULL,
-    asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
+    asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,
+    relation TEXT NOT NULL DEFAULT 'any-value', PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,
     PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
@@ -44,6 +48,7 @@ CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, 
 CREATE TABLE refusal(device TEXT, task_id BLOB, name TEXT NOT NULL, rule TEXT NOT NULL, message TEXT NOT NULL,
     refused_at REAL NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 """
+_ADD_RELATIONS: Final = "ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value'"
 
 
 class Phase(enum.Enum):
@@ -208,21 +213,28 @@ def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
     if _is_ours(connection, path):
         return
     connection.execute("BEGIN IMMEDIATE")
-    # Another process may have been faster: only who finds the file still empty under the lock fills it.
+    # Another process may have been faster: only who finds the file still empty, or old, under the lock fills it.
     if not _is_ours(connection, path):
-        for statement in _SCHEMA.split(";"):
+        old = _version(connection) == (APPLICATION_ID, _WITHOUT_RELATIONS)
+        for statement in (_ADD_RELATIONS if old else _SCHEMA).split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
 
-def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the file has our schema, False for an empty one; raises UsageError for anything else."""
+def _version(connection: sqlite3.Connection) -> tuple[int, int]:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    return application, connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the file has our schema, False for an empty or older one; raises UsageError for anything else."""
+    application, version = _version(connection)
     if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):
         return True
+    if (application, version) == (APPLICATION_ID, _WITHOUT_RELATIONS):
+        return False
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if (application, version, tables) != (0, 0, 0):
         raise UsageError(f"state file {path} has schema {version}; allowed is {SCHEMA_VERSION} of this program")
@@ -252,7 +264,7 @@ class Spool:
     def charges(self) -> tuple[Charge, ...]:
         """Return every answered task, oldest first."""
         query = (
-            "SELECT task_id,name,signal,asked_at,asked_until,epsilon,exposure FROM ledger WHERE device=?"
+            "SELECT task_id,name,signal,asked_at,asked_until,epsilon,exposure,relation FROM ledger WHERE device=?"
             " ORDER BY asked_at,task_id"
         )
         return tuple(_charge(row) for row in self._file.rows(query, (self._device,)))
@@ -287,8 +299,8 @@ class Spool:
     def _insert(self, connection: sqlite3.Connection, charge: Charge, signed_task: bytes, report: Report) -> None:
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
         named = (charge.task_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
-        row = (self._device, *named, epsilon, str(charge.exposure))
-        connection.execute("INSERT INTO ledger VALUES(?,?,?,?,?,?,?,?)", row)
+        row = (self._device, *named, epsilon, str(charge.exposure), charge.relation.value)
+        connection.execute("INSERT INTO ledger VALUES(?,?,?,?,?,?,?,?,?)", row)
         connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (charge.task_id, signed_task))
         connection.execute(
             "INSERT INTO report VALUES(?,?,?,?,?)",
@@ -428,6 +440,7 @@ def _charge(row: tuple[Any, ...]) -> Charge:
         asked_until=row[4],
         epsilon=None if row[5] is None else Decimal(row[5]),
         exposure=Fraction(row[6]),
+        relation=Relation(row[7]),
     )
 
 

@@ -43,7 +43,7 @@ async def release(network: Network, task: Task) -> ReleaseRecord:
 
 
 async def start(count: int = 2, **changes: object) -> tuple[Network, Task]:
-    network = Network(count, limits=Limits(smallest_min_batch_size=2, allow_exact_release=True))
+    network = Network(count, limits=Limits(smallest_min_batch_size=2, allow_exact_release=True, allow_one_sided=True))
     await network.start_all()
     if changes.get("mode") in (Mode.RESPONSE, Mode.DIRECT):
         changes.setdefault("round_two_closes", network.task()[0].task.round_one_closes)

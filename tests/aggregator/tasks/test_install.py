@@ -11,17 +11,22 @@ import pytest
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.tasks.budget import Charge, check_budget
+from fleetcount_aggregator.tasks.budget import Charge, charge_of, check_budget, debit_row
 from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.install import install
+from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.design import LedgerLoss
+from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import InstallTask
+from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.signing import sign_task
-from fleetcount_protocol.task.task import HpkeKey, Release, ReleaseKind, SignedTask
+from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, SignedTask
 
 from tests.support.aggregators import START, Network, answer_all
+from tests.support.protocol_samples import one_round_task
 
 KEY = bytes(range(32))
 
@@ -154,11 +159,38 @@ async def test_an_aborted_task_gives_its_room_back_and_a_released_one_does_not()
         await install(network.core(0).context, overlapping, KEY)
 
 
+def charge(opens: int, closes: int, epsilon: str, relation: Relation = Relation.ANY_VALUE) -> Charge:
+    loss = LedgerLoss(epsilon=Decimal(epsilon), relation=relation)
+    return Charge(signal="S", opens=opens, closes=closes, loss=loss)
+
+
+def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
+    task = one_round_task(
+        Mode.RESPONSE,
+        domain=Categories(names=("a", "b", "c")),
+        mechanism=MangatVector(Fraction(1, 10), 3),
+        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)),
+    )
+
+    assert charge_of(task).loss == LedgerLoss(epsilon=Decimal("1.77614"), relation=Relation.ANY_VALUE)
+    assert debit_row(task, 0).epsilon == "1.77614"
+
+
+def test_a_one_sided_release_is_taken_only_where_the_operator_says_so() -> None:
+    one = charge(0, 10, "1", Relation.ONE_SIDED)
+
+    with pytest.raises(TaskError, match=r"one-sided.*allow_one_sided = true"):
+        check_budget(one, [], Limits())
+    check_budget(one, [], Limits(allow_one_sided=True))
+    with pytest.raises(TaskError, match=r"epsilon 1 \(one-sided\).*sum to 3"):
+        check_budget(one, [charge(0, 10, "2")], Limits(allow_one_sided=True, largest_epsilon=Decimal(2)))
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_the_budget_of_a_long_task_holds_in_whatever_order_short_ones_come(order: tuple[int, ...]) -> None:
     """Two short tasks that do not touch each other both overlap the long one: a device of it answers all three."""
     windows = [(0, 100), (0, 10), (10, 20)]
-    charges = [Charge(signal="S", opens=opens, closes=closes, epsilon=Decimal(2)) for opens, closes in windows]
+    charges = [charge(opens, closes, "2") for opens, closes in windows]
     limits = Limits(largest_epsilon=Decimal(5))
     first, second, third = (charges[place] for place in order)
 
@@ -169,8 +201,7 @@ def test_the_budget_of_a_long_task_holds_in_whatever_order_short_ones_come(order
 
 @pytest.mark.parametrize(("opens", "fits"), [(19, False), (20, True), (21, True)])
 def test_windows_that_touch_do_not_overlap(opens: int, fits: bool) -> None:
-    one = Charge(signal="S", opens=10, closes=20, epsilon=Decimal(1))
-    two = Charge(signal="S", opens=opens, closes=30, epsilon=Decimal(1))
+    one, two = charge(10, 20, "1"), charge(opens, 30, "1")
     limits = Limits(largest_epsilon=Decimal("1.5"))
 
     if fits:

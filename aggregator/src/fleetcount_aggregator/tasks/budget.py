@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 
+from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.task.task import Task
 
@@ -20,12 +22,12 @@ NO_FINITE_EPSILON = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """The loss of one task's release on one signal in [opens, closes); `epsilon` None without a finite one."""
+    """What one task's release loses on one signal in [opens, closes), and for which change of the truth."""
 
     signal: str
     opens: int
     closes: int
-    epsilon: Decimal | None
+    loss: LedgerLoss
 
 
 def charge_of(task: Task) -> Charge:
@@ -34,7 +36,7 @@ def charge_of(task: Task) -> Charge:
         signal=task.signal,
         opens=task.round_one_opens,
         closes=max(task.round_one_closes, task.round_two_closes),
-        epsilon=task.design.epsilon,
+        loss=task.design.ledger_loss,
     )
 
 
@@ -46,7 +48,7 @@ def debit_row(task: Task, now: int) -> LedgerRow:
         signal=charge.signal,
         opens=charge.opens,
         closes=charge.closes,
-        epsilon=NO_FINITE_EPSILON if charge.epsilon is None else str(charge.epsilon),
+        epsilon=NO_FINITE_EPSILON if charge.loss.epsilon is None else str(charge.loss.epsilon),
         debited_at=now,
     )
 
@@ -56,12 +58,16 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
 
     The sum must hold for the new task and, with it, for every task it overlaps: two short tasks that do not touch each
     other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared without
-    case.
+    case. The sum holds for any value replaced by any other; with one-sided charges in it for a value replaced by none.
 
     Raises:
         TaskError: with the sum and the limit.
     """
-    if new.epsilon is None:
+    if new.loss.relation is Relation.ONE_SIDED and not limits.allow_one_sided:
+        raise TaskError(
+            "the release hides a value behind none only (one-sided); allowed only with [limits] allow_one_sided = true"
+        )
+    if new.loss.epsilon is None:
         if not limits.allow_exact_release:
             raise TaskError("the release has no finite epsilon; allowed only with [limits] allow_exact_release = true")
         return
@@ -69,11 +75,12 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
     for one in everyone:
         if one is not new and not _overlaps(new, one):
             continue
-        total = sum((two.epsilon for two in everyone if two.epsilon is not None and _overlaps(one, two)), Decimal(0))
+        losses = [two.loss.epsilon for two in everyone if _overlaps(one, two)]
+        total = sum((loss for loss in losses if loss is not None), Decimal(0))
         if total > limits.largest_epsilon:
             raise TaskError(
-                f"epsilon {new.epsilon} and the tasks that overlap on {new.signal!r} sum to {total},"
-                f" allowed: at most {limits.largest_epsilon}"
+                f"epsilon {new.loss.epsilon} ({new.loss.relation.value}) and the tasks that overlap on {new.signal!r}"
+                f" sum to {total}, allowed: at most {limits.largest_epsilon}"
             )
 
 

@@ -112,7 +112,7 @@ class Parties:
             mqtt_broker="" if self._broker is None else self._broker.address,
             mqtt_inflight=None if self._broker is None else self._broker.inflight,
             largest_epsilon="1000",
-            limits=limits,
+            limits={"allow_one_sided": "true", **limits},
         )
 
     @property

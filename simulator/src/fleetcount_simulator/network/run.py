@@ -172,7 +172,7 @@ def _report_file(directory: Path, place: int) -> Path:
 
 def _exactly(task: Task) -> dict[str, Fraction]:
     """Return what an owner allows who allows this task and not more."""
-    epsilon = task.design.epsilon
+    epsilon = task.design.ledger_loss.epsilon
     if epsilon is None:
         raise ProcessError("a release without noise is allowed by nobody who does not say so")
     return {"largest_epsilon": Fraction(epsilon), "largest_local_epsilon": _LOCAL, "total_epsilon": Fraction(epsilon)}

@@ -129,6 +129,7 @@ def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:
         fresh_ledger_wait_s=0,
         allow_direct=True,
         allow_exact_release=True,
+        allow_one_sided=True,
         **limits,
     )
 
