@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fleetcount_mechanisms import planning
+from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
 from fleetcount_mechanisms.loss_formulas import message_epsilon, sampling_sd
 from fleetcount_mechanisms.planning import (
@@ -17,6 +18,7 @@ from fleetcount_mechanisms.planning import (
     die_for_local_epsilons,
     largest_sampling_rate,
     local_sampling_rate,
+    plan_question,
     plan_sampling,
     sampling_rate_for_local_epsilon,
 )
@@ -25,7 +27,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from hypothesis import given
 from hypothesis import strategies as st
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
+ROOT = Path(__file__).parents[2]
+GOLDEN: dict[str, Any] = json.loads((ROOT / "tests" / "golden" / "golden.json").read_text())
 
 
 def test_the_rate_for_a_local_epsilon_is_the_golden_one_and_rounded_down_below_it() -> None:
@@ -156,6 +159,93 @@ def test_a_larger_rate_is_more_accurate_at_the_same_loss_and_reveals_more_to_all
     revealed = [next(v.delta for v in plan.design.views() if v.adversary == "all_aggregators") for plan in plans]
     assert errors == sorted(errors, reverse=True)
     assert revealed == [Decimal("0.05"), Decimal("0.25"), Decimal("0.45")]
+
+
+TWO_CELL = [(Fraction(s * s, 4), Fraction(s, 2)) for s in (3, 4, 5, 10)]
+"""E = e**eps' with its square root."""
+RATES = [Fraction(one, 20) for one in range(1, 20)]
+
+
+def two_cell_noise(power: Fraction, x: Fraction) -> tuple[Fraction, Fraction]:
+    """Return (t, N) for E and x = e**e1: 1/p from the release's loss, and the variance of one noise over 2 p**2."""
+    t = 1 + (x - power / x) / (power - 1)
+    p = 1 / t
+    assert (1 + p * (x - 1)) / (1 - p * (1 - 1 / x)) == power
+    return t, t * t * x / (x - 1) ** 2
+
+
+@pytest.mark.parametrize("aggregators", [2, 3, 5])
+@pytest.mark.parametrize(("power", "root"), TWO_CELL, ids=str)
+def test_p_of_1_is_best_exactly_in_cells_of_at_least_k_devices(
+    power: Fraction, root: Fraction, aggregators: int
+) -> None:
+    steps = [Fraction(1, 10**6), *(Fraction(step, 50) for step in range(1, 400))]
+    rows = [two_cell_noise(power, root + step) for step in (Fraction(0), *steps)]
+    assert rows[0][0] == 1
+
+    for count in range(2 * aggregators):
+        variances = [count * (t - 1) + 2 * aggregators * noise for t, noise in rows]
+        if count >= aggregators:
+            assert variances == sorted(variances)
+        else:
+            assert min(variances) < variances[0]
+
+
+@pytest.mark.parametrize(("power", "root"), TWO_CELL, ids=str)
+def test_a_smaller_rate_wins_by_at_most_the_hyperbolic_cosine_of_a_quarter_of_epsilon(
+    power: Fraction, root: Fraction
+) -> None:
+    squared_cosh = (root + 1) ** 2 / (4 * root)
+    at_one = two_cell_noise(power, root)[1]
+
+    assert two_cell_noise(power, power) == (2, at_one / squared_cosh)
+    assert all(two_cell_noise(power, root + Fraction(step, 50))[1] >= at_one / squared_cosh for step in range(1, 1000))
+
+
+@pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(1), Fraction(4)], ids=str)
+def test_for_one_value_a_larger_rate_is_always_more_accurate(epsilon: Fraction) -> None:
+    plans = [plan_sampling(1000, 1, epsilon, 2, rate, allow_large_rate=True) for rate in RATES]
+
+    for count in (0, 1, 1000):
+        errors = [plan.sd(count) for plan in plans]
+        assert errors == sorted(errors, reverse=True)
+
+
+def test_the_error_does_not_grow_with_the_devices_that_answer_none() -> None:
+    small, large = (plan_sampling(devices, 4, Fraction(1)) for devices in (100, 10**9))
+
+    assert [small.sd(count) for count in (0, 1, 100)] == [large.sd(count) for count in (0, 1, 100)]
+
+
+def planned_sd(rate: Fraction, epsilon: Fraction, count: int) -> float:
+    answer = Truth(4) if rate == 1 else SamplingDie.uniform(rate, 4, allow_large_rate=True)
+    return plan_question(10_000, answer, epsilon).sd(count)
+
+
+def table_rows(page: str, header: str) -> list[list[str]]:
+    """Return the cells of the table of a page whose header row begins so."""
+    lines = (ROOT / page).read_text().split(header)[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_table_of_sampling_in_the_privacy_page_is_computed() -> None:
+    rows = table_rows("docs/privacy.md", "| ε′ | p = 0.1 |")
+    rates = [Fraction(1, 10), Fraction(1, 4), Fraction(1, 2), Fraction(1)]
+
+    assert len(rows) == 2
+    for epsilon, *cells in rows:
+        for rate, shown in zip(rates, cells, strict=True):
+            assert shown == ", ".join(f"{planned_sd(rate, Fraction(epsilon), count):.3f}" for count in range(3))
+
+
+def test_the_table_of_the_readme_says_what_sampling_costs_and_buys() -> None:
+    rows = table_rows("README.md", "| sampling rate |")
+
+    assert len(rows) == 4
+    for name, seen, *errors in rows:
+        rate = Fraction(name.split()[0])
+        assert Fraction(seen) == rate
+        assert errors == [f"{planned_sd(rate, Fraction(1), count):.1f}" for count in (0, 100, 1000, 10_000)]
 
 
 def test_sampling_beats_the_two_coins_only_below_the_crossover() -> None:

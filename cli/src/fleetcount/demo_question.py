@@ -33,7 +33,8 @@ __all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "Question", "question_of"
 DEFAULT_VEHICLES: Final = 2000
 LEVEL: Final = Fraction(95, 100)
 BOLOGNA_SAMPLING_RATE: Final = Fraction(1, 4)
-"""At the same published epsilon a larger rate is more accurate; it is also what colluding aggregators would see."""
+"""At the same published epsilon a larger rate is more accurate in all but nearly empty cells (docs/privacy.md);
+it is also what colluding aggregators would see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

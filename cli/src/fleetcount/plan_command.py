@@ -65,7 +65,8 @@ def plan(  # one parameter an option, passed by name
     devices that are elsewhere: 1,000 among 2,000 and among 2,000,000 are seen equally well.
 
     The noise is planned so that the release loses at most the epsilon asked for. At one epsilon a larger sampling rate
-    is always more accurate; a smaller one only helps if all aggregators collude, who then see the truth that often.
+    is more accurate: for one value always, for several in every cell of at least as many devices as there are
+    aggregators. What a smaller one buys: if all aggregators collude, they see each truth with that probability only.
     """
     from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
     from fleetcount_mechanisms.planning import plan_question

@@ -250,8 +250,9 @@ def plan_sampling(
 ) -> Plan:
     """Return the plan of a count of V values by Sampling Privacy with the uniform die; see `plan_question`.
 
-    Without a sampling rate the default for V is taken. At a given epsilon a larger p is always more accurate; what a
-    smaller one buys is the fallback when all aggregators collude, delta = p.
+    Without a sampling rate the default for V is taken. At a given epsilon a larger p is more accurate for V = 1, and
+    for V > 1 in every cell of at least k devices; emptier cells gain a little from some p < 1 (docs/privacy.md). What
+    a smaller p buys is the fallback when all aggregators collude, delta = p.
 
     Raises:
         MechanismError: a parameter outside its range; p >= 1/2 without allow_large_rate.

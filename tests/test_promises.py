@@ -1,0 +1,66 @@
+"""Every promise of the privacy page and of the threat model names tests, and they exist."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("docs/privacy.md", "SECURITY.md")
+NAMED = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
+WITHOUT_TABLE = {"", "Sources", "Reporting", "Known limits"}
+"""Parts of a page that promise nothing."""
+
+
+def parts(page: str) -> dict[str, str]:
+    """Return the text of each part of a page by its heading."""
+    title, *rest = re.split(r"^## ", (ROOT / page).read_text(), flags=re.MULTILINE)
+    return {"": title} | {part.splitlines()[0]: part for part in rest}
+
+
+def rows(part: str) -> dict[str, str]:
+    """Return what names tests, by the first cell of its row."""
+    cells = [line.strip("|").split("|") for line in part.splitlines() if line.startswith("|")]
+    return {first.strip(): rest[-1] for first, *rest in cells if rest and ("tests/" in rest[-1] or "none:" in rest[-1])}
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    """Return the names of the tests in a file, at its top level."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, kinds))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_is_named_exists(page: str) -> None:
+    named = NAMED.findall((ROOT / page).read_text())
+
+    assert len(named) > 20
+    assert [f"{path}::{name}" for path, name in named if name not in names_in(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_part_that_promises_has_a_table_of_tests(page: str) -> None:
+    assert [name for name, part in parts(page).items() if name not in WITHOUT_TABLE and not rows(part)] == []
+    for part in parts(page).values():
+        assert [row for row, named in rows(part).items() if not NAMED.search(named) and "none:" not in named] == []
+
+
+@pytest.mark.parametrize("heading", ["What is not promised, first", "What is promised"])
+def test_every_sentence_in_bold_is_a_row_of_its_table(heading: str) -> None:
+    part = parts("docs/privacy.md")[heading]
+    bold = re.findall(r"^\* \*\*(.+?)\*\*", part, flags=re.MULTILINE | re.DOTALL)
+
+    assert len(bold) == len(re.findall(r"^\* ", part, flags=re.MULTILINE))
+    assert [re.sub(r"\s+", " ", one).rstrip(".") for one in bold] == list(rows(part))
+
+
+def test_everybody_in_the_threat_model_has_a_test() -> None:
+    part = parts("SECURITY.md")["Threat model"]
+    people = part.split("| who | can | cannot |\n|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    who = [line.strip("|").split("|")[0].strip() for line in people]
+
+    # Many lying devices: nothing stops them, and nothing is promised.
+    assert [one for one in who if one not in rows(part)] == ["many lying devices"]
