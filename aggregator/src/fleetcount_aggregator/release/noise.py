@@ -1,12 +1,15 @@
 """The noise an aggregator adds to its share before anyone sees it: full strength, exact, of the system's randomness.
 
-Draws only; when it is drawn, and that it is drawn once, is release's.
+Draws and adds only; when it is drawn, and that it is drawn once, is release's.
 """
+
+from collections.abc import Sequence
 
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.vdaf.field import FIELD64
 
-__all__ = ["SystemNoise"]
+__all__ = ["SystemNoise", "noised_share"]
 
 
 class SystemNoise:
@@ -18,3 +21,14 @@ class SystemNoise:
     def draw(self, law: NoiseLaw, count: int) -> list[int]:
         """See `NoiseSource.draw`."""
         return law.draw(self._source, count)
+
+
+def noised_share(total: Sequence[int], noise: Sequence[int]) -> bytes:
+    """Return the encoded vector an aggregator opens: its sum of shares plus its noise, number by number, modulo p.
+
+    Run by every aggregator, once a release; `total` holds elements of Field64, `noise` one draw for each.
+
+    Raises:
+        ValueError: not one draw for each element.
+    """
+    return FIELD64.encode_vector([(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)])

@@ -30,7 +30,6 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.vdaf.field import FIELD64
 
 from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
@@ -38,6 +37,7 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.release.noise import noised_share
 from fleetcount_aggregator.release.record import record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.tasks.budget import debit_row
@@ -91,9 +91,8 @@ class ReleaseSteps:
         """Add up this aggregator's output shares and its noise. What is not stored after this is never shown."""
         total = await set_sum(self._context, task)
         noise = self._context.noise.draw(task.task.design.noise, len(total))
-        noised = [(share + one) % FIELD64.modulus for share, one in zip(total, noise, strict=True)]
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
-        sealed = self._context.at_rest.seal(blind + FIELD64.encode_vector(noised), b"noised share", task.task_id)
+        sealed = self._context.at_rest.seal(blind + noised_share(total, noise), b"noised share", task.task_id)
         self._context.failpoints.hit("release.after_draw")
         return Entry(answer=sealed, debit=debit_row(task.task, self._context.now()))
 
