@@ -30,6 +30,7 @@ _TABLE = table(
         ("remap", "fleetcount.remap_command", "remap", "Read a release with your own prior and loss."),
         ("microdata", "fleetcount.microdata_command", "microdata", "Publish a table in F'-private buckets."),
         ("reproduce", "fleetcount.reproduce_command", "reproduce", "Run the papers' experiments."),
+        ("audit", "fleetcount.audit_command", "audit", "Attack every line of every privacy statement."),
         ("golden", "fleetcount.golden_command", "golden", "Recompute golden numbers through the public API."),
         ("vectors", "fleetcount.vectors_command", "vectors", "Replay test vectors of shares and proofs."),
     ]

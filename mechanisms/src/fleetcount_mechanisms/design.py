@@ -87,6 +87,10 @@ class Design:
         if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
             raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: on direct counts alone")
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out what follows from the parts, so that another process can be handed a design."""
+        return {part: self.__dict__[part] for part in ("answer", "noise", "values", "aggregators")}
+
     @cached_property
     def kind(self) -> AnswerKind:
         """The family of the answer law."""

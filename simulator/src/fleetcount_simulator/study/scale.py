@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.study.shards import ShardOrder, run_shard
 
-__all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool"]
+__all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool", "worker_processes"]
 
 _CONNECT_S: Final = 20
 
@@ -51,7 +51,7 @@ class WorkerPool:
 
     def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
         """See `Runner.run`."""
-        with self._pool(len(orders)) as pool:
+        with worker_processes(max(1, min(self._workers, len(orders)))) as pool:
             waiting: dict[Future[bytes], ShardOrder] = {pool.submit(run_shard, order): order for order in orders}
             try:
                 for done in as_completed(waiting):
@@ -59,22 +59,22 @@ class WorkerPool:
             except BrokenProcessPool as error:
                 raise ProcessError("a worker process died (out of memory?); use fewer --workers") from error
 
-    @contextmanager
-    def _pool(self, orders: int) -> Generator[ProcessPoolExecutor]:
-        """Give a pool; on any early end the shards under way are given up with their processes."""
-        others = set(multiprocessing.active_children())
-        context = multiprocessing.get_context("spawn")
-        workers = max(1, min(self._workers, orders))
-        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
-        try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+
+@contextmanager
+def worker_processes(workers: int) -> Generator[ProcessPoolExecutor]:
+    """Give a pool of processes started afresh (spawn); on any early end the work under way ends with its processes."""
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _leave_interrupts_to_the_parent() -> None:
