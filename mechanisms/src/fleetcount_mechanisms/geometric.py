@@ -103,8 +103,12 @@ def digit_thresholds(epsilon: Fraction, bits: int = 64) -> DigitThresholds:
     Raises:
         MechanismError: epsilon is not an exact number in [10**-6, 100], or bits is below 1.
     """
-    exact = _require_noise_epsilon(epsilon)
-    require_at_least("bits", bits, 1)
+    return _prepared(_require_noise_epsilon(epsilon), require_at_least("bits", bits, 1))
+
+
+@functools.lru_cache(maxsize=64)
+def _prepared(exact: Fraction, bits: int) -> DigitThresholds:
+    # Kept: working the thresholds out takes a hundred times as long as a draw, and they follow from the law alone.
     places = 0
     while exact * (1 << places) < _BEYOND:
         places += 1

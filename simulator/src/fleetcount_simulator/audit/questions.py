@@ -63,7 +63,7 @@ def questions(name: str | None = None) -> tuple[Question, ...]:
     """Return the questions to audit, of one design or of all, with their shares of the trials, which sum to 1.
 
     Half of the trials go to the noised yes/no count by Sampling Privacy at k = 2, the release whose gap is reported, a
-    fifth to the same with two values, a fiftieth to the releases drawn one by one, the rest to all others alike.
+    fifth to the same with two values, a fiftieth to releases drawn one by one, the rest to all others alike.
 
     Raises:
         ScenarioError: no design of that name.
