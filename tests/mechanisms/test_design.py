@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -121,6 +122,16 @@ def test_delta_of_an_exact_release_is_the_least_that_enumeration_allows(design: 
     ]
 
     assert Fraction(public.delta) == max(deltas)
+
+
+@pytest.mark.parametrize("design", ALONE, ids=design_name)
+def test_another_process_is_handed_the_same_design(design: Design) -> None:
+    design.views()
+
+    handed = pickle.loads(pickle.dumps(design))
+
+    assert handed == design
+    assert handed.views() == design.views()
 
 
 @pytest.mark.parametrize("design", ALONE, ids=design_name)
