@@ -4,6 +4,7 @@ import itertools
 import math
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -271,6 +272,23 @@ def test_every_pair_of_answer_and_noise_is_either_a_design_or_refused() -> None:
             else:
                 with pytest.raises(MechanismError):
                     design_of(answer, noise)
+
+
+def test_the_relation_of_a_charge_is_that_of_the_public_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    relations = {"one-cell": Relation.ANY_VALUE, "two-cell": Relation.ANY_VALUE} | {one.value: one for one in Relation}
+
+    for word, relation in relations.items():
+        assert with_neighbours(monkeypatch, word).relation is relation
+    with pytest.raises(MechanismError, match="neighbours is 'three-cell', allowed: one-cell, two-cell, any-value"):
+        _ = with_neighbours(monkeypatch, "three-cell").relation
+
+
+def with_neighbours(monkeypatch: pytest.MonkeyPatch, word: str) -> Design:
+    """Return a design whose statement is about that change."""
+    design = design_of(Truth(3), NOISES[1])
+    views = tuple(replace(view, neighbours=word) for view in design.views())
+    monkeypatch.setattr("fleetcount_mechanisms.statement.views_of", lambda *_: views)
+    return design_of(Truth(3), NOISES[1])
 
 
 def test_one_law_has_one_design_whatever_made_it() -> None:

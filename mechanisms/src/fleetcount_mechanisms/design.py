@@ -28,6 +28,9 @@ FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
 """How many aggregators a question has, everywhere: tasks, plans and scenarios."""
 
+_RELATIONS: Final = {"one-cell": Relation.ANY_VALUE, "two-cell": Relation.ANY_VALUE} | {it.value: it for it in Relation}
+"""The relation of each change a view is about; `Neighbours` are the two ways in which a value moves counts of cells."""
+
 
 class Outputs(Enum):
     """Which sums are opened."""
@@ -174,9 +177,15 @@ class Design:
 
     @property
     def relation(self) -> Relation:
-        """For which change of a device's truth `epsilon` holds."""
+        """For which change of a device's truth `epsilon` holds.
+
+        Raises:
+            MechanismError: the public view is about a change of which no ledger knows the relation.
+        """
         named = self.views()[0].neighbours
-        return next((one for one in Relation if one.value == named), Relation.ANY_VALUE)
+        if named not in _RELATIONS:
+            raise MechanismError(f"neighbours is {named!r}, allowed: {', '.join(_RELATIONS)}")
+        return _RELATIONS[named]
 
     @cached_property
     def ledger_loss(self) -> LedgerLoss:
