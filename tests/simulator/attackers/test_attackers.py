@@ -4,12 +4,14 @@ Guess rates are binomial: a right rate lies within `SPREAD` = 6 standard deviati
 """
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from fleetcount_mechanisms.loss_formulas import Neighbours, noise_epsilon_for
+from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_simulator import attackers
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
 from fleetcount_simulator.attackers.findings import share_of
@@ -49,6 +51,27 @@ WITH_NOISE = [
     Mechanism(name="noised unary", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1)),
 ]
 EXACT = [SAMPLING, K_ARY, *BITS]
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A law of noise that nothing here knows."""
+
+    name: str = "laplace"
+    epsilon: Fraction | None = Fraction(1)
+    mean: float = 0.0
+    variance: float = 2.0
+
+    def draw(self, source: RandomSource, count: int) -> list[int]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("law", [Laplace(), Laplace(epsilon=None)], ids=["with an epsilon", "without"])
+def test_a_guess_under_a_law_of_noise_that_is_not_known_is_refused_by_name(law: Laplace) -> None:
+    doubt = Doubt(law=answer_law(DIRECT.design(3, 2)), noise=law, noises=1, candidates=(1, 2))
+
+    with pytest.raises(ScenarioError, match="noise is 'laplace'; guesses are computed for geometric noise"):
+        best_guess_rate(doubt)
 
 
 def values_of(mechanism: Mechanism) -> int:

@@ -15,12 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 from fleetcount_analysis.channels import noise_sum
-from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from numpy.typing import NDArray
 from scipy import stats
 
 from fleetcount_simulator.engines.answer_laws import AnswerLaw
 from fleetcount_simulator.engines.noise_sums import summed_noise
+from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers
 
 __all__ = ["CellLaw", "Doubt", "best_guess_rate", "play", "posteriors"]
@@ -245,9 +246,12 @@ def _cell_law(noise: NoiseLaw, noises: int, others: int, rate: float) -> CellLaw
 
 @lru_cache(maxsize=64)
 def _noise_law(noise: NoiseLaw, noises: int) -> tuple[int, Floats]:
-    if noises == 0 or noise.epsilon is None:
+    """Return the law of the sum of `noises` noises: its smallest value, and ln P of that value and those after it."""
+    if noises == 0 or isinstance(noise, NoNoise):
         return 0, np.zeros(1)
-    if not isinstance(noise, OneSidedNoise):
+    if not isinstance(noise, TwoSidedNoise | OneSidedNoise):
+        raise ScenarioError(f"noise is {noise.name!r}; guesses are computed for geometric noise, on two sides or one")
+    if isinstance(noise, TwoSidedNoise):
         law = noise_sum(noise.epsilon, noises)
         reach = law.reach
         return -reach, law.log_mass(np.arange(-reach, reach + 1))
