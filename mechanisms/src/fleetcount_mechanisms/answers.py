@@ -1,6 +1,6 @@
 """The families of answer laws: what one device's answer is, by which name, and with which parameters.
 
-One row a family: here a new mechanism is added (CONTRIBUTING.md). What follows for a whole question is `design`'s.
+There is one row a family; a new mechanism is added here (CONTRIBUTING.md). `design` says what follows for a question.
 """
 
 from collections.abc import Callable, Mapping
@@ -127,7 +127,7 @@ def kind_of(answer: AnswerLaw) -> AnswerKind:
     """Return the family of an answer law.
 
     Raises:
-        MechanismError: no answer law.
+        MechanismError: the value is not an answer law.
     """
     return kind_of_law(type(answer))
 

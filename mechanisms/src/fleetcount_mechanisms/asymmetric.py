@@ -123,9 +123,11 @@ class OneSidedGeometric:
         words = int.from_bytes(source.random_bytes(_LANE_BYTES * (digits + 1)), "little")
         apart = self._minuend - (words & ones * ((1 << _WORD_BITS) - 1))
         below = apart >> _WORD_BITS & ones
+        # On a tie the bits below bit 128 are all ones: adding one then carries into it, and only then.
         if (apart ^ apart + ones) >> _WORD_BITS & ones:
             below = self._without_ties(apart, source)
         coins = below.to_bytes(_LANE_BYTES * (digits + 2), "little")[::_LANE_BYTES]
+        # Lane 0 is "further digits"; from the top down, the guard's 1 and the digits are read as one binary number.
         noise = int(coins[:0:-1].translate(_ASCII), 2) - (1 << digits)
         return noise + self._thresholds.beyond(source) if coins[0] else noise
 
@@ -352,7 +354,7 @@ def expected_safe_answers_approximate(
 
 
 # Continuous mechanisms, for simulation and comparison only. A float sum count + noise keeps the low digits of
-# neither: which answers can occur at all depends on the count, so most outputs tell it, whatever eps says
+# neither: which answers can occur at all depends on the count, so most outputs tell it, at every eps
 # (`simulation_only_can_come_from`).
 
 _UNIFORM_BITS: Final = 53

@@ -1,7 +1,7 @@
 """What several releases cost together: basic, optimal (Kairouz-Oh-Viswanath) and asymmetric composition.
 
-Pure functions of the losses asked for; it keeps no ledger, knows no device and no clock, and never refuses a release
-itself.
+Pure functions of losses; it must not keep a ledger, read a clock or refuse a release (the ledgers of devices and
+aggregators do).
 """
 
 import functools

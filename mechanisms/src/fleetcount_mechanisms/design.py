@@ -1,8 +1,8 @@
 """The design of a question: how each device answers, which noise each aggregator adds, and all that follows from both.
 
 Tasks, scenarios and plans produce a `Design`; statement, charge, opened outputs and noise for a target come from it and
-from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It holds no time,
-no key and no signal.
+from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It must not
+hold a time, a key or a signal: these belong to the task.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Outputs(Enum):
     """Two rounds: output 0 of a difference tells nothing more. Truth: output 0 beside the cells would double the loss
     of a yes/no question, and in a one-sided release it moves against the side that noise protects."""
     ALL = "0..V"
-    """The sum of all outputs stands for the number of devices, which the estimates need and nobody may know exactly."""
+    """The sum of all outputs stands for the number of devices: estimates need it, and no party may know it exactly."""
     PARTICIPATION = "participation, 1..V"
     """The same number for bit vectors: how many set the participation bit, then the cells."""
 
@@ -111,17 +111,17 @@ class Design:
 
     @property
     def noised(self) -> bool:
-        """Whether aggregators add noise at all."""
+        """Whether the aggregators add noise to what they open."""
         return not isinstance(self.noise, NoNoise)
 
     @property
     def rounds(self) -> int:
-        """How many messages make up an answer."""
+        """How many messages a device sends for one answer: 2 for Sampling Privacy, otherwise 1."""
         return 2 if self.form is AnswerForm.TWO_ROUNDS else 1
 
     @property
     def device_randomizes(self) -> bool:
-        """Whether each answer has a loss of its own, whoever opens it: a randomized response."""
+        """Whether each answer is a randomized response, with a finite loss of its own against every reader."""
         return self.form in (AnswerForm.POSITION, AnswerForm.BITS)
 
     @property

@@ -31,7 +31,7 @@ class InfeasibleTargetError(MechanismError):
 
 
 def did_you_mean(given: object, known: Collection[str]) -> str:
-    """Return "; did you mean 'x'?" for the nearest known name, in whatever order its words came, or ""."""
+    """Return "; did you mean 'x'?" for the nearest known name, its words in any order, or ""."""
     from difflib import get_close_matches  # Only a wrong name pays for this import.
 
     by_words = {_words(name): name for name in known}

@@ -17,7 +17,7 @@ Two-sided: P[Z = z] = (1 - y)/(1 + y) y**|z|. Hence P[Z != 0] = 2y/(1 + y), the 
 is the G above, independent of the sign: P[Z = z] = 2y/(1+y) * 1/2 * (1 - y) y**(|z|-1) for z != 0, as it should be.
 
 Every draw takes the same number of 127-bit uniforms and compares each with the first 127 binary digits of its
-irrational probability; all digits are drawn whatever the others are, and all draws of a chunk are compared by one
+irrational probability; all digits are drawn in every draw, and all draws of a chunk are compared by one
 subtraction of long integers. Only a tie of all 127 digits (probability 2**-127 each) and "beyond" (below 2**-128) take
 longer, exactly.
 """
@@ -124,7 +124,7 @@ class _Lanes:
 
     A word w of 127 bits is compared with a threshold T by the subtraction 2**127 + T - 1 - w: it borrows from no other
     lane, and leaves the lane's top bit set exactly when w < T. One more lane above the draws is a guard whose coins are
-    always True: no integer is ever short or zero, whatever the draws are, so every step takes the same time.
+    always True: no integer is ever short or zero, for any draws, so every step takes the same time.
     """
 
     __slots__ = ("count", "guard", "low", "ones")
@@ -139,11 +139,13 @@ class _Lanes:
         """Return integers with a bit in each lane: the word is below the threshold (guard set); it equals it."""
         numbers = int.from_bytes(words, "little") & self.low
         apart = _levels(self.count, threshold) - numbers
+        # On a tie the lane's low 127 bits are all ones: adding one then carries into its top bit, and only then.
         return apart >> _DRAW_BITS & (self.ones | self.guard), (apart ^ apart + self.ones) >> _DRAW_BITS & self.ones
 
     def values(self, lanes: int) -> list[int]:
         """Return the low 64 bits of each draw's lane, as signed numbers."""
         encoded = lanes.to_bytes(_LANE_BYTES * (self.count + 1), "little")
+        # Two 64-bit words a lane, of which the first is the value; the last lane is the guard.
         return list(struct.unpack(f"<{2 * self.count + 2}q", encoded)[:-2:2])
 
 

@@ -258,7 +258,7 @@ def exact_release_epsilon(rate: Fraction, noise: Fraction, neighbours: Neighbour
 
 
 def sampling_sd(count: int, sampling_rate: Fraction | float) -> float:
-    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, whatever the number of No.
+    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, for any number of No.
 
     Raises:
         MechanismError: n below 0, or p not in (0, 1].

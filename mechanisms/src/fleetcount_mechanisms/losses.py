@@ -1,4 +1,4 @@
-"""What noise leaves of one device's answer in a published count, exactly, and the weakest noise for a target.
+"""The exact loss of published counts with noise, for one device, and the weakest noise for a target loss.
 
 It must not state a loss smaller than the truth. Losses are for one device's record being replaced in a fixed public set
 of participants; the formulas of Sampling Privacy are those of `loss_formulas`.

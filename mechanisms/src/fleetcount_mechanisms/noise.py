@@ -1,6 +1,6 @@
 """The noise that each aggregator adds to every opened number, as small values: none, two-sided or one-sided geometric.
 
-A law says what it is and draws; what it promises for one device is `statement`'s, how its sums are read is analysis's.
+A law draws and states its moments. `statement` computes its promise for one device; analysis reads its sums.
 A further law is a further class with the members of `NoiseLaw`; nothing here lists the laws.
 """
 
@@ -25,7 +25,7 @@ class NoiseLaw(Protocol):
 
     @property
     def name(self) -> str:
-        """What records, tables and people call the law."""
+        """The law's name in records and tables."""
         ...
 
     @property

@@ -79,7 +79,7 @@ def _checked_target(epsilon: object) -> Fraction:
 def sampling_rate_for_local_epsilon(epsilon: Fraction, values: int) -> Fraction:
     """Return the largest p, a multiple of 10**-6, whose uniform die loses at most eps by one round-two message.
 
-    Above eps = ln(V + 2) the result is 1/2 or more, which a die takes on purpose only.
+    Above eps = ln(V + 2) the result is 1/2 or more, which a die refuses without `allow_large_rate`.
 
     Raises:
         MechanismError: eps not in (0, 100] or so small that p would be 0, or V below 1.

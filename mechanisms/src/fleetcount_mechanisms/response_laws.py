@@ -1,6 +1,6 @@
 """The laws under the randomized responses: a yes/no channel, probabilities rounded to the safe side, and errors.
 
-It must not know which response it serves.
+It must not depend on a single response: `responses` uses these laws.
 """
 
 from collections.abc import Sequence

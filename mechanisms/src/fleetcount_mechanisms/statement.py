@@ -1,4 +1,4 @@
-"""The privacy statement of a question: who looks, at what, and what remains hidden, one view an adversary.
+"""The privacy statement of a question: for each adversary what it sees, and what it can learn of one device.
 
 The only place where it is worded. It must not state a loss smaller than the truth: the decimals of a view are rounded
 up. p is the sampling rate, e1 the epsilon of each aggregator's noise.
@@ -115,8 +115,10 @@ def _revealed(adversary: str, audience: str, delta: Fraction, neighbours: str, s
 
 
 def _released_to(aggregators: int) -> tuple[tuple[str, str, str, str], ...]:
-    """Return who reads a release and knows no more than all but one aggregator: slug, words, whose shares, whose noise
-    is left."""
+    """Return the readers of a release who have at most the shares and noises of all but one aggregator.
+
+    Each is (slug, description, the shares it also sees, the aggregator whose noise it does not know).
+    """
     rest = f"any {aggregators - 1} of the {aggregators} aggregators, together with any number of devices"
     return (
         ("public_and_broker", "everyone who reads the release, and the broker", "", "one aggregator"),
