@@ -1,6 +1,6 @@
 """Opening a release: commitments to noised shares, their sum, and which may be published (docs/wire.md, "Opening").
 
-Sees noised shares only; noise is added before anything gets here.
+It must not see a share without noise: the aggregator adds the noise before it calls anything here.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ def check_commitment(made: Commitment, share: NoisedShare) -> None:
     """Accept an opened share only if it is what its aggregator committed to.
 
     Raises:
-        VerificationFailed: it is not.
+        VerificationFailed: the task, aggregator, set or bytes differ from those committed to.
     """
     expected = commit_to(share)
     same = (made.task_id, made.aggregator_id, made.set_digest) == (
@@ -83,7 +83,7 @@ def centred_lift(value: int) -> int:
     """Return the integer of least magnitude congruent to a Field64 element: from -(p-1)/2 to (p-1)/2.
 
     Raises:
-        UsageError: no element of the field.
+        UsageError: not in 0..p-1.
     """
     if not 0 <= value < FIELD64.modulus:
         raise UsageError(f"{value} is no element of Field64")
@@ -96,6 +96,7 @@ def open_noised_shares(shares: Sequence[NoisedShare], length: int) -> tuple[int,
     Raises:
         DecodeError: a share that does not hold `length` canonical elements.
     """
+    # Sums and noise lie far inside +-(p-1)/2, so the lift gives back the signed number that the field wrapped around.
     vectors = [FIELD64.decode_vector(share.vector, length) for share in shares]
     return tuple(centred_lift(element) for element in FIELD64.add_vectors(vectors, length))
 
@@ -104,6 +105,7 @@ def noise_bound(noise_epsilon: Fraction | None, aggregators: int) -> int:
     """Return B, which all noise on a cell together exceeds with probability below 1e-26; 0 without noise."""
     if noise_epsilon is None:
         return 0
+    # -(-a // b) rounds up, so that the bound is never below the exact quotient.
     return aggregators * -(-_TAIL_EXPONENT * noise_epsilon.denominator // noise_epsilon.numerator)
 
 

@@ -1,7 +1,7 @@
 """The release record: what all aggregators of a task sign and the public reads (docs/wire.md, "Release record").
 
-Never holds a round's sum, a share, the set digest or the exact number of participants. The numbers are computed by the
-aggregator (release) and by analysis (estimates, intervals), not here.
+It must not hold a round's sum, a share, the set digest or the exact number of participants. The aggregator opens the
+numbers, analysis computes estimates and intervals; this module encodes, signs and verifies them.
 """
 
 import re
@@ -119,7 +119,7 @@ class ReleaseRecord:
 
     @property
     def participants_at_least(self) -> int:
-        """All that is said about the number of participants: min_batch_size, which every aggregator checked."""
+        """The lower bound that every aggregator checked, min_batch_size; a record says no more about the number."""
         return self.task.min_batch_size
 
     @property
@@ -135,7 +135,7 @@ class ReleaseRecord:
     def safe(self, cell: Cell) -> bool | None:
         """Return whether a one-sided release shows that the count is at most its threshold; None in other releases.
 
-        True is never wrong: the noise only adds. False says "not known".
+        True is never wrong, since the noise only adds. False means "not known".
         """
         thresholds = self.task.release.thresholds
         return cell.raw <= thresholds[cell.value - 1] if thresholds else None
@@ -169,7 +169,7 @@ def decode_record(data: bytes) -> ReleaseRecord:
     """Return the record whose canonical bytes these are.
 
     Raises:
-        DecodeError: they are the canonical bytes of no record.
+        DecodeError: they are not the canonical bytes of a record.
     """
     reader = Reader(data, "record", MAX_RECORD_BYTES)
     reader.expect(RECORD_LABEL)

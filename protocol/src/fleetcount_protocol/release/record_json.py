@@ -1,6 +1,6 @@
 """The release record as a JSON file for people, which carries the canonical bytes so that programs need not trust it.
 
-Adds nothing to a record and is not signed: a readable part that does not follow from the canonical one is refused.
+The readable part is not signed: a file whose readable part does not follow from the canonical bytes is refused.
 """
 
 import base64
@@ -39,7 +39,7 @@ def record_from_json(text: str) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
     """Return the record and its signatures, none of which is verified here (`verify_record_signatures`).
 
     Raises:
-        DecodeError: no JSON of this format, or a readable part that the canonical bytes do not say.
+        DecodeError: not JSON of this format, or a readable part that differs from the canonical bytes.
     """
     parsed = _parse(text)
     record = decode_record(_base64(parsed.get("record"), "record"))

@@ -1,7 +1,7 @@
 """The digest by which the aggregators of a task agree on the exact set of reports (docs/wire.md, "Set digest").
 
-Never leaves the aggregators: somebody who saw the sealed reports pass could find out from it which were accepted, and
-so how many.
+It must not leave the aggregators: with it, an observer of the sealed reports could find out which of them were
+accepted, and so how many.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """What follows from a task for its reports: the proof's context and circuit, and which sums are opened.
 
-Knows no rule and no bytes; the circuits are vdaf's, and are loaded only by who makes or checks a report.
+It must not apply the rules of a task or read its bytes. The circuits are those of `vdaf`, loaded only where a report is
+made or checked.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,7 @@ def context_of(task: Task) -> bytes:
 
 def opened_outputs(task: Task) -> slice:
     """Return which part of a verified output share is added, noised and opened (`Design.outputs`); the rest is
-    forgotten.
+    dropped.
 
     The truth's circuit alone gives one number more than is opened: output 0.
     """

@@ -1,6 +1,6 @@
 """The canonical bytes of a task's fields (docs/wire.md, "Task").
 
-Knows no rule: whether the fields may be asked, and whether their bytes are the canonical ones, is `task`'s to say.
+It must not apply the rules of a task: `task` decides whether the fields may be asked and the bytes are canonical.
 """
 
 from typing import Final
@@ -72,8 +72,8 @@ def decode_fields(data: bytes) -> TaskFields:
     """Return the fields these bytes hold, whether or not they may be asked.
 
     Raises:
-        DecodeError: they hold no fields of a task.
-        TaskError, MechanismError: a domain or a mechanism that cannot be.
+        DecodeError: the bytes are not the fields of a task.
+        TaskError, MechanismError: a domain or a mechanism with a value outside its range.
     """
     reader = Reader(data, "task", MAX_TASK_BYTES)
     reader.expect(TASK_LABEL)
@@ -146,8 +146,7 @@ def _read_domain(reader: Reader) -> ValueDomain:
 
 # Mechanisms.
 
-
-# A number names the law; the fractions of its own parameters follow in the order of its family, a die's faces after.
+# A number names the law; its parameters follow as fractions in the order of `AnswerKind.parameters`, then die faces.
 
 
 def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
@@ -208,6 +207,7 @@ def _encode_aggregator(aggregator: Aggregator) -> bytes:
 
 
 def _encode_key(key: HpkeKey) -> bytes:
+    # The KEM follows from the key's size (`check_task` allows no other), so it need not be held twice.
     kem = next(kem for kem, size in _KEM_SIZES.items() if size == len(key.public_key))
     return uint(key.key_id, 1) + uint(kem, 2) + key.public_key
 

@@ -1,6 +1,6 @@
 """How a device's signal becomes one of the values 0..V of a task.
 
-0 is the baseline, "none of them". A domain never sees a coin, a share or a key.
+Run by the device. 0 is the baseline, "none of them". A domain must not see a coin, a share or a key.
 """
 
 import math
@@ -26,7 +26,7 @@ def _check_count(values: int, what: str) -> None:
 
 
 def _exact(number: object) -> Fraction | None:
-    # A signal comes from a program we do not know: whatever is no finite number is "none of them", never an exception.
+    # A signal comes from an unknown program: anything but a finite number is "none of them" and must not raise.
     if isinstance(number, bool) or not isinstance(number, int | float | Fraction):
         return None
     return None if isinstance(number, float) and not math.isfinite(number) else Fraction(number)
@@ -125,7 +125,7 @@ class SquareGrid:
         return self.columns * self.rows
 
     def value_of(self, signal: Signal) -> int:
-        """Return the square that holds the position, 1..V, or 0 outside the grid or for what is no position."""
+        """Return the square that holds the position, 1..V, or 0 outside the grid or if it is not a position."""
         if not isinstance(signal, tuple) or len(signal) != 2:
             return 0
         x, y = (_exact(part) for part in signal)

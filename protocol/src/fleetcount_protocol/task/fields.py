@@ -1,6 +1,6 @@
 """What a task is made of: its fields, unchecked, and the design of its question that follows from them.
 
-Knows no rule (rules), no byte (codec) and no key's use; only `Task` in task may be asked.
+Only a `Task` may be asked. This module must not apply rules (`rules`), encode (`codec`) or use a key.
 """
 
 import enum
@@ -172,7 +172,7 @@ class TaskFields:
         """The design of the question, from which statement, charge, outputs and reading follow.
 
         Raises:
-            MechanismError: parts that do not fit; never for a `Task`, which has checked them.
+            MechanismError: parts that do not fit together. A `Task` has checked them and does not raise.
         """
         answer = Truth(self.values) if self.mechanism is None else self.mechanism
         return Design(answer=answer, noise=self.release.noise, values=self.values, aggregators=len(self.aggregators))

@@ -1,4 +1,4 @@
-"""Which public keys a task may name: points of the right curve, and none of the few that make a secret known to all.
+"""Which public keys a task may name: points of the right curve that are not of small order (their secret is public).
 
 Holds no private key and makes no signature.
 """
@@ -32,7 +32,7 @@ _PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 def check_signing_public_key(key: bytes) -> None:
     """Refuse what is not the one encoding of an Ed25519 point, and the points of small order (RFC 8032, section 5.1.3).
 
-    Under a key of small order, signatures that nobody made verify.
+    Under a key of small order, signatures verify that were made without any private key.
 
     Raises:
         ValueError: which fault.

@@ -1,6 +1,6 @@
-"""When a task may be asked at all.
+"""The rules that every task keeps: ranges of its fields, times, parties and keys (docs/wire.md, "Rules of a task").
 
-Knows no bytes (codec) and no keys but the public ones a task names; never decides for a device's owner (policy).
+Run by every party. It must not read bytes (`codec`) or decide for a device's owner (the client's `policy`).
 """
 
 import re

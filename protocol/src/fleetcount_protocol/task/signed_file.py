@@ -1,6 +1,6 @@
 """The `.task` file: a task with the signatures it has so far (docs/wire.md, "Task").
 
-Neither signs nor verifies.
+It must not sign or verify (`signing`).
 """
 
 from typing import Final

@@ -1,6 +1,6 @@
 """Signatures of a task: every listed aggregator signs the canonical bytes, and everyone demands all of them.
 
-Decides whom a task comes from; what a device's owner allows is the client's policy.
+It must not decide what a device's owner allows: that is the client's `policy`.
 """
 
 from collections.abc import Mapping

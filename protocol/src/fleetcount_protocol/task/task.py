@@ -1,6 +1,6 @@
 """The task: one counting question, immutable, the same bytes for every party.
 
-A task that exists may be asked; how a report is made (answering) or checked (verification) is not decided here.
+Making a `Task` checks every rule, so each one that exists may be asked. Reports are made and checked elsewhere.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def decode_task(data: bytes) -> Task:
     """Return the task whose canonical bytes these are.
 
     Raises:
-        DecodeError: they are the canonical bytes of no task that may be asked.
+        DecodeError: they are not the canonical bytes of a task, or the task breaks a rule.
     """
     try:
         read = decode_fields(data)

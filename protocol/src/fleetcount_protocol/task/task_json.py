@@ -1,6 +1,6 @@
 """A task as people read it: plain values for a JSON file.
 
-There is no way back: programs exchange the canonical bytes.
+It must not be read back: programs exchange the canonical bytes.
 """
 
 from typing import Any
