@@ -1,6 +1,6 @@
-"""One aggregator process: reads the configuration, wires everything, runs until SIGTERM, lets go in order.
+"""One aggregator process: reads the configuration, wires everything, runs until SIGTERM, closes in order.
 
-The only place that knows all the others; holds no rule of the protocol.
+The only module that imports all the others; it must not hold a rule of the protocol.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Everything one aggregator's rules take from outside: identity, store, clock, randomness, peers, workers, limits.
 
-The one value that is handed around; holds the tasks in memory and keeps their states in step with the store. Decides
-nothing.
+Every role gets this one value. It holds the tasks in memory and keeps their states in step with the store; it must
+not decide anything.
 """
 
 import asyncio
@@ -36,7 +36,10 @@ UNFINISHED: Final = frozenset(State) - FINAL_STATES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this aggregator is. `trusted` holds itself and every configured peer; `device_ca` who enrols devices."""
+    """Who this aggregator is.
+
+    `trusted` holds itself and every configured peer; `device_ca` is the authority that enrols devices.
+    """
 
     aggregator_id: AggregatorId
     operator: str

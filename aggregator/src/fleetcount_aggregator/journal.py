@@ -1,9 +1,9 @@
 """The journal: the closed list of a task's durable steps, the states that allow each, and the one way to take one.
 
 A step is taken once a task, or once a batch of it. What it answers and everything it changes become durable in one
-transaction (`Store.apply`), before anybody sees the answer. A crash before that leaves nothing of the step, so that it
-is done anew; a crash after it leaves all of it, so that the stored answer is given again, byte for byte. The same step
-with another request is refused for ever. In the order in which a task passes them, with what a repeat does not redo:
+transaction (`Store.apply`), before any party sees the answer. A crash before that leaves nothing of the step, which is
+done anew; a crash after it leaves all of it, so that the stored answer is given again, byte for byte. The same step
+with another request is always refused. In the order in which a task passes them, with what a repeat does not redo:
 
     step        at      first taken in           what survives a crash
     installed   leader  announced .. releasing   every helper has the task
@@ -18,7 +18,7 @@ with another request is refused for ever. In the order in which a task passes th
     release     both    releasing -> released    the record with every signature
     delivered   leader  released                 every helper has the record
 
-Decides nothing of what a step does (agreement, release, roles).
+It must not decide what a step does: `agreement`, `release` and `roles` do.
 """
 
 import enum
@@ -90,7 +90,7 @@ RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a step writes: the bytes it answers ever after, and what changes in the same transaction (`TaskChange`)."""
+    """What a step writes: the bytes of its answ, and what changes in the same transaction (`TaskChange`)."""
 
     answer: bytes = field(default=b"", repr=False)
     batch: BatchRow | None = None
@@ -122,9 +122,9 @@ async def once(
     """Return the answer of a step, taking it if it has not been taken; run by every aggregator for itself.
 
     `request` are the bytes, or their digest, that make two requests the same. `work` makes the entry, and is not begun
-    if the task's state forbids the step. It goes on when its caller gives up waiting, and who asks again meanwhile
-    waits for the same work. What it draws or computes is lost with a crash, but also seen by nobody. `within` is
-    entered by who really takes the step, from before the work to after the entry is stored.
+    if the task's state forbids the step. It goes on when its caller gives up waiting; a second caller meanwhile
+    waits for the same work. A crash loses what it drew or computed, which no party has seen. `within` is entered by
+    the one call that takes the step, from before the work to after the entry is stored.
 
     Raises:
         StateConflictError: the step was not taken, and the task's state does not allow it.
@@ -157,6 +157,7 @@ async def _take(
     with within:
         entry = work if isinstance(work, Entry) else await work()
         row = StepRow(name=name, request=request, answer=entry.answer, passing=rule.per_batch)
+        # From here on the answer is durable; if the store has the step already, the stored answer wins over this one.
         return await context.apply(_change(task_id, rule, row, entry)) or row
 
 

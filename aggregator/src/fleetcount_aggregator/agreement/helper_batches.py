@@ -1,7 +1,7 @@
 """What a helper does with one batch: verify what is proposed, answer, and check the leader's messages afterwards.
 
-Every answer is stored before it is given and repeated verbatim. A report is in one batch for ever, so that no sum holds
-it twice. Asks nobody (helper).
+Every answer is stored before it is given and repeated verbatim. A report stays in its batch, so that no sum holds it
+twice. It must not call a peer.
 """
 
 from collections import Counter
@@ -192,7 +192,7 @@ class HelperBatches:
         return verdicts.tobytes()
 
     def forget(self, task_id: TaskId) -> None:
-        """Let go of what is remembered of a task whose set is sealed."""
+        """Free what is kept in memory for a task whose set is sealed."""
         self._owners.pop(task_id, None)
 
 

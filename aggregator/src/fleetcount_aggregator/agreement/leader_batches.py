@@ -1,7 +1,7 @@
 """How the leader takes a task's closed reports through verification: batch by batch, several at once.
 
 Batches follow from the closed log alone, and a batch is stored once it is decided, so that a crash at any point goes on
-with the same ones. Bounded: what is in memory does not grow with the task. Decides nothing about the set (report_set).
+with the same ones. Memory does not grow with the task. It must not decide about the set (`report_set`).
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class BatchRounds:
         """Decide every batch of a task whose intake is closed.
 
         Raises:
-            PeerRefusalError: a helper answers something that is no answer.
+            PeerRefusalError: MALFORMED, a helper's reply does not answer its proposal.
         """
         reports = await self._context.store.complete_reports(task.task_id)
         size = await self._size(task)
@@ -97,7 +97,7 @@ class BatchRounds:
     async def _agree(
         self, task: InstalledTask, reports: CompleteReports, number: int, ids: bytes, own: VerifiedReports
     ) -> NDArray[np.uint8]:
-        """Return why each proposed report is out, 0 for one that everybody accepts: the AND is final."""
+        """Return why each proposed report is out, 0 for one that every aggregator accepts, which is final."""
         proposal = BatchProposal(
             task_id=task.task_id,
             batch=number,

@@ -1,7 +1,7 @@
 """Sealing the set: each aggregator for itself checks the one set of a task, stores its digest, and refuses every other.
 
-Shared by leader and helper; works on columns of all reports, so that a million are one matter. Adds up nothing
-(release).
+Shared by leader and helper; works on columns of all reports, so that a million take no loop. It must not add up
+reports (`release`).
 """
 
 import asyncio
@@ -60,7 +60,7 @@ async def accepted_set(context: Context, task: InstalledTask) -> tuple[bytes, Di
 
 
 async def close_intake(context: Context, task_id: TaskId) -> None:
-    """Close intake for ever; incomplete reports are counted as half pairs. Does nothing if it is closed already."""
+    """Close intake, which cannot open again; incomplete reports count as half pairs. Does nothing if it is closed."""
     await move(context, task_id, State.AGREEING)
 
 
@@ -87,7 +87,7 @@ async def seal_here(context: Context, task: InstalledTask, accepted: bytes, dige
     removal.
 
     Raises:
-        PeerRefusalError: CONFLICT for a second set, DISAGREES for one that is not ours, TOO_FEW (then the task is
+        PeerRefusalError: CONFLICT for a second set, DISAGREES for one that differs from ours, TOO_FEW (then the task is
             aborted here).
         StateConflictError: no set is sealed and the task is not agreeing.
     """

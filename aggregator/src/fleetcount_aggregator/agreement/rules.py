@@ -1,6 +1,6 @@
 """The rules by which the aggregators come to one set of reports, as functions of columns of a batch.
 
-Says what each party answers and which reports survive; sends, stores and verifies nothing (leader, helper).
+Pure: what each party answers, and which reports survive. It must not send, store or verify (`roles` do).
 """
 
 import hashlib
@@ -62,13 +62,13 @@ def picked(column: bytes, mask: NDArray[np.bool_]) -> bytes:
 
 
 def holding(flags: bytes) -> NDArray[np.bool_]:
-    """Return bytes of 0 and others as a mask."""
+    """Return a mask of bytes: true where a byte is not 0."""
     mask: NDArray[np.bool_] = np.frombuffer(flags, dtype=np.uint8) != 0
     return mask
 
 
 def count_reasons(reasons: Iterable[int]) -> dict[RejectReason, int]:
-    """Return how often each reason occurs; 0 is none."""
+    """Return how often each reason occurs; 0 stands for no reason and is not counted."""
     counts: dict[RejectReason, int] = {}
     for reason in reasons:
         if reason:
@@ -130,7 +130,7 @@ def answers(
 def dropped_reason(aggregators: int) -> RejectReason:
     """Return what a helper counts for a report it could verify and the leader dropped.
 
-    With two aggregators nobody else could miss it, so its proof failed; with more the leader's message does not say
+    With two aggregators both of them have it, so its proof failed; with more the leader's message does not say
     whether another helper misses it, and that is what is counted.
     """
     return RejectReason.INVALID_PROOF if aggregators == 2 else RejectReason.MISSING_AT_PEER

@@ -1,7 +1,7 @@
 """Verifies batches of complete reports in the workers, and seals what is kept of a batch until the task has ended.
 
 A report enters a sum only if it passed here and its whole proof held (agreement). Verification has no coins: done again
-after a crash it gives the same bytes. Never combines or decides alone.
+after a crash it gives the same bytes. It must not combine shares or decide about a report alone.
 """
 
 import hmac
@@ -31,7 +31,7 @@ _WORTH_COMPILING: Final = 1_000_000
 class Verification:
     """Runs the first step of verification over reports of a closed task.
 
-    The workers have one batch each and one to go on with; what waits beyond is taken leader by leader in turn.
+    Each worker has one batch under way and one waiting; further ones are taken from each task's leader in turn.
     """
 
     def __init__(self, context: Context) -> None:

@@ -1,6 +1,6 @@
 """From the opened numbers of a task to its release record: estimates, intervals, statement.
 
-Pure, and the same at every aggregator; sees noised numbers only. Decides nothing about sets, shares or noise.
+Pure, and the same at every aggregator. It must not see a number without noise or decide about sets and shares.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _ENDPOINT_SLACK: Final = 1
 
 
 def release_time(task: Task, now: int) -> int:
-    """Return the moment a release bears: the next point of the task's time grid, so that it says nothing of its own."""
+    """Return the time in a record: the next point of the task's time grid, which tells nothing about this machine."""
     step = task.time_precision_s
     return -(-max(now, task.round_two_closes, task.round_one_closes) // step) * step
 
@@ -32,7 +32,7 @@ def build_record(task: Task, outputs: Sequence[int], released_at: int) -> Releas
     `outputs` are those that the task's design opens.
 
     Raises:
-        UsageError: numbers that no record can hold.
+        UsageError: numbers beyond the 64 bits of a record.
     """
     # Loaded only here: SciPy takes a second, and only who makes a record needs it. The workers load it at their start.
     from fleetcount_analysis.reading import exact_estimates, read

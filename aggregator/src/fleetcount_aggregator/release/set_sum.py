@@ -1,6 +1,6 @@
 """The sum of this aggregator's output shares over the sealed set: the batches' sums less the few reports that fell out.
 
-The only place where a sum without noise exists besides the batches sealed at rest; adds no noise and shows nothing.
+Besides the batches sealed at rest, a sum without noise exists here alone: it must not be stored, logged or shown.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ _BLOCK: Final = 4096
 
 
 async def set_sum(context: Context, task: InstalledTask) -> list[int]:
-    """Return the opened outputs of the sealed set, summed: field elements.
+    """Return the sums of the outputs to open over the sealed set, without noise: `output_count` field elements.
 
     Raises:
         StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
@@ -37,8 +37,10 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
     async for row in every_batch(context.store, task.task_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
         summed[verified] += 1
+        # The kept sum holds every report verified in the batch; those that the set leaves out are taken off again.
         total = add_vectors(total, kept_sum(context, task, row))
         total = subtract_vectors(total, await _sum_of(context, task, verified[~wanted[verified]]))
+    # In two batches a report would count twice, in none not at all: each must be in exactly one.
     if (summed[wanted] != 1).any():
         raise StoreError("a report of the set is not in exactly one batch")
     return FIELD64.decode_vector(total, task.task.design.output_count)

@@ -88,9 +88,10 @@ class ReleaseSteps:
         )
 
     async def _draw(self, task: InstalledTask) -> Entry:
-        """Add up this aggregator's output shares and its noise. What is not stored after this is never shown."""
+        """Add up this aggregator's output shares and its noise. Nothing is shown before it is stored."""
         total = await set_sum(self._context, task)
         noise = self._context.noise.draw(task.task.design.noise, len(total))
+        # Without the random blind, a commitment could be opened by trying the likely sums.
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
         sealed = self._context.at_rest.seal(blind + noised_share(total, noise), b"noised share", task.task_id)
         self._context.failpoints.hit("release.after_draw")
@@ -116,6 +117,7 @@ class ReleaseSteps:
             raise PeerRefusalError(PeerProblem.DISAGREES)
         if query.commitments[task.position] != commit_to(share):
             raise PeerRefusalError(PeerProblem.DISAGREES)
+        # The list is durable before the share is shown, so that no crash lets it be opened against another list.
         listed = Entry(answer=b"".join(one.commitment for one in query.commitments))
         await once(self._context, task.task_id, Step.OPEN, commitments_digest(query.commitments), listed)
         return share
@@ -136,7 +138,7 @@ class ReleaseSteps:
         return await self._context.workers.run(record_bytes, task.task.canonical, outputs, released_at)
 
     async def sign(self, task: InstalledTask, proposal: RecordProposal) -> RecordSignature:
-        """Recompute the record from the opened shares and sign it if it says the same; only one record is ever signed.
+        """Recompute the record from the opened shares and sign it if it says the same, only one record a task.
 
         Raises:
             PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
@@ -214,7 +216,7 @@ class ReleaseSteps:
         await once(self._context, task.task_id, Step.RELEASE, digest, Entry(answer=_finished_bytes(finished)))
 
     async def released(self, task_id: TaskId) -> FinishedRecord | None:
-        """Return the stored record and its signatures, or None before the release: the same bytes ever after."""
+        """Return the stored record and its signatures, or None before the release; always the same bytes."""
         step = await taken(self._context, task_id, Step.RELEASE)
         return None if step is None else _read_finished(task_id, step.answer)
 

@@ -1,6 +1,7 @@
 """What a helper does when the leader of a task asks: verify, decide, seal, commit, open, sign, take the record, abort.
 
-Every answer is stored before it is given and repeated verbatim. Starts nothing of its own accord (scheduler).
+Every answer is stored before it is given and repeated verbatim. It must not start anything by itself: the
+scheduler does.
 """
 
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -64,7 +65,7 @@ class Helper:
     # Agreement.
 
     async def propose_batch(self, caller: AggregatorId, proposal: BatchProposal) -> BatchReply:
-        """Answer a proposal: intake closes with the first one, and what is missing then is missing for ever."""
+        """Answer a proposal: the first one closes intake, and a report that is incomplete then stays out of the set."""
         task = self._led_by(caller, proposal.task_id)
         if self._context.clock.now() < task.closes:
             raise PeerRefusalError(PeerProblem.NOT_YET)
@@ -130,8 +131,8 @@ class Helper:
     async def status(self, task_id: TaskId, caller: AggregatorId | None = None) -> TaskStatus:
         """Return where a task stands here; never a number of reports.
 
-        To an aggregator that is not one of the task's, it is unknown: whoever saw the sealed reports pass could tell
-        from the set's digest which of them count. Without a caller it is this aggregator's own operator that asks.
+        To an aggregator that is not one of the task's, it is unknown: an observer of the sealed reports could tell
+        from the set's digest which of them count. `caller` is None for this aggregator's own operator.
         """
         row = await self._context.store.task(task_id)
         if row is None or not self._listed(task_id, caller):

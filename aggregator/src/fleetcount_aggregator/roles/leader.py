@@ -1,7 +1,7 @@
 """How the leader of a task drives it from the end of intake to a release or a public abort.
 
 Every step is stored before the next one and safe to repeat, so that a crash at any point resumes to the same set.
-Holds no rule of agreement (agreement) or of the release (release).
+It must not hold a rule of the agreement (`agreement`) or of the release (`release`).
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Leader:
         except _Ending as ending:
             return await self._end(task, ending.reason)
         except PeerRefusalError as refusal:
-            # A step of our own contradicts what is stored here, so repeating it cannot help: a helper has another past.
+            # A step here contradicts the stored one, so a repeat cannot help: a helper's store has another history.
             return await self._end(task, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
         except StateConflictError as conflict:
             if conflict.state is not State.RELEASED:
@@ -160,7 +160,7 @@ class Leader:
         try:
             return await self._steps.build(task, tuple(shares))
         except (PeerRefusalError, UsageError, ValueError, ArithmeticError) as error:
-            # Arithmetic on numbers that will not change: what cannot be computed now never can be.
+            # The opened numbers will not change, so what cannot be computed now cannot be computed later.
             raise _Ending(AbortReason.OUT_OF_RANGE) from error
 
     async def _check_rollback(self, task: InstalledTask) -> None:
@@ -180,6 +180,7 @@ class Leader:
         deadline = max(task.task.expiry, self._context.clock.now() + self._context.limits.give_up_s)
         try:
             await self._everyone(task, lambda peer: peer.deliver_record(stored), deadline=deadline)
+            # Only after every helper has it: a crash before this line delivers again, which changes nothing there.
             await once(self._context, task.task_id, Step.DELIVERED, b"", Entry())
             await self._note_ledgers(task)
         except _Ending as ending:

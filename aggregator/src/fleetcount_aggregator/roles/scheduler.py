@@ -1,6 +1,6 @@
-"""What an aggregator does of its own accord: opens windows, drives the tasks it leads, gives up the others.
+"""What an aggregator does without being asked: opens windows, drives the tasks it leads, gives up the others.
 
-One call of `tick` looks at every task once; who calls it how often is app's.
+One call of `tick` looks at every task once; `app` decides how often it is called.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""The tasks of one aggregator: which it takes, what they may cost, and whether the past is still there."""
+"""The tasks of one aggregator: which it takes, what they may cost, and whether a peer's ledger is whole."""

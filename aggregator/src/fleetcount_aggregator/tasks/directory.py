@@ -1,6 +1,6 @@
 """The directory where a leader's operator drops tasks: NAME.task signed by all, with NAME.verify-key beside it.
 
-Reads complete files and hands them on; what is refused gets a NAME.refused beside it that says why. Deletes nothing.
+Reads complete files and hands them on; a refused one gets a NAME.refused beside it that says why. It must not delete.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Which tasks this aggregator takes on: signed by all, within its operator's limits, sealed to keys it holds.
 
-Checks and stores; where tasks come from (task directory, leader) is others' work.
+It checks and stores; tasks come from `tasks.directory` at the leader, and from the leader at a helper.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ __all__ = ["check_task_here", "install", "install_from_leader", "load_tasks"]
 
 
 def check_task_here(context: Context, signed: SignedTask, verify_key: bytes) -> None:
-    """Refuse a task this aggregator does not take on, whoever brings it; the budget is checked by `install`.
+    """Refuse a task this aggregator does not take on, from the directory or a leader; `install` checks the budget.
 
     Raises:
         TaskError: which field, its value and what is allowed.

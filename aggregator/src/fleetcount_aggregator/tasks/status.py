@@ -1,6 +1,6 @@
 """What an operator sees of an aggregator, read from its store without disturbing it, whether it runs or not.
 
-Reads only; shows states, reasons and counts of refusals, never a number of reports.
+It must not write. It shows states, reasons and counts of refusals, never a number of reports.
 """
 
 import sqlite3

@@ -1,6 +1,6 @@
 """Another aggregator over gRPC with mutual TLS: encode, call with a deadline, decode.
 
-The peer's certificate must carry its aggregator id; an address alone proves nothing. Retries are the caller's (leader).
+The peer's certificate must carry its aggregator id; an address proves nothing. It must not retry: the leader does.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,8 @@
 """The two gRPC listeners: devices on one, aggregators on the other, each with its own authority.
 
-Thin shells: decode, call, encode. Messages arrive as bytes: the strict codec reads them, not the RPC library. Who is
-calling comes from the peer certificate alone; what went wrong here is never told to the other side beyond a word of a
-closed list.
+Thin shells: decode, call, encode. Messages arrive as bytes: the strict codec reads them, not the RPC library. The
+caller is named by its peer certificate alone; an error is told to the other side as one word of a closed list, and
+nothing more.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -91,7 +91,7 @@ BYTES_IN_FLIGHT: Final = 64 * MAX_BATCH_BYTES
 async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaitable[Response]]) -> Response:
     """Run one call; every error becomes a status with a word of a closed list.
 
-    This is the top of an RPC: what nobody expected is logged by its type and hidden from the peer.
+    This is the top of an RPC: an unexpected error is logged by its type and hidden from the peer.
     """
     try:
         return await work()
@@ -115,8 +115,8 @@ async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaita
 class DeviceShell:
     """DeviceService over gRPC. Beyond `bytes_in_flight` of uploads, over all streams, instalments are refused as busy.
 
-    Who may call is TLS's matter, and says nothing about a report: a session's own signature names its device, so that
-    a relay may carry what it cannot read. `limits` are each caller's.
+    TLS decides who may call. It does not identify a report's device: the signature of the session does, so that a relay
+    may carry what it cannot read. `limits` are each caller's.
     """
 
     def __init__(

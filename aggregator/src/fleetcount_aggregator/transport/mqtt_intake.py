@@ -1,7 +1,7 @@
 """Intake over MQTT 3.1.1: what devices publish is acknowledged to the broker only after it is durable here.
 
-Also keeps the tasks and releases this aggregator leads as retained messages. A shell: decode, call, encode, publish;
-the rules are device_service's, the connection is transport's.
+Also keeps the tasks and releases this aggregator leads as retained messages. A shell: decode, call, encode, publish.
+It must not hold a rule (`device_service` does); the connection is `fleetcount_transport`'s.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class MqttIntake:
             except* (aiomqtt.MqttError, FleetcountError) as group:
                 log.warning("mqtt_disconnected", reasons=sorted({type(one).__name__ for one in group.exceptions}))
             except* Exception as group:
-                # The top of a task: what nobody expected must not end the aggregator, whose gRPC goes on.
+                # The top of a task: an unexpected error must not end the aggregator, whose gRPC goes on.
                 self._context.metrics.mqtt_failed()
                 log.error("mqtt_failed", errors=sorted({type(one).__name__ for one in group.exceptions}))
             await retries.rest()
