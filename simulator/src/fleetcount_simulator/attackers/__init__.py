@@ -1,7 +1,7 @@
 """Adversaries of a study: what each of them does or guesses, and how well, beside what is promised.
 
 `check` refuses parameters that mean nothing; `rows` measures an attacker of a case. One module an adversary, all of
-them pure functions of their arguments; this page only chooses.
+them pure functions of their arguments; this module only chooses.
 
 Every row has the same columns: `attacker` and `kind` say who; `measure` what was measured and `target` of whom or of
 which cell; `epoch` and `questions` when it matters (else None); `trials` how often it was tried; `measured` with its
@@ -42,8 +42,8 @@ def check(attacker: Attacker) -> None:
 def rows(case: Case, outcome: CaseOutcome, seed: np.random.SeedSequence) -> list[Row]:
     """Return what every attacker of the case achieved; the k-th draws from child k of `seed` (spawn key + k) alone.
 
-    Liars and cheats are measured in the outcome. Who guesses plays a game of his own against the same mechanism, noise
-    and counts, so that his guess rate is known to more than a run.
+    Liars and cheats are measured in the outcome. A guessing attacker plays many games of its own against the same
+    mechanism, noise and counts, so that its guess rate is known more exactly than from one run.
 
     Raises:
         ScenarioError: an attacker makes no sense for this case, for example a value beyond V.

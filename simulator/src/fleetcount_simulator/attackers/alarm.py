@@ -1,6 +1,6 @@
 """The mover test: do more devices change between the rounds than the sampling rate explains?
 
-A function of what a release opens and of the number of reports, which the aggregators know; it sees no device.
+A function of what a release opens and of the number of reports, which the aggregators know; it must not see a device.
 
 Each honest device whose truth is a value v >= 1 moves with probability p, one without a value never does. So
 M = sum over v >= 1 of Y_v has at most the law Bin(n, p) + the noise of all cells, and a liar always moves. The test

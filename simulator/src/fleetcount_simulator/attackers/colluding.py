@@ -1,7 +1,7 @@
 """Aggregators that put together what they know: k - 1 of them subtract their own noise, all k see every answer.
 
-Plays the guessing game of `guessing` against what is left. The colluders know all other devices as well; that they see
-only their own shares of the target is what secret sharing gives, and is not simulated.
+Plays the guessing game of `guessing` against what is left. The colluders know all other devices as well. Secret sharing
+hides the target's report from them; this is taken as given and not simulated.
 """
 
 from typing import Final

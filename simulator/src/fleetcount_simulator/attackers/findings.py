@@ -1,6 +1,6 @@
 """One line of what an attacker achieved: the columns of every attacker's row, and the intervals of what was measured.
 
-Counts and rounds; it knows no attacker.
+It counts and rounds; it must not depend on a single attacker.
 """
 
 import math

@@ -1,11 +1,11 @@
-"""A guess at one device's truth from a release: what is seen of it, how likely that is, and the best guess.
+"""The best guess at one device's truth from a release: what an attacker sees, how likely it is under each truth.
 
-The game. The device holds one of a few candidate values, each as likely. Who guesses knows everything about all other
-devices (or, for sampling, their truths without their coins) and subtracts it; what remains, the residual, is what the
-device itself added plus the noise he does not know. He names the likeliest candidate. Nothing better can be done, so
-the guess rate measures what the release tells; what is promised about it is in `promises`.
+The game. The device holds one of a few candidate values, each as likely. The attacker knows everything about all
+other devices (or, for sampling, their truths without their coins) and subtracts it. What remains, the residual, is what
+the device itself added plus the noise that the attacker does not know. It names the likeliest candidate; no other rule
+is right more often, so the guess rate measures what the release tells. `promises` has the bounds on it.
 
-Draws come from the seeded generator handed in; no formula of a privacy loss is used here.
+Draws come from the seeded generator handed in. It must not use a formula of a privacy loss: those are what it tests.
 """
 
 import math
@@ -64,8 +64,8 @@ class CellLaw:
 class Doubt:
     """What is open to the guesser: the device's `candidates` (values 0..V), and `noises` of the aggregators.
 
-    `hidden` holds, for each candidate, how many other devices in its cell toss coins he does not know (sampling only);
-    empty: he knows all.
+    `hidden` holds, for each candidate, how many other devices in its cell toss coins unknown to the attacker (sampling
+    only); empty where it knows all.
     """
 
     law: AnswerLaw
@@ -82,11 +82,11 @@ class Doubt:
         return tuple(value for value in self.candidates if value > 0)
 
     def cell_law(self, value: int) -> CellLaw:
-        """Return the law of what he cannot subtract from the cell of a value."""
+        """Return the law of what the attacker cannot subtract from the cell of a value."""
         return _cell_law(self.noise, self.noises, self._others(value), self.law.hit)
 
     def log_likelihoods(self, held: Integers, generator: np.random.Generator) -> Floats:
-        """Return shape (games, candidates): of one residual a game, in which the device holds candidates[held]."""
+        """Draw one residual a game, the device holding candidates[held]; return shape (games, candidates)."""
         truths = np.array(self.candidates)[held]
         residual = _contributions(self.law, self.cells, truths, generator)
         if self.noises:

@@ -1,6 +1,6 @@
-"""The attacker who knows all devices but one, and reads the release: n - 1 devices are his own, or he watched them.
+"""The attacker who knows all devices but one, and reads the release: n - 1 devices are its own, or were observed.
 
-Plays the guessing game of `guessing` with all aggregators' noises unknown to him.
+Plays the guessing game of `guessing` with all aggregators' noises unknown to it.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ __all__ = ["KEYS", "check", "rows"]
 
 KEYS: Final = (*TARGET_KEYS, "knows")
 KNOWS: Final = ("answers", "truths")
-"""What he knows of the others: what each of them sent, or only what is true of them (their coins then hide him too)."""
+"""What it knows of the others: what each of them sent, or only their truths (their coins then hide the target too)."""
 
 
 def check(attacker: Attacker) -> None:
@@ -31,7 +31,7 @@ def check(attacker: Attacker) -> None:
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
-    """Return his guess rate beside the best possible one and the promised bound.
+    """Return its guess rate beside the best possible one and the promised bound.
 
     With `knows = "truths"` the others are those counted in the outcome's first run.
 

@@ -1,6 +1,6 @@
 """An attacker's own parameters, read key by key: unknown ones are refused by name, numbers have ranges.
 
-Knows no attacker.
+It must not depend on a single attacker.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ MOST_DEVICES: Final = 10**12
 
 
 class Parameters:
-    """The parameters of one attacker of a kind that knows `keys`.
+    """The parameters of one attacker, of a kind whose parameters are `keys`.
 
     Raises:
         ScenarioError: an unknown key, or one given twice.

@@ -1,9 +1,9 @@
 """The analyst who asks again, and asks overlapping questions: averaging, differencing, and following one device.
 
-Plays the guessing game of `guessing` over several releases. To him who knows all other devices, a question about a
+Plays the guessing game of `guessing` over several releases. To one who knows all other devices, a question about a
 region that overlaps the target's cell is one more question about it, and so is the difference of two such questions;
-so `repeats` times `overlaps` releases are seen. A device's own ledger ends this: the second guess rate is what is left
-to him when each device refuses once its budget is spent.
+so `repeats` times `overlaps` releases are seen. A device's own ledger ends this: the second guess rate is that
+against devices that refuse once their budget is spent.
 """
 
 import math
@@ -43,8 +43,8 @@ def check(attacker: Attacker) -> None:
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
-    """Return his guess rate without and with the devices' ledgers, the error of his average, and, when `device` is
-    given, what he learns of that device at every epoch.
+    """Return its guess rate without and with the devices' ledgers, the error of its average, and, when `device` is
+    given, what it learns of that device at every epoch.
 
     `repeats` is by default the number of epochs.
 

@@ -1,6 +1,6 @@
 """Whose truth is guessed at, and between which values: the keys that all guessing attackers share.
 
-Reads parameters and counts; guesses nothing.
+It reads parameters and counts; it must not guess.
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ def check_target(attacker: Attacker, given: Parameters) -> None:
     """Check the shared keys as far as this is possible without a case.
 
     Raises:
-        ScenarioError: a value that is none, or a number of games outside 1..10^7.
+        ScenarioError: a value below 1, `against` the same value, or a number of games outside 1..10^7.
     """
     games(given)
     value = given.integer("value", 1, 1, MOST_DEVICES)
@@ -42,7 +42,7 @@ def candidates(attacker: Attacker, given: Parameters, case: Case) -> tuple[int, 
     more is promised.
 
     Raises:
-        ScenarioError: a value beyond V, or a change of which the mechanism promises nothing.
+        ScenarioError: a value beyond V, or a change that the mechanism does not promise to hide.
     """
     values = case.population.question.values
     two = allows_two_values(case.design)

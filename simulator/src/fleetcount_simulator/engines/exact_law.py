@@ -1,16 +1,16 @@
 """The exact-law engine: draws the released sums themselves, from the histogram of truths alone.
 
-Exact in distribution and O(V) a release, whatever the number of devices; it never looks at a device (but for ignition,
+Exact in distribution and O(V) a release, for any number of devices; it must not look at a device (but for ignition,
 whose patterns are counted once a call).
 
 The laws, for n_v counted devices of value v and N in all:
 
 * Sampling. A device answers (r1, r2) = (0, truth) with probability p, the sampling rate, and (f, f) otherwise, f one of
   0..V (`fleetcount_mechanisms.sampling`). In the cells v >= 1 its difference e_r2 - e_r1 is therefore e_truth with
-  probability p and 0 otherwise: whatever face it threw cancels, and so does the baseline, output 0, which is not
+  probability p and 0 otherwise: the face it threw cancels, and so does the baseline, output 0, which is not
   opened. Devices toss independently and each moves its own cell only, so D_v = Bin(n_v, p), independent over v: exact.
 * A half pair that is counted all the same (`naive`) takes its round-one answer away: face v >= 1 with probability
-  (1-p)/(V+1), nothing otherwise, whatever its truth. H half pairs take away a multinomial.
+  (1-p)/(V+1), nothing otherwise, for every truth. H half pairs take away a multinomial.
 * Yes-or-no responses. Yes is said by Bin(n_1, P[Yes | Yes]) + Bin(n_0, P[Yes | No]) devices, No by the others.
 * k-ary response. With P = P[v | v] and Q = P[v | another], an answer is the truth with probability P - Q and otherwise
   uniform on all V+1 outputs. So Bin(n_v, P - Q) devices of value v stick to it, and all the others together are one

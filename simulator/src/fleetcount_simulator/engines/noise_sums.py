@@ -1,6 +1,6 @@
 """The sum of all aggregators' noises for simulated releases, from a seeded NumPy generator.
 
-For simulation only: a predictable generator protects nobody. Real aggregators draw from the operating system.
+For simulation only: a predictable generator gives no privacy. Real aggregators draw from the operating system.
 """
 
 import math

@@ -1,6 +1,6 @@
 """From the honest devices' sums to what a release opens: attackers' claims, noise, the smallest batch, an outage.
 
-Shared by the engines that draw; how a device answers is not known here.
+Shared by the engines that draw. It must not draw a device's answer: each engine does.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def checked_law(case: Case, epoch: int) -> AnswerLaw:
     """Return the law of a device's answer in a case that makes sense.
 
     Raises:
-        ScenarioError: a mechanism, fault, attacker, number of aggregators or epoch that cannot be; names it.
+        ScenarioError: a mechanism, fault, attacker, number of aggregators or epoch outside its range; names it.
     """
     if case.aggregators < 2:
         raise ScenarioError(f"aggregators is {case.aggregators}; allowed is 2 or more")

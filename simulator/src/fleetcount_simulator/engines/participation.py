@@ -1,6 +1,6 @@
 """Who takes part in an epoch: devices that are on, and whose own ledger still allows an answer.
 
-Reads the population and counts; it draws nothing.
+It reads the population and counts; it must not draw.
 """
 
 from fractions import Fraction
@@ -38,8 +38,8 @@ _CHUNK: Final = 1 << 20
 def answers_allowed(case: Case) -> int | None:
     """Return how many releases a device's ledger allows in all; None for no limit.
 
-    Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing: whether a
-    device takes part in such a one is not a matter of its budget.
+    Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing, so
+    the budget does not limit how many of those a device answers.
     """
     budget = case.epochs.device_epsilon
     if budget is None:
@@ -51,7 +51,7 @@ def answers_allowed(case: Case) -> int | None:
 def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Presence | None:
     """Return ON, HALF, ABSENT or REFUSED for devices start..stop-1; None when all of them are ON.
 
-    A device is charged for every epoch in whose first round it was on, whatever became of its report.
+    A device is charged for every epoch in whose first round it was on, counted or not.
     """
     allowed = answers_allowed(case)
     if not case.faults.ignition:

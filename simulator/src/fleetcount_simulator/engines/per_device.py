@@ -1,7 +1,7 @@
 """The per-device engine: every device's coins, answers and mishaps, a chunk of devices at a time.
 
 Adds up what the devices of a case send; the laws are those of the real client (`fleetcount_client.answering`), not of
-the sums. Memory is bounded by a chunk and by the sums, whatever the number of devices. A device's draws depend on the
+the sums. Memory is bounded by a chunk and by the sums, not by the number of devices. A device's draws depend on the
 run's seed and its own number alone, so that neither chunks nor shards nor workers change a result.
 """
 

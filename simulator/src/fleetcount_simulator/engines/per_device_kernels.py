@@ -1,6 +1,6 @@
 """The inner loops of the per-device engine: one device after the other, compiled by Numba and kept on disk.
 
-For simulation only: the generator is fast and predictable, and protects nobody. No loop allocates or looks up a file.
+For simulation only: the generator is fast and predictable, and gives no privacy. No loop allocates or looks up a file.
 
 The generator is counter-based. Word number c of a stream (key, step) is mix(key + c * step) modulo 2^64, with an odd
 step and SplitMix64's finalizer mix (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014,

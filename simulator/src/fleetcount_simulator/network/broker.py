@@ -1,6 +1,6 @@
 """The embedded MQTT 3.1.1 broker, a process of its own: `python -m fleetcount_simulator.network.broker [--port N]`.
 
-Listens on loopback only, takes anyone, keeps nothing: it stands for a broker that nobody needs to trust. It loses
+Listens on loopback only, accepts every client and stores nothing: no party needs to trust it. It loses
 messages when a client is away; no promise of delivery rests on it, only the aggregators' receipts do.
 """
 

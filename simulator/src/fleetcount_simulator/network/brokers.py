@@ -1,6 +1,6 @@
 """The MQTT broker of a run, a process on loopback: mosquitto where the machine has it, else the embedded one.
 
-Starts it and nothing more. A broker is trusted with nothing: whichever it is, no promise rests on it, only time does.
+It only starts it. No party trusts the broker: which one runs changes how long a run takes, and no promise.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Child processes of a demo run: started with a ready line, followed by their lines, and always ended.
 
-Starts, reads and ends; knows nothing of what a child does.
+It must not depend on what a child does.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Child:
         return value
 
     async def tell(self, line: str) -> None:
-        """Write one line to its stdin; nobody who has ended is told anything."""
+        """Write one line to its stdin; do nothing if it has ended."""
         stdin = cast("asyncio.StreamWriter", self.process.stdin)  # Every child is started with a pipe.
         with contextlib.suppress(ConnectionError):
             stdin.write(line.encode() + b"\n")
@@ -87,7 +87,7 @@ class Child:
 
 
 class Children:
-    """The children of one run; leaving the context ends every one of them, whatever happened.
+    """The children of one run; leaving the context ends every one of them, after errors too.
 
     Each child is a session of its own, so that Ctrl-C reaches this process alone and the end is in one hand.
     """
@@ -139,7 +139,7 @@ class Children:
         self._signal(signal.SIGTERM)
         ends = [asyncio.ensure_future(child.process.wait()) for child in self._children]
         try:
-            # Pipes nobody reads any more could keep a child from ending: drain them while it does.
+            # A full pipe without a reader could keep a child from ending: drain its pipes while it ends.
             drains = [asyncio.ensure_future(_drain(child)) for child in self._children]
             if ends:
                 await asyncio.wait(ends, timeout=_TERM_S)

@@ -1,7 +1,7 @@
-"""Who was counted in a network run, and what became of everybody else: from receipts, checked against the agreed set.
+"""Who was counted in a network run, and why the others were not: from receipts, checked against the agreed set.
 
-Pure. The aggregators tell nobody whom they counted; a device knows by its receipts, and the digest on which the
-aggregators agreed says whether what the receipts say is the set.
+Pure. The aggregators do not tell whom they counted. A device knows its receipts, and the digest on which the
+aggregators agreed shows whether the reports with all receipts are the set.
 """
 
 from collections.abc import Mapping, Sequence

@@ -49,7 +49,7 @@ _ALLOWED: Final = {
     "total_epsilon": Fraction(1000),
     "total_exposure": Fraction(1000),
 }
-"""What owners allow in a study: whatever it asks."""
+"""What owners allow in a study: every question it asks."""
 _SHORT_GIVE_UP_S: Final = 20
 """How long aggregators wait for one that never comes back: a study need not wait a quarter of an hour."""
 
@@ -188,7 +188,7 @@ def _with_faults(present: Faults, windows: Windows, start_s: float) -> Windows:
 async def _ask_in_time(parties: Parties, asked: Ask, root: Path) -> Asked:
     """Ask; on a machine that was too slow for the windows ask again, in windows twice as long.
 
-    Every attempt is a new task with the same coins. The last one is returned whatever became of it.
+    Every attempt is a new task with the same coins. The last one is returned, released or not.
     """
     attempt = 0
     while True:
@@ -224,7 +224,7 @@ def _outcome(case: Case, answers: Sequence[Asked]) -> CaseOutcome:
 
 
 def _tallies(answers: Sequence[Asked]) -> dict[str, Integers]:
-    # The columns of a study are the same whatever engine carried it out.
+    # The columns of a study are the same for every engine.
     tallies: dict[str, Integers] = {
         name: np.array([answer.account.tallies.get(name, 0) for answer in answers], dtype=np.int64)
         for name in faults.TALLIES

@@ -1,6 +1,6 @@
 """The way of one simulated device to the aggregators: what befalls its messages, and what the aggregators answered.
 
-Wraps a transport and a clock; changes no byte of a message. What it notes is known to the study, never to a device.
+Wraps a transport and a clock; must not change a byte of a message. Its notes are for the study, never for a device.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ class FaultyTransport:
             await self._until(closes)
             raise Unreachable("lost on the way")
         if DeviceFault.LATE in self._faults and round_number == last_round(task):
-            # Over MQTT nobody reads the topic any more, and no refusal will come.
+            # Over MQTT no aggregator reads the topic any more, and no refusal will come.
             self._trace.late = True
             await self._until(closes + _AFTER_CLOSE_S)
         elif self._reorder:
@@ -183,7 +183,7 @@ class FaultyTransport:
         return answers
 
     async def _repeat(self, task: Task, position: int, instalments: Sequence[Instalment]) -> None:
-        """Send the same bytes again a little later, as a network does that delivers twice; the answer is nobody's."""
+        """Send the same bytes again a little later, as a network does that delivers twice; drop the answer."""
         await asyncio.sleep(self._chance.uniform(0.0, 0.2))
         try:
             await self._send(task, position, instalments)

@@ -118,9 +118,9 @@ class _Fleet:
             await one.answer(signed, deadline)
 
     async def probe(self, task: Task) -> None:
-        """Send every message without an answer again: whoever holds the bytes gives their receipt at any time.
+        """Send every message without an answer again: an aggregator that holds it gives its receipt at any time.
 
-        A refusal now only says that the bytes are not there; it was no device that came too late.
+        A refusal now only says that the bytes are not there; the device does not count as late for it.
         """
         direct = self.connections.calling()
         try:

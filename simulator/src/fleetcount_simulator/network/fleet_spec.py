@@ -29,7 +29,7 @@ class FleetSpec:
     when it is asked for `signal`, meets the faults `device_faults[i]` (`device_faults.DeviceFault`), and its clock is
     fast by `skews[i]` windows (negative: slow). `spread` is the part of a window in which devices send first,
     `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed` decides every
-    coin, secret and share and protects nobody; None leaves them to the operating system.
+    coin, secret and share and gives no privacy; None leaves them to the operating system.
     """
 
     name: str
@@ -61,7 +61,7 @@ class FleetSpec:
 
     @classmethod
     def read(cls, path: Path) -> "FleetSpec":
-        """Return what a file written by `encode` says; it comes from our own parent and is not checked further."""
+        """Return what a file written by `encode` says; its writer is the parent process, so values are not checked."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
         # A position is a tuple for the domain, and a list in JSON.

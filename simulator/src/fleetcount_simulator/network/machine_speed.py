@@ -1,6 +1,6 @@
-"""How fast this machine makes and checks one report of a question, for who must say beforehand how long a fleet needs.
+"""How fast this machine makes and checks one report of a question, to estimate how long a fleet needs.
 
-Measures and nothing else; what a window becomes of it is the affair of `windows`.
+It only measures; `windows` derives the windows from it.
 """
 
 import os

@@ -45,19 +45,19 @@ class _Waiting(Generic[_KeyT, _AnswerT]):
         return answer
 
     def settle(self, name: _KeyT, value: _AnswerT) -> None:
-        """Hand an answer to everybody who waits for it."""
+        """Hand an answer to every caller that waits for it."""
         for answer in self._table.get(name, ()):
             if not answer.done():
                 answer.set_result(value)
 
     def fail(self, why: str) -> None:
-        """Tell everybody that nothing comes back any more."""
+        """Tell every waiting caller that no answer will come."""
         for answer in [answer for answers in self._table.values() for answer in answers]:
             if not answer.done():
                 answer.set_exception(Unreachable(why))
 
     def forget(self, name: _KeyT, answer: "asyncio.Future[_AnswerT]") -> None:
-        """End what nobody waits for any more; look at its error, so that the loop does not report it as lost."""
+        """End futures that no caller waits for; read their errors, so that the loop does not report them as lost."""
         if not answer.cancel() and not answer.cancelled():
             answer.exception()
         self._table[name].remove(answer)

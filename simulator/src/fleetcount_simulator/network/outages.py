@@ -67,7 +67,7 @@ def first_failpoints(faults: Faults) -> dict[int, str]:
 
 
 async def carry_out(parties: Parties, outages: Sequence[Outage], task: Task) -> None:
-    """Carry out all outages of a run, those of one aggregator in turn; returns when everybody who comes back is back.
+    """Carry out all outages of a run, those of one aggregator in turn; returns when all that come back are back.
 
     Raises:
         ProcessError: an aggregator does not start again.

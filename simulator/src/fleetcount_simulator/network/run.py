@@ -1,7 +1,7 @@
 """One question asked of real devices through real aggregators: started, followed, released, and accounted for.
 
-The one runner behind the demo, the network engine, the benchmarks and the tests: what differs are its arguments. Puts
-the processes together and times them; what a device or an aggregator does is theirs.
+The one runner behind the demo, the network engine, the benchmarks and the tests: they differ in arguments only. Starts
+the processes and measures their times; it must not do the work of a device or an aggregator.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Many devices on few connections: what waits for one aggregator travels together, each device gets its own answer.
 
-Collects and hands out; looks into no message and never retries. An aggregator knows a device by the signature of its
+It must not read a message or retry. An aggregator knows a device by the signature of its
 session, not by the connection, so that a connection may be shared (docs/wire.md, "Session").
 """
 
@@ -38,7 +38,7 @@ class Channel(Generic[_ItemT, _AnswerT]):
         self._pumps: set[asyncio.Task[None]] = set()
 
     async def put(self, item: _ItemT) -> _AnswerT:
-        """Send one item with whatever waits beside it; return its own answer.
+        """Send one item together with the others that wait; return its own answer.
 
         Raises:
             Unreachable: no answer came for its batch. PeerError: one that is not what the protocol allows.
@@ -52,7 +52,7 @@ class Channel(Generic[_ItemT, _AnswerT]):
         return await answer
 
     async def close(self) -> None:
-        """Stop sending; whoever still waits is told that nothing came back."""
+        """Stop sending; callers that still wait get Unreachable."""
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
@@ -131,7 +131,7 @@ class SharedTransport:
         return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
 
     async def close(self) -> None:
-        """Do nothing: the connection is everybody's."""
+        """Do nothing: all devices share the connection."""
 
     async def disconnect(self) -> None:
         """Close the channels and the inner transport."""

@@ -1,6 +1,6 @@
 """One device of a fleet process: a `fleetcount_client.Device` with the faults it meets and what is noted about it.
 
-What is known about it only because it is a simulation stays here; the device itself is the one a vehicle embeds.
+What only a simulation knows about it must stay here; the device itself is the one a vehicle embeds.
 """
 
 import asyncio
@@ -137,7 +137,7 @@ def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:
 def coins_of(coin_seed: int | None, number: int) -> RandomSource:
     """Return a device's coins: the operating system's, or with a seed a stream of its own that anyone can repeat.
 
-    The stream depends on the device's number in the population alone, whatever process it runs in.
+    The stream depends on the device's number in the population alone, not on the process it runs in.
     """
     if coin_seed is None:
         return SystemRandom()

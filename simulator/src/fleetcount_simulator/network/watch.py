@@ -1,6 +1,6 @@
 """Follows one run of a fleet: what its processes say, aggregators that end unasked, outages, the release, the reports.
 
-Waits, asks and tells; starts nothing and decides nothing about a task.
+It must not start a process or decide about a task.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """How long the windows of a network run are: from what the same devices needed to enrol on the same aggregators.
 
 Windows are fixed when a task is signed, so they are estimated: long enough for every device on a loaded machine, and as
-short as the grid of whole seconds lets them be. Enrolment is the rehearsal: real devices, connections and sessions.
+short as the grid of whole seconds lets them be. Enrolling takes the same devices, connections and sessions as answering.
 """
 
 import math
@@ -78,7 +78,7 @@ class Enrolment:
 
     @property
     def cores(self) -> float:
-        """How many processor seconds this machine gives the run in one second, with whatever else it does."""
+        """How many processor seconds this machine gives the run in one second, beside its other load."""
         return max(_LEAST_CORES, min(_MOST_CORES, self.work_s(0) / max(self.seconds, 1e-3)))
 
 

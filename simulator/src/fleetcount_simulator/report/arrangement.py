@@ -1,6 +1,6 @@
 """How many cases become a few readable lines: what varies between them, what lies along x, and what gets its own panel.
 
-Sorts and names cases; it computes no number and draws nothing.
+It sorts and names cases; it must not compute a number or draw.
 """
 
 from collections.abc import Callable, Hashable, Sequence

@@ -1,6 +1,6 @@
 """The figure of one release cell by cell: maps where the values have places, bars with intervals where they have none.
 
-Asks the tables for one case at one epoch, the one with most devices in its cells; it holds no other.
+It reads one case at one epoch from the tables, the one with most devices in its cells.
 """
 
 import math

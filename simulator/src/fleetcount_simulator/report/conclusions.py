@@ -1,6 +1,6 @@
 """What a reader should know first: what was asked of whom, the three numbers that matter, and what went wrong.
 
-Makes plain sentences from measures; it draws nothing and writes no HTML. A warning is given where a measurement
+Makes plain sentences from measures; it must not draw or write HTML. A warning is given where a measurement
 contradicts what it should be by more than its error bars, never on the number alone.
 """
 

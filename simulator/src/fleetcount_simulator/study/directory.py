@@ -1,6 +1,6 @@
 """The output directory of a study: which study it holds, its finished shards, and files that are whole or absent.
 
-Stores and finds; it knows no mechanism and computes nothing. One process works in a directory at a time.
+It stores and finds files; it must not compute a number. One process works in a directory at a time.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """Runs a study: cuts it into shards, has them carried out, keeps what is done, and writes the tables at the end.
 
-The order of work and where it is kept; what happens inside a shard is `shards`, who does the work `scale`.
+The order of the work and where its results go; `shards` does the work of one shard, `scale` chooses the processes.
 """
 
 import importlib.metadata

@@ -1,6 +1,6 @@
 """What an analyst reads out of simulated releases: estimates and intervals of every cell, many runs in one call.
 
-Knows only what a release shows and the public design, never the truth; the reading is `fleetcount_analysis.reading`'s.
+It must not see the truth: it reads what a release shows, by the public design, with `fleetcount_analysis.reading`.
 """
 
 from typing import Final

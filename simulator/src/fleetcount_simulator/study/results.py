@@ -7,8 +7,8 @@
     statement   for each adversary of a case: text, epsilon and delta of one release and of all
     places      for each value that has a place: its outline; cases that ask of the same places share their rows
 
-Adds up and writes; it scores nothing itself. Rows are in the order of cases, epochs, runs and values, and so the same
-however the work was divided. Numbers that do not exist are NULL.
+It adds up and writes; `scores` does the scoring. Rows are in the order of cases, epochs, runs and values, and so the
+same for every division of the work. Numbers that do not exist are NULL.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """What carries out the shards of a study: this process, a pool of processes or a Dask cluster, with the same bytes.
 
-Hands out orders and yields results as they come; does not look into a shard.
+Hands out orders and yields results as they come; must not look into a shard.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """How good releases are against the known truth: errors, coverage and width, by release and by cell.
 
-Pure arithmetic on arrays, many runs at once; it reads out nothing and draws nothing. Two truths are told apart: that
+Pure arithmetic on arrays, many runs at once; it must not estimate or draw. Two truths are told apart: that
 of the devices counted (what the mechanism answers for) and that of the whole fleet (what an operator wants to know).
 """
 

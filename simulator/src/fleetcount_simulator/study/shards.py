@@ -1,7 +1,7 @@
 """One shard of a study: a case and a range of its runs, from the scenario's text to bytes with every number.
 
 A pure function of the order, the same in every process and on every machine: how the work is cut depends on the case
-and the engine alone, never on who works. It writes no file.
+and the engine alone, not on the workers. It must not write a file.
 """
 
 import hashlib
@@ -161,7 +161,7 @@ def _encoded(result: ShardResult) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return a row's number as JSON knows it: NumPy's scalars as Python's, exact numbers as floats."""
+    """Return a row's number as JSON has it: NumPy's scalars as Python's, exact numbers as floats."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Fraction | Decimal):
