@@ -1,1 +1,1 @@
-"""What every networked party shares: configuration tables, limits of callers, streams, logs. Knows no party."""
+"""What every networked party shares: configuration tables, limits of callers, streams, logs."""

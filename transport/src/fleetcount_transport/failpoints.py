@@ -93,7 +93,7 @@ def reach(name: str) -> None:
     """End a device's process at once, without any clean-up, when a test asked for it here; otherwise do nothing.
 
     Raises:
-        UsageError: the name a test asked for is none of a device's.
+        UsageError: the name a test asked for is not one of a device's fail points.
     """
     failpoints_from_environment(os.environ, DEVICE_FAILPOINTS).hit(name)
 

@@ -1,6 +1,6 @@
 """The files of keys and certificates of every party: read here, and refused when others may read a private one.
 
-Shows no private key anywhere; what a key is for is its owner's business.
+It must not show a private key. The caller decides what a key is used for.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ _MAX_BYTES: Final = 16 * 1024
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the bytes of a file that nobody but its owner may read.
+    """Return the bytes of a file that its owner alone may read.
 
     Raises:
         UsageError: it is missing, no plain file, longer than 16 KiB, or open to others (allowed: mode 0600 or 0400).

@@ -1,6 +1,6 @@
 """What every server of ours needs to listen: a port, its options, the metrics page.
 
-Knows no service; what is served is the caller's matter.
+It must not depend on a service: the caller brings the handlers.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredenti
     """Bind a server to "host:port", without TLS when `credentials` is None, and return the port.
 
     Raises:
-        MachineError: the address is in use or none of this machine's.
+        MachineError: the address is in use, or not an address of this machine.
     """
     try:
         if credentials is None:

@@ -1,6 +1,6 @@
-"""The connection to an MQTT 3.1.1 broker of every party: with an end, opened at the first use or kept for ever.
+"""The connection to an MQTT 3.1.1 broker of every party: one that can be closed, opened on demand or kept open.
 
-Knows no topic and no message of ours. The one module that knows the insides of the MQTT client library.
+It must not depend on a topic or a message of fleetcount. No other module may use internals of the MQTT library.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from fleetcount_protocol.endpoint import split_endpoint
 __all__ = ["MqttConnection", "MqttOnDemand", "Reconnecting"]
 
 _QUIET: Final = logging.getLogger("fleetcount_transport.mqtt")
-_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections and answers nobody waits for any more.
+_QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections, and answers without a waiting caller.
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 """Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
 _FIRST_RETRY_S: Final = 0.2
@@ -27,9 +27,9 @@ _ResultT = TypeVar("_ResultT")
 class MqttConnection(aiomqtt.Client):
     """aiomqtt with an end, and where wanted with acknowledgements by the caller (docs/decisions/0011).
 
-    The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost it lets
-    everybody wait for an acknowledgement that cannot come; a connection that is given up half-way leaves its socket and
-    a task behind; and it watches sockets by a number that may be another's when the event loop gets to it.
+    The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost, its
+    callers wait for acknowledgements that cannot come; a connection that is given up half-way leaves its socket and
+    a task behind; and it watches sockets by number, which may be another socket's when the event loop gets to it.
     """
 
     def __init__(self, broker: str, *, identifier: str, acknowledges: bool = True, **settings: Any) -> None:
@@ -119,7 +119,7 @@ class MqttConnection(aiomqtt.Client):
             self._connected.set_exception(aiomqtt.MqttError("the broker hung up"))
 
     def _client_connect(self) -> None:
-        # Runs in a thread, which does not end when nobody waits for it any more.
+        # Runs in a thread, which goes on when its caller is cancelled.
         try:
             super()._client_connect()
         finally:
@@ -131,7 +131,7 @@ class MqttConnection(aiomqtt.Client):
             self._close()
 
     async def _leave(self) -> None:
-        """Close, or let the thread that still connects close; look at what nobody else will look at."""
+        """Close, or let the thread that still connects close; read errors that no caller will read."""
         self._left = True
         if self._connect_ended:
             self._close()

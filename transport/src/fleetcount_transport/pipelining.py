@@ -1,6 +1,6 @@
 """Streams of batches: the next is read while earlier ones are under way, answers keep the order, memory is bounded.
 
-Knows nothing of what a batch holds.
+It must not look into a batch.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Who calls, and how much each may have under way, so that none takes the place of all others.
+"""Who calls, and how much each caller may have under way, so that one cannot take up the whole server.
 
-A caller is a TLS certificate; without TLS, a connection. For gRPC servers that strangers reach; decides nothing else.
+A caller is a TLS certificate; without TLS, a connection. For gRPC servers that many parties can reach.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Quotas:
     def unary(self, answer: One) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return the handler of a call with one message, for which it waits `idle_s` at most.
 
-        To its caller it is a unary call like any other; but a plain handler would wait for the message for ever.
+        To its caller it is a unary call like any other; but a plain handler would wait for the message without limit.
         """
 
         async def call(requests: AsyncIterator[bytes], context: _Context) -> bytes:

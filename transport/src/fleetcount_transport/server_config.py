@@ -1,6 +1,6 @@
 """The tables that the configuration of every server has: TLS files, metrics, log; and checks across tables.
 
-Reads no key and opens no port.
+It must not read a key or open a port.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ class MetricsTable:
 
 @settings
 class LogTable:
-    """[log]: how much is said."""
+    """[log]: the least severe level that is logged."""
 
     level: str = setting(Table.choice, LEVELS, default="info")
 

@@ -1,6 +1,7 @@
 """A table of a configuration as a frozen value: every field says how its key is read, and what stands in its place.
 
-`@settings` makes the class, `setting` a field, `read_settings` a value from a table. Knows no key of any party.
+`@settings` makes the class, `setting` a field, `read_settings` a value from a table. Each party defines its own
+keys.
 """
 
 import contextlib

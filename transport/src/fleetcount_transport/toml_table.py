@@ -1,7 +1,7 @@
 """One table of a TOML file, read key by key: type, exact number, range and spelling.
 
-Every refusal is one line: file, line when it is known, dotted key, value and what is allowed; it never reads a secret's
-content. Nothing here knows what a key means.
+Every refusal is one line: file, line when it is known, dotted key, value and what is allowed. It must not read the
+content of a secret or decide what a key means.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Values as a TOML file holds them: exact numbers, their ranges, and how a message shows what is wrong.
 
-Knows no file, no table and no key.
+It must not read a file or a table.
 """
 
 import re
