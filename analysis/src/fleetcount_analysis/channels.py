@@ -1,6 +1,6 @@
-"""Give the exact law of what a release shows when the true count of a cell is n.
+"""The exact law of what a release shows when the true count of a cell is n.
 
-It must not estimate anything or draw anything: laws only, and always with all the noises that were added.
+It must not estimate or draw: it computes laws only, always with all the noises that were added.
 
 The release of privacy.md 1.2 is Y = Bin(n, p) + Z_1 + ... + Z_k with p the sampling rate and each Z_j two-sided
 geometric, P[Z = z] = (1-a)/(1+a) a^|z|, a = exp(-e1). The k noises add up to a law of their own, not to one geometric
@@ -51,7 +51,7 @@ _CHUNK_ELEMENTS = 1 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSum:
-    """Be the law of the sum of `terms` independent two-sided geometric noises of parameter `epsilon` (e1).
+    """The law of the sum of `terms` independent two-sided geometric noises of parameter `epsilon` (e1).
 
     `epsilon` None or `terms` 0 is the law that is 0 with certainty: the `exact` release.
 
@@ -182,7 +182,7 @@ class NoiseSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingChannel:
-    """Be the law of Y = Bin(n, p) + (sum of the noises), the release of one cell or of a sum of cells.
+    """The law of Y = Bin(n, p) + (sum of the noises), the release of one cell or of a sum of cells.
 
     Raises:
         RangeError: the sampling rate is outside (0, 1]. (1 is direct mode: Y = n + noise.)

@@ -1,8 +1,8 @@
 """What two published counts teach about a person they do not name ([INF, section 2.1, Theorem 2]).
 
 x counts the records like the person's, y those of them with the sensitive value; y/x is the probability that the
-person has it. Differential privacy does not hide this ratio, and is not meant to: the meter says what it will be before
-the counts are published.
+person has it. Differential privacy does not hide this ratio and does not promise to. The holder of the table computes
+here, before publishing the counts, what they will show.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Read a release: estimates, standard errors and intervals of the cells 1..V, one release or many at once.
 
-It must not ask for anything but the question's design and the opened numbers: every aggregator, analyst and study reads
-the same. Which formula belongs to which design is decided here and nowhere else.
+Run by aggregators, analysts and studies. It must not use anything but the question's design and the opened numbers, so
+that all of them read the same. No other module may choose the formula for a design.
 """
 
 from collections.abc import Sequence

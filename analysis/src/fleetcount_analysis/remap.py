@@ -47,7 +47,7 @@ _LARGEST_PROGRAM: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remap:
-    """Hold the answer to every output smallest_output, smallest_output + 1, ... and the expected loss of using them."""
+    """The answer to every output smallest_output, smallest_output + 1, ... and the expected loss of using them."""
 
     smallest_output: int
     answers: Integers
@@ -61,7 +61,7 @@ class Remap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserOptimum:
-    """Hold the least expected loss of any alpha-private mechanism for one user, and a mechanism that attains it."""
+    """The least expected loss of any alpha-private mechanism for one user, and a mechanism that attains it."""
 
     expected_loss: float
     mechanism: Floats

@@ -1,6 +1,6 @@
-"""Give the exact law of the statistic behind the estimate of a randomized response, with all the noises.
+"""The exact law of the statistic behind the estimate of a randomized response, with all the noises.
 
-It must not estimate anything or draw anything: tails only, for a given true count n and a given number N of devices.
+It must not estimate or draw: it computes tails only, for a given true count n and a given number N of devices.
 
 A response release shows Y = X + Z of a cell, X = Bin(n, P) + Bin(N-n, Q), and the number of devices as T = N + U with
 noise in it. The estimate is S/(P-Q) with S = Y - Q T, whose mean does not depend on N; its noise D = Z - Q U is a
@@ -13,7 +13,7 @@ theta_m = 2 pi m / M of a circle of M points, M so large that both halves hold t
 
     P[V >= y] = 1/2 + (2/M) sum_{m odd, 0 < m < M/2} Im[phi(theta_m) e^{-i theta_m (y - 1/2)}] / sin(theta_m / 2)
 
-phi falls so fast that some thirty to two hundred terms are left, however many devices there are.
+phi falls so fast that some thirty to two hundred terms are left, for any number of devices.
 """
 
 import math
@@ -45,7 +45,7 @@ _CHUNK_ELEMENTS = 1 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseChannel:
-    """Be the law of S = Y - Q T, the statistic of one cell of a randomized response.
+    """The law of S = Y - Q T, the statistic of one cell of a randomized response.
 
     `hit` is P = P[v | truth v], `miss` is Q = P[v | another truth]; the noise of S is `weight` times a draw of `cell`
     plus Q times a draw of `others`. No tail is below the true one, nor more than 3 `tolerance` (1e-14 to 1e-2) above

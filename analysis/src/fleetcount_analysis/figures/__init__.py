@@ -1,6 +1,6 @@
 """Draw releases, plans, studies and experiments in one style, as SVG and PNG that come out the same at every run.
 
-By matplotlib alone, without a display and without pyplot; it must not compute a number that is not in its arguments.
+By matplotlib alone, without a display and without pyplot; it must not compute a number to show: all are arguments.
 """
 
 from fleetcount_analysis.figures.lines import Line, LinePanel, line_panels, plan_plot

@@ -1,6 +1,6 @@
 """Figures made of panels: each draws itself into an area of so many pixels, alone in a page or beside others in a file.
 
-x grows to the right and y downwards, as in SVG. What a panel shows is decided elsewhere.
+x grows to the right and y downwards, as in SVG. It must not decide what a panel shows.
 """
 
 from collections.abc import Callable, Sequence

@@ -108,7 +108,7 @@ def in_style(draw: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Resul
 
 @in_style
 def sheet(width: float, height: float) -> Figure:
-    """Return an empty figure of so many pixels, for panels that say themselves where their axes stand."""
+    """Return an empty figure of so many pixels, for panels that place their axes themselves."""
     figure = Figure(figsize=(width / PX_PER_INCH, height / PX_PER_INCH))
     FigureCanvasAgg(figure)
     return figure

@@ -1,6 +1,6 @@
 """The experiments of the four papers, their numbered claims, and the golden numbers; on counts alone.
 
-It must not know where its results go or who watches: `results.Results` receives them.
+It must not write a file or print: `results.Results` receives what comes out.
 """
 
 __all__: list[str] = []

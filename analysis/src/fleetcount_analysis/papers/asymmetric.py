@@ -1,4 +1,4 @@
-"""Takagi et al., Asymmetric Differential Privacy [ADP]: the city map, the sweeps and what a sparse vector answers.
+"""Takagi et al., Asymmetric Differential Privacy [ADP]: the city map, the sweeps and the answers of a sparse vector.
 
 It must not present the city as Tokyo: its histogram is made from the paper's totals, and its map is drawn.
 """

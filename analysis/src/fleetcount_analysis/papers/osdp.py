@@ -35,7 +35,7 @@ class OneSidedPolicy(Generic[RecordT]):
     non_sensitive: frozenset[RecordT]
 
     def protects(self, record: RecordT, replacement: RecordT) -> bool:
-        """Tell whether `record` is sensitive; what it is replaced by does not matter."""
+        """Tell whether `record` is sensitive; any record may replace it."""
         del replacement
         return record not in self.non_sensitive
 

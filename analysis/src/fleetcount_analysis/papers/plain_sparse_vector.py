@@ -1,6 +1,6 @@
 """The sparse vector of ordinary differential privacy, which [ADP] compares its one-sided ones with.
 
-It shares the order of questions and the reading out with them; nothing here is released by an aggregator.
+It must not be used by an aggregator. The order of questions and the reading of answers are those of `sparse_vector`.
 """
 
 import math
@@ -21,7 +21,7 @@ class PlainSparseVector:
     """The sparse vector of ordinary differential privacy, for comparison: two-sided noise on thresholds and on counts.
 
     ABOVE iff f_i + Z_i > t_i + R with one R of eps/2 for the run and Z_i of eps/(4c); eps-DP for the run as a whole
-    when one device moves every count by at most 1, in whatever direction. Both answers can be wrong.
+    when one device moves every count by at most 1, in either direction. Both answers can be wrong.
 
     Source: Lyu, Su, Li, "Understanding the sparse vector technique", Algorithm 1 with sensitivity 1, in integers.
 

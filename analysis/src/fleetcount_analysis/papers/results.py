@@ -1,6 +1,6 @@
-"""Where an experiment puts what it finds: tables, figures, claims, and how far it is.
+"""Where an experiment puts what it finds: tables, figures, claims, and its progress.
 
-It must not compute: it writes what it is given into one directory.
+It must not compute: it writes its arguments into one directory.
 """
 
 import csv

@@ -64,7 +64,7 @@ def _sampling(rate: Fraction) -> Method:
     p = float(rate)
 
     def simulate(generator: np.random.Generator, count: int, _population: int, runs: int) -> Floats:
-        # Unsampled devices say the same in both rounds: the difference of the rounds is Bin(n, p), whatever they said.
+        # Unsampled devices say the same in both rounds: the difference of the rounds is Bin(n, p).
         return generator.binomial(count, p, runs) / p - count
 
     return Method(

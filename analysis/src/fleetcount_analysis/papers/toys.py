@@ -18,7 +18,7 @@ __all__ = ["SampledTwoCoin", "SamplingAndNoise"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingAndNoise:
-    """Sampling and noise ([SP] 3.2, Equation 1): a sampled device says Yes whatever its truth, the others stay silent.
+    """Sampling and noise ([SP] 3.2, Equation 1): a sampled device says Yes for every truth, the others stay silent.
 
     The law of an answer is the same for Yes and No, so the loss is 0 and so is the information: the one sum has
     expectation p (Yes + No), one equation for two unknowns.

@@ -1,6 +1,6 @@
 """What becomes of a claim: the data it needs and ran on, its tolerance, and the one function that makes the verdict.
 
-It must not know a claim: it judges numbers against numbers.
+It must not depend on a single claim: it compares numbers with numbers.
 """
 
 import enum
