@@ -1,6 +1,6 @@
 """What the demo asks, from its options: the scenario, the mechanism and the release.
 
-Pure but for reading the data; starts nothing.
+Pure but for reading the data; it must not start a process.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The checks of `fleetcount doctor`, each a function from what it looks at to one finding.
 
-Look and tell; repair nothing, and show no secret.
+They must not repair anything or show a secret.
 """
 
 import asyncio

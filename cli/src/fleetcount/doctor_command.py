@@ -1,6 +1,6 @@
 """`fleetcount doctor`: what is wrong with a configuration, its keys, this machine or the way to the others.
 
-One line a check; repairs nothing.
+It prints one line a check; it must not repair anything.
 """
 
 import time

@@ -1,6 +1,6 @@
 """Exit codes of the `fleetcount` command, and which error means which code.
 
-Decides codes and lines only; nothing here prints or exits.
+It must not print or exit: `__main__` does.
 """
 
 import enum

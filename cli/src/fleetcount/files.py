@@ -1,6 +1,6 @@
-"""Reading what the user names and writing what the user asked for: bounded, whole, and never half.
+"""Reading what the user names and writing what the user asked for: bounded in size, and whole or not at all.
 
-Refuses by name what is no regular readable file; writes through a temporary name and a rename.
+Refuses by name anything but a regular readable file; writes through a temporary name and a rename.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """`fleetcount keys`: the keys, certificates and configurations of a test deployment.
 
-Writes files and prints their names; never a key.
+It writes files and prints their names; it must not print a key.
 """
 
 import re
@@ -169,7 +169,7 @@ def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
 
 
 def check_names(deployment: str, host: str, broker: str) -> None:
-    """Refuse names that no deployment can have; "" is no broker.
+    """Refuse names that no deployment can have; "" stands for no broker.
 
     Raises:
         UsageError: with the option, its value and what is allowed.

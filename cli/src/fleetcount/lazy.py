@@ -1,6 +1,6 @@
 """A command group that imports a sub-command only when it is called, and refuses an option given twice.
 
-`--help` of the group reads the table alone, so that a device's start never loads NumPy, gRPC or a database.
+`--help` of the group reads the table alone, so that starting a device does not load NumPy, gRPC or a database.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """`fleetcount microdata`: publish a table of persons as two tables joined by buckets.
 
-Reads the table and the specification, writes the whole output or nothing; finds no bucket itself. Every random choice
-comes from the operating system's generator: there is no seed, since anybody who has it could put the records in order.
+Reads the table and the specification, writes the whole output or nothing; it must not find buckets itself. Every random
+choice comes from the operating system's generator; there is no seed, since its owner could restore the records' order.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The one grammar of numbers on the command line and in specification files, and the click types over it.
 
-ASCII digits only, a point as decimal sign, exact values: a number is never read through a float. Whatever the grammar
-does not know (nan, inf, '1,5', '1_0', full-width digits, blanks) is refused with the value and the allowed range.
+ASCII digits only, a point as decimal sign, exact values: a number is never read through a float. Texts outside the
+grammar (nan, inf, '1,5', '1_0', full-width digits, blanks) are refused with the value and the allowed range.
 """
 
 import re

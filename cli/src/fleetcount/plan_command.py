@@ -1,6 +1,6 @@
 """`fleetcount plan`: what a count will give before anyone is asked: error, smallest count seen, loss per adversary.
 
-Plans and prints; asks no device and starts nothing.
+It must not ask a device or start a process.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """How far a long command is: bars on a terminal, plain lines elsewhere, always on stderr.
 
-Shows; decides nothing and never writes to stdout, which belongs to the results.
+It must not write to stdout, which belongs to the results.
 """
 
 import sys

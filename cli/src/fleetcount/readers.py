@@ -1,6 +1,6 @@
 """Asking aggregators how far a task is and for its signed result, as a device, an analyst or an operator may.
 
-Opens connections and returns decoded answers; judges nothing (release_files does).
+Opens connections and returns decoded answers; must not check a record (`release_report` does).
 """
 
 import asyncio
@@ -257,7 +257,7 @@ async def _status(
 async def ask_peer(config_path: Path, name: str, endpoint: str) -> str:
     """Return "" when the peer answers an aggregator of this configuration, else why it does not.
 
-    It is asked for a task that nobody has: a refusal by name is the right answer.
+    It is asked for a task that does not exist: a refusal by name is the right answer.
     """
     from fleetcount.task_files import operator_of
 

@@ -1,6 +1,6 @@
 """A release for people: its table and its privacy statement, and the checked record from an aggregator's answer.
 
-A number never leaves without its interval and its statement. Draws no picture and asks nobody.
+It must not print a number without its interval and the statement, draw a picture or open a connection.
 """
 
 from collections.abc import Mapping, Sequence

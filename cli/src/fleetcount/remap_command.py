@@ -1,6 +1,7 @@
 """`fleetcount remap`: read every cell of a release with one's own prior and loss.
 
-Reads files and prints; the best answer is found by analysis over the record's true channel. Changes no record.
+Reads files and prints; the best answer is found by analysis over the record's true channel. It must not change a
+record.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """Task files on their way from the asker to the leader: NAME.task, signed by one operator after the other.
 
-Reads, checks and writes files; talks to nobody. The verify key travels only to the leader's task directory.
+Reads, checks and writes files; it must not open a connection. The verify key goes to the leader's task directory alone.
 """
 
 import hashlib

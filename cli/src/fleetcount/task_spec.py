@@ -1,6 +1,6 @@
 """A task's specification file, SPEC.toml, and the task it describes (docs/operating.md, "Asking a question").
 
-Reads text and the present time; draws no key and signs nothing.
+Reads text; the present time is an argument. It must not draw a key or sign.
 """
 
 import math

@@ -1,6 +1,6 @@
 """`fleetcount vectors`: replay test vectors of the sharing and proof layer, one line a file.
 
-Reads files and prints verdicts; decides nothing about what a vector means.
+Reads files and prints verdicts; `fleetcount_protocol.replay` decides them.
 """
 
 from pathlib import Path
