@@ -134,7 +134,7 @@ def first_and_later(what: str, starting: Callable[[str], Started]) -> None:
 def main() -> None:
     """Report every start; an aggregator's worker processes are not in its memory."""
     bare = least(lambda: python("pass"))
-    rows("device: importing the library", least(lambda: python("import fleetcount_client")), bare)
+    rows("device: importing the library", least(lambda: python("from fleetcount_client import Device")), bare)
     rows(
         "analysis: importing it with NumPy and SciPy",
         least(lambda: python("import fleetcount_analysis.intervals")),
