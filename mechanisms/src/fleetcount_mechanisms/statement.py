@@ -187,7 +187,7 @@ def _sampling(die: SamplingDie, noise: NoiseLaw, covered: _Views, aggregators: i
     return *covered, _all_aggregators(delta, aggregators, neighbours.value), sampled, message
 
 
-# Responses: the local loss holds against everybody; noise on all outputs only improves what the public sees.
+# Responses: the local loss holds against every reader; noise on all outputs only improves what the public sees.
 
 
 def _response(answer: AnswerLaw, covered: _Views, aggregators: int) -> _Views:

@@ -35,7 +35,7 @@ class Connections:
         self._gate = asyncio.Semaphore(spec.at_once)
         self._shared = SharedTransport(self._all_devices()) if spec.connections == SHARED else None
         self.stay = self._shared is not None or spec.at_once >= len(spec.numbers)
-        """Whether everybody stays connected from the first session to the last receipt."""
+        """Whether all devices stay connected from the first session to the last receipt."""
 
     @property
     def idle_close_s(self) -> float:

@@ -149,7 +149,7 @@ class SharedMqtt:
         )
 
     def _fail(self, error: aiomqtt.MqttError) -> None:
-        """Tell everybody who waits that nothing comes back any more."""
+        """Tell every waiting caller that no answer will come."""
         lost = f"broker {self._broker}: {error}"
         self._sessions.fail(lost)
         self._receipts.fail(lost)

@@ -144,7 +144,7 @@ async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
 
 
 async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCallback) -> float:
-    """Wait until everybody is there; return the seconds the aggregators still needed."""
+    """Wait until all processes are ready; return the seconds the aggregators still needed."""
     started, count = time.perf_counter(), len(parties.deployment.plans)
     for position in range(count):
         await parties.ready(position)

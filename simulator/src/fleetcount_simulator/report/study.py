@@ -47,7 +47,7 @@ NOTHING: Final = Measure(math.nan)
 class CaseResult:
     """A case and what came out. Errors, biases and widths in devices of a cell; epsilons None where none is finite.
 
-    `error`, `bias`, `coverage` are against the devices counted, `_fleet` against everybody. `mean_truth` is the mean
+    `error`, `bias`, `coverage` are against the devices counted, `_fleet` against all devices. `mean_truth` is the mean
     count of a cell, nan without the cells table. `tallies` are sums over all releases.
     """
 
