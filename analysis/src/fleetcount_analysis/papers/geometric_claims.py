@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms import bounded_geometric
+from fleetcount_analysis.papers import bounded_geometric
 from numpy.typing import NDArray
 from scipy import integrate, optimize
 
