@@ -267,7 +267,7 @@ def test_sets_of_s_values_lose_at_most_s_times_the_charge_of_a_value(flip: Fract
     charge = design.ledger_loss.epsilon
     assert charge is not None
     with localcontext(DIGITS):
-        truths_of_sets = itertools.product((0, 1), repeat=3)
+        truths_of_sets: list[Vector] = list(itertools.product((0, 1), repeat=3))
         every = {truth: released(opened(design.answer, truth), design.noise) for truth in truths_of_sets}
         for size in (1, 2, 3):
             sets = [pair for pair in itertools.permutations(every, 2) if max(map(sum, pair)) <= size]
