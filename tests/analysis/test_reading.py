@@ -1,5 +1,6 @@
 """A release is read by its design: one or many at once, as the channels say, and never by a law nobody worked out."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,10 +11,12 @@ from fleetcount_analysis import intervals
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import predicted_sd
 from fleetcount_mechanisms.sampling import SamplingDie
+from scipy.stats import binom, nbinom, norm
 
 from tests.support.designs import design_name, every_design
 
@@ -74,6 +77,73 @@ def test_an_interval_comes_from_the_exact_channel() -> None:
 
     ends = intervals.sampling_intervals([40, -2, 7], Fraction(1, 4), design.noise.epsilon, 2, LEVEL)
     assert list(zip(reading.low, reading.high, strict=True)) == ends
+
+
+def with_exact_noise(mass: np.ndarray, noise: TwoSidedNoise, aggregators: int) -> np.ndarray:
+    """Return the law of a count with the noise of every aggregator, by convolution; the middle of the array is 0."""
+    reach = len(mass) // 2
+    one = np.exp(-float(noise.epsilon) * np.abs(np.arange(-reach, reach + 1)))
+    for _ in range(aggregators):
+        mass = np.convolve(mass, one / one.sum(), mode="same")
+    return mass
+
+
+@pytest.mark.parametrize("aggregators", [2, 3, 5])
+@pytest.mark.parametrize("answer", [Truth(1), SamplingDie.uniform(Fraction(1, 4), 1)], ids=["direct", "sampling"])
+def test_an_interval_is_the_inverse_of_the_law_with_the_noise_of_every_aggregator(
+    answer: Any, aggregators: int
+) -> None:
+    noise, reach, output = TwoSidedNoise(Fraction(1, 2)), 400, 30
+    design = Design(answer=answer, noise=noise, values=1, aggregators=aggregators)
+
+    reading = read(design, [output], LEVEL)
+
+    inside = []
+    for count in range(301):
+        mass = np.zeros(2 * reach + 1)
+        mass[reach : reach + count + 1] = binom.pmf(np.arange(count + 1), count, float(design.channel[0]))
+        law = with_exact_noise(mass, noise, aggregators)
+        above, below = law[reach + output :].sum(), law[: reach + output + 1].sum()
+        if min(above, below) > 0.05:
+            inside.append(count)
+    assert (reading.low[0], reading.high[0]) == (inside[0], inside[-1])
+
+
+@pytest.mark.parametrize("aggregators", [2, 3, 5])
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_one_sided_release_is_read_with_the_noise_of_every_aggregator(direction: Any, aggregators: int) -> None:
+    noise = OneSidedNoise(Fraction(1, 2), direction)
+    design = Design(answer=Truth(1), noise=noise, values=1, aggregators=aggregators)
+    keep = 1 - math.exp(-0.5)
+    sign = 1 if direction == "up" else -1
+    reach = next(z for z in range(200) if nbinom.sf(z, aggregators, keep) <= 0.1)
+
+    reading, [exact] = read(design, [100], LEVEL), exact_estimates(design, [100])
+
+    mean = aggregators * (1 - keep) / keep
+    assert reading.estimates[0] == pytest.approx(100 - sign * mean, abs=1e-9)
+    assert float(exact) == pytest.approx(100 - sign * mean, abs=1e-8)
+    ends = (reading.low[0], reading.high[0])
+    assert ends == ((100 - reach, 100) if direction == "up" else (100, 100 + reach))
+
+
+RESPONSES = [one for one in every_design((2, 3, 5)) if one.outputs is not Outputs.CELLS and one.noised]
+
+
+@pytest.mark.parametrize("design", RESPONSES, ids=design_name)
+def test_a_response_is_read_with_the_noise_of_every_aggregator(design: Design) -> None:
+    # So much noise that it decides the width: the ends lie one quantile of its normal law away, to a few percent.
+    noise = TwoSidedNoise(Fraction(1, 50))
+    design = Design(answer=design.answer, noise=noise, values=design.values, aggregators=design.aggregators)
+    hit, miss = design.channel
+    outputs, devices = [50_000] * (design.values + 1), 50_000 * (design.values + 1)
+    if design.outputs is not Outputs.ALL:
+        outputs, devices = [100_000, *[round(50_000 * (hit + miss))] * design.values], 100_000
+
+    reading = read(design, outputs, LEVEL)
+
+    half = norm.isf(0.05) * predicted_sd(design, round(reading.estimates[0]), devices)
+    assert reading.high[0] - reading.low[0] == pytest.approx(2 * half, rel=0.08)
 
 
 @pytest.mark.parametrize("outputs", [[1, 2], [1, 2, 3, 4], [[1, 2], [3, 4]], 7, [[[1, 2, 3]]]])

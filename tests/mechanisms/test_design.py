@@ -3,8 +3,10 @@
 import itertools
 import math
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from fleetcount_mechanisms.answers import AnswerForm, Relation, Truth, answer_named, kind_of, register_answer
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.losses import noise_for, response_release_epsilon
+from fleetcount_mechanisms.losses import noise_for, released_loss, response_release_epsilon
 from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import Mangat, MangatVector, OptimizedUnaryEncoding, Warner
@@ -178,6 +180,63 @@ def test_a_statement_names_every_adversary_once_and_the_public_first(design: Des
     assert len(set(slugs)) == len(slugs)
     assert views[2].audience.startswith(f"any {design.aggregators - 1} of the {design.aggregators} ")
     assert views[3].audience == f"all {design.aggregators} aggregators together"
+
+
+AUDIENCES = {
+    "public_and_broker": "everyone who reads the release, and the broker",
+    "one_aggregator": "one aggregator",
+    "sampled_bit_leaked": "whoever knows that a device was sampled, and reads the release",
+    "one_round_two_message": "whoever opens one round-two message alone",
+    "one_answer_alone": "whoever opens one answer alone",
+}
+
+
+@pytest.mark.parametrize("design", every_design(), ids=design_name)
+def test_every_view_names_the_audience_that_has_it(design: Design) -> None:
+    for view in design.views():
+        if view.adversary in AUDIENCES:
+            assert view.audience == AUDIENCES[view.adversary]
+        if view.adversary == "one_aggregator":
+            assert "its shares and " in view.sentence.lower().replace("shares and released", "its shares and released")
+        if view.adversary == "public_and_broker":
+            assert "shares" not in view.sentence.lower()
+
+
+@pytest.mark.parametrize(("values", "losses"), [(1, 1), (2, 2), (3, 2)])
+def test_from_two_values_on_a_change_moves_two_cells(values: int, losses: int) -> None:
+    design = design_of(Truth(values), TwoSidedNoise(Fraction(7, 10)))
+
+    assert Fraction(design.epsilon or 0) == losses * Fraction(7, 10)
+
+
+@pytest.mark.parametrize("values", [1, 3])
+def test_with_the_sampled_bit_known_the_loss_is_that_of_a_direct_answer(values: int) -> None:
+    die, noise = SamplingDie.uniform(Fraction(1, 4), values), TwoSidedNoise(Fraction(7, 10))
+    design = Design(answer=die, noise=noise, values=values, aggregators=2)
+
+    leaked = next(view for view in design.views() if view.adversary == "sampled_bit_leaked")
+
+    assert leaked.epsilon == Decimal("0.7" if values == 1 else "1.4")
+
+
+def test_one_message_loses_what_its_rarest_face_loses() -> None:
+    faces = (Fraction(1, 2), Fraction(1, 16), Fraction(3, 16))
+    design = design_of(SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=faces), NoNoise())
+
+    message = next(view for view in design.views() if view.adversary == "one_round_two_message")
+
+    assert message.epsilon == Decimal("1.60944"), "ln(1 + (1/4)/(1/16)) = ln 5, rounded up"
+
+
+@pytest.mark.parametrize("design", every_design(), ids=design_name)
+def test_every_decimal_of_a_statement_is_rounded_up(design: Design) -> None:
+    for view in design.views():
+        shown = re.findall(r"(?:epsilon|delta) ([0-9.]+[0-9])", view.sentence)
+        for one in shown:
+            assert Decimal(one) in (view.epsilon, view.delta)
+    if isinstance(design.noise, TwoSidedNoise):
+        exact = released_loss(design.answer, design.noise.epsilon)
+        assert 0 <= Fraction(design.epsilon or 0) - exact < Fraction(1, 10**5)
 
 
 @pytest.mark.parametrize("design", every_design(), ids=design_name)
