@@ -227,3 +227,18 @@ def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
 
     assert (cost.epsilon, cost.exposure) == (task.design.epsilon, Fraction(1, 5))
     assert (cost.asked_at, cost.asked_until) == (task.round_one_opens, task.round_one_closes)
+
+
+def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
+    response = KaryResponse.from_epsilon(Fraction(2), 3)
+    task = WORLD.task(mode=Mode.RESPONSE, mechanism=response, round_two_closes=START + 200)
+    [local] = [view.epsilon for view in task.design.views() if view.adversary == "all_aggregators"]
+    assert local is not None
+
+    def judged(limit: Fraction) -> str | None:
+        policy = open_policy(largest_local_epsilon=limit, largest_epsilon=Fraction(10))
+        refusal = judge_task(policy, task)
+        return None if refusal is None else refusal.rule
+
+    assert judged(Fraction(local)) is None
+    assert judged(Fraction(local) - Fraction(1, 10**6)) == "largest_local_epsilon"

@@ -265,3 +265,17 @@ def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
     assert "coins" not in shown
     assert "\\x01" not in shown
     assert "b's'" not in shown
+
+
+def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
+    spool, other, seen = file.device(), TaskId(bytes(32)), list[tuple[Charge, ...]]()
+    assert begin(spool) is None
+
+    def judge(charges: tuple[Charge, ...]) -> PolicyRefusal:
+        seen.append(charges)
+        return PolicyRefusal(rule="total_epsilon", message="too much")
+
+    report = Report(task_id=other, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    refusal = spool.begin(charge(other), b"signed task", report, [], [], judge)
+
+    assert (refusal and refusal.rule, seen) == ("total_epsilon", [(charge(),)])

@@ -110,3 +110,19 @@ def test_a_bad_exponent_is_refused() -> None:
         exp_minus_bounds(Fraction(-1), 8)
     with pytest.raises(MechanismError, match="exponent is 0, allowed: exponent > 0"):
         ExponentialCoin(exponent=Fraction(0))
+
+
+def test_a_number_that_is_known_but_nearly_is_never_rounded_to_the_unsafe_side() -> None:
+    doubt = Fraction(1, 10**61)
+
+    for near in (Fraction(3) - doubt, Fraction(3) + doubt):
+        assert fraction_down(near, 1) == 2
+        assert fraction_up(near, 1) == 4
+
+
+def test_a_tie_is_settled_by_the_digits_that_follow() -> None:
+    coin = ExponentialCoin(exponent=Fraction(1, 3))
+    following = coin.threshold(8 + 128) & (1 << 128) - 1
+
+    for drawn, outcome in ((following - 1, True), (following + 1, False)):
+        assert coin.settle(Bytes(drawn.to_bytes(16, "little")), 8) is outcome

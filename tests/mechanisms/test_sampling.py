@@ -220,3 +220,11 @@ def test_a_refused_truth_is_not_shown() -> None:
         toss(UNIFORM[0], 777_123, SystemRandom())
 
     assert "777" not in str(caught.value)
+
+
+@pytest.mark.parametrize("last", [Fraction(1, 8), Fraction(3, 8)])
+def test_a_die_sums_to_exactly_one(last: Fraction) -> None:
+    faces = (Fraction(1, 4), Fraction(1, 4), last)
+
+    with pytest.raises(MechanismError, match="allowed: exactly 1"):
+        SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=faces)

@@ -106,3 +106,22 @@ def test_numbers_outside_the_range_are_not_published() -> None:
         with pytest.raises(VerificationFailed) as failure:
             check_range([0, value], bound=5, reports=100)
         assert "100" not in str(failure.value)
+
+
+def test_a_commitment_changes_with_everything_it_binds() -> None:
+    other = Digest(seed_bytes("other"))
+
+    def made(**changes: Any) -> Digest:
+        bound: dict[str, Any] = {"task_id": TASK, "aggregator_id": ALPHA, "set_digest": SET}
+        parts = {"vector": bytes(16), "blind": bytes(32)} | bound | changes
+        return commitment(parts.pop("vector"), parts.pop("blind"), **parts)
+
+    digests = {
+        made(),
+        made(vector=bytes(24)),
+        made(blind=b"\1" * 32),
+        made(task_id=TaskId(other)),
+        made(aggregator_id=BETA),
+        made(set_digest=other),
+    }
+    assert len(digests) == 6

@@ -1,5 +1,6 @@
 """One digest a set, whatever the order; another digest for every other set."""
 
+from hashlib import sha256
 from random import Random
 
 import pytest
@@ -41,3 +42,9 @@ def test_set_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(UsageError, match="at most 11"):
         set_digest(ITEMS)
+
+
+def test_the_digest_is_that_of_the_documented_bytes() -> None:
+    written = b"fleetcount v1 report set" + len(ITEMS).to_bytes(8) + b"".join(a + b for a, b in sorted(ITEMS))
+
+    assert set_digest(ITEMS) == sha256(written).digest()

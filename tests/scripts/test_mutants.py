@@ -1,0 +1,153 @@
+"""Planted bugs are caught by the tests named for them, and the run fails when one is not, or cannot be planted."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "mutants"
+SOUND = "def double(number):\n    return 2 * number\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Return a tree of one package with one test, beside an empty directory for temporary files."""
+    root = tmp_path / "tree"
+    (root / "toy" / "src").mkdir(parents=True)
+    (root / "toy" / "src" / "toy_package.py").write_text(SOUND)
+    (root / "tests").mkdir()
+    (root / "tests" / "test_toy.py").write_text(
+        "import subprocess, sys\nfrom toy_package import double\n\n\n"
+        "def test_two():\n    assert double(1) == 2\n\n\n"
+        "def test_zero():\n    assert double(0) == 0\n\n\n"
+        "def test_in_another_process():\n"
+        "    program = 'import toy_package; print(toy_package.double(1))'\n"
+        "    assert subprocess.check_output([sys.executable, '-c', program]) == b'2\\n'\n"
+    )
+    (tmp_path / "temporary").mkdir()
+    return root
+
+
+def bug(name: str = "tripled", old: str = "2 *", new: str = "3 *", test: str = "::test_two") -> str:
+    tests = f'["tests/test_toy.py{test}"]'
+    return (
+        f'[[bug]]\nname = "{name}"\npromise = "it doubles"\nfile = "toy/src/toy_package.py"\n'
+        f'old = "{old}"\nnew = "{new}"\ntests = {tests}\n'
+    )
+
+
+def start(tree: Path, bugs: str, *options: str) -> "subprocess.Popen[str]":
+    listed = tree.parent / "bugs.toml"
+    listed.write_text(bugs)
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), "--tree", str(tree), "--bugs", str(listed), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tree.parent / "temporary")},
+    )
+
+
+def run(tree: Path, bugs: str, *options: str) -> tuple[int, str]:
+    with start(tree, bugs, *options) as process:
+        output, _ = process.communicate(timeout=100)
+    assert list((tree.parent / "temporary").iterdir()) == [], "nothing is left behind"
+    assert (tree / "toy" / "src" / "toy_package.py").read_text() == SOUND, "the tree is not touched"
+    return process.returncode, output
+
+
+def test_a_bug_that_is_caught_is_printed_with_the_test_that_caught_it(tree: Path) -> None:
+    code, output = run(tree, bug() + bug("in-a-child", test="::test_in_another_process"))
+
+    assert code == 0
+    assert re.search(r"^tripled +\| it doubles \| tests/test_toy.py::test_two \| \d", output, re.MULTILINE)
+    assert "tests/test_toy.py::test_in_another_process" in output, "a child process sees the copy too"
+    assert "2 of 2 caught" in output
+
+
+def test_a_bug_that_no_test_sees_fails_the_run(tree: Path) -> None:
+    code, output = run(tree, bug() + bug("unseen", test="::test_zero"))
+
+    assert code == 1
+    assert "!! SURVIVED" in output
+    assert "1 of 2 caught" in output
+
+
+def test_a_bug_that_only_breaks_the_import_is_not_caught(tree: Path) -> None:
+    code, output = run(tree, bug(new="2 2"))
+
+    assert code == 1
+    assert "pytest ended with" in output
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (bug(old="4 *"), "occurs 0 times"),
+        (bug(old="number"), "occurs 2 times"),
+        (bug(new="2 *"), "the old text is the new one"),
+        (bug(test="x.py"), "no test file"),
+        (bug() + bug(), "comes twice"),
+    ],
+)
+def test_a_bug_that_cannot_be_planted_fails_the_run(tree: Path, wrong: str, said: str) -> None:
+    code, output = run(tree, wrong)
+
+    assert code == 1
+    assert said in output
+
+
+def test_tests_that_fail_without_the_bug_prove_nothing(tree: Path) -> None:
+    (tree / "tests" / "test_toy.py").write_text("def test_two():\n    assert False\n")
+
+    code, output = run(tree, bug())
+
+    assert code == 1
+    assert "do not pass WITHOUT a bug" in output
+
+
+@pytest.mark.parametrize(("hangs", "code"), [("true", 0), ("false", 1)])
+def test_a_hang_is_caught_only_where_it_is_declared(tree: Path, hangs: str, code: int) -> None:
+    endless = bug(old="return 2 *", new="while True: number =").replace("[[bug]]", f"[[bug]]\nhangs = {hangs}")
+
+    assert run(tree, endless, "--timeout", "15")[0] == code
+
+
+def test_options_choose_and_an_unknown_name_is_refused(tree: Path) -> None:
+    both = bug() + bug("quick-one").replace("[[bug]]", "[[bug]]\nquick = true")
+
+    assert "tripled" not in run(tree, both, "--list", "--quick")[1]
+    assert "quick-one" not in run(tree, both, "--list", "--only", "tripled")[1]
+    assert len(run(tree, both, "--list", "--package", "toy")[1].splitlines()) == 2
+    assert run(tree, both, "--list", "--only", "nobody") == (1, "mutants: no bug 'nobody'\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process_and_no_file(tree: Path, number: signal.Signals) -> None:
+    # The test starts a process in a session of its own, as tests of real fleets do, and waits for ever.
+    pid_file = tree.parent / "pid"
+    (tree / "tests" / "test_toy.py").write_text(
+        "import subprocess, sys\nfrom pathlib import Path\n\n\ndef test_two():\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        f"    Path({str(pid_file)!r}).write_text(str(child.pid))\n"
+        "    child.wait()\n"
+    )
+    with start(tree, bug()) as process:
+        deadline = time.monotonic() + 60
+        while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    # Ended, though whoever has adopted it may not have taken note yet.
+    status = Path(f"/proc/{pid_file.read_text()}/stat")
+    while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not status.exists() or status.read_text().split()[2] == "Z"
+    assert list((tree.parent / "temporary").iterdir()) == []
