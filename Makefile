@@ -1,7 +1,7 @@
 # The front door. Every target sets up what it needs in .venv (never as root, never outside the repository).
 #   make demo ARGS="--vehicles 500 --epsilon 0.5"      options of a target go into ARGS
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick check bench bench-quick reproduce clean
+.PHONY: help setup demo test test-quick mutants mutants-quick check bench bench-quick reproduce clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -19,13 +19,22 @@ setup: ## prepare .venv in the repository, and nothing else
 demo: setup ## count 2,000 vehicles on the Bologna map with two aggregators; writes out/
 	@$(BIN)/fleetcount demo $(ARGS)
 
-test: ## every test; says what could not run here
+test: ## every test, then a dozen planted bugs; says what could not run here
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test $(ARGS)
+	@$(if $(ARGS),,scripts/mutants --quick)
 
 test-quick: ## the tests that take less than ten seconds each
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test -m "not slow" $(ARGS)
+
+mutants: ## plant every known bug and see its tests fail, under half an hour; ARGS="--package client"
+	@$(PYTHON) scripts/bootstrap.py test
+	@scripts/mutants $(ARGS)
+
+mutants-quick: ## a dozen of them, as after the tests of `make test`
+	@$(PYTHON) scripts/bootstrap.py test
+	@scripts/mutants --quick $(ARGS)
 
 check: ## ruff, mypy, pyright, import-linter, names in documents, generated code
 	@$(PYTHON) scripts/bootstrap.py check

@@ -62,6 +62,16 @@ def test_a_helper_answers_what_it_holds() -> None:
     assert list(verdicts) == [ReportVerdict.REFUSED, ReportVerdict.DROPPED, ReportVerdict.VERIFIED]
 
 
+@pytest.mark.parametrize("place", [0, 31])
+def test_a_public_share_that_differs_in_one_byte_of_its_digest_is_another_one(place: int) -> None:
+    proposed = bytearray(DIGESTS[:32])
+    proposed[place] ^= 1
+
+    said, verdicts = answers(np.array([True]), bytes(1), DIGESTS[:32], bytes(proposed))
+
+    assert (list(said), list(verdicts)) == ([MISSING], [ReportVerdict.DROPPED])
+
+
 def test_a_report_goes_on_iff_every_helper_has_a_share_of_it() -> None:
     found = survivors(
         proposal(0, 1, 2, 3),
