@@ -492,3 +492,14 @@ async def test_a_certificate_that_could_speak_as_an_aggregator_is_refused(tmp_pa
 
     with pytest.raises(ConfigError, match="carries 'beta'"):
         _load_tls(load_relay_config(path))
+
+
+async def test_a_relay_that_would_forward_to_itself_is_refused(tmp_path: Path) -> None:
+    async with relayed() as here:
+        path = relay_files(here, tmp_path, "127.0.0.1:0")
+    text = path.read_text()
+    endpoint = text.split('endpoint = "')[1].split('"')[0]
+    path.write_text(text.replace('listen = "127.0.0.1:0"', f'listen = "{endpoint}"', 1))
+
+    with pytest.raises(ConfigError, match="is this relay's own"):
+        load_relay_config(path)
