@@ -21,7 +21,7 @@ from fleetcount_simulator.audit.questions import Question, neighbouring_truths
 from fleetcount_simulator.audit.releases import draw_releases
 from fleetcount_simulator.audit.views import observation_of, outcome_count, outcomes
 from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.study.scale import worker_processes
+from fleetcount_simulator.study.processes import worker_processes
 
 __all__ = ["LEAST_TRIALS", "Audit", "Line", "attack_questions", "run_audit"]
 

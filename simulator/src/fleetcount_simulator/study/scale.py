@@ -4,19 +4,18 @@ Hands out orders and yields results as they come; must not look into a shard.
 """
 
 import importlib
-import multiprocessing
 import secrets
-import signal
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from fleetcount_simulator.errors import ProcessError, ScenarioError
+from fleetcount_simulator.study.processes import worker_processes
 from fleetcount_simulator.study.shards import ShardOrder, run_shard
 
-__all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool", "worker_processes"]
+__all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool"]
 
 _CONNECT_S: Final = 20
 
@@ -58,28 +57,6 @@ class WorkerPool:
                     yield waiting.pop(done), done.result()
             except BrokenProcessPool as error:
                 raise ProcessError("a worker process died (out of memory?); use fewer --workers") from error
-
-
-@contextmanager
-def worker_processes(workers: int) -> Generator[ProcessPoolExecutor]:
-    """Give a pool of processes started afresh (spawn); on any early end the work under way ends with its processes."""
-    others = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - others:
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    """Ignore Ctrl-C, which a terminal sends to every process of the command: the parent ends its workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class DaskCluster:
