@@ -7,7 +7,7 @@ from fleetcount_aggregator.verification.choice import combine, new_batch_verifie
 from fleetcount_kernel.proofs import VerifierSetting
 from fleetcount_protocol.vdaf.prio3 import prio3_two_round
 
-from tests.support.broker import EmbeddedBroker
+from tests.support.broker import LiveBroker, embedded_broker
 from tests.support.deployment import LiveDeployment
 
 
@@ -20,16 +20,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
     """The embedded MQTT broker in a process of its own."""
-    one = EmbeddedBroker(tmp_path_factory.mktemp("broker"))
-    one.start()
+    one = embedded_broker(tmp_path_factory.mktemp("broker"))
     yield one
     one.stop()
 
 
-def _deployed(count: int, broker: EmbeddedBroker, factory: pytest.TempPathFactory) -> Iterator[LiveDeployment]:
-    deployment = LiveDeployment(factory.mktemp(f"k{count}"), count, name=f"k{count}", broker=broker.address)
+def _deployed(count: int, broker: LiveBroker, factory: pytest.TempPathFactory) -> Iterator[LiveDeployment]:
+    deployment = LiveDeployment(factory.mktemp(f"k{count}"), count, name=f"k{count}", broker=broker.started)
     try:
         yield deployment.start_all()
         codes = deployment.stop_all()
@@ -41,12 +40,12 @@ def _deployed(count: int, broker: EmbeddedBroker, factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="session")
-def pair(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeployment]:
+def pair(broker: LiveBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeployment]:
     """Two aggregators that take reports over gRPC and MQTT."""
     yield from _deployed(2, broker, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def trio(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeployment]:
+def trio(broker: LiveBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDeployment]:
     """Three aggregators that take reports over gRPC and MQTT."""
     yield from _deployed(3, broker, tmp_path_factory)

@@ -60,10 +60,10 @@ async def status_of(
 @asynccontextmanager
 async def healthy(pair: LiveDeployment) -> AsyncIterator[None]:
     """Check that both aggregators are the same processes before and after, answer, and have not grown."""
-    before = [child.process.pid for child in pair.children if child.process is not None]
+    before = [child.pid for child in pair.children]
     memory = [resident_kib(pid) for pid in before]
     yield
-    after = [child.process.pid for child in pair.children if child.running and child.process is not None]
+    after = [child.pid for child in pair.children if child.running]
     assert after == before
     for position in range(pair.count):
         async with pair.channel(position) as channel:

@@ -14,7 +14,7 @@ import pytest
 from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.task.task import Task
 
-from tests.support.broker import EmbeddedBroker
+from tests.support.broker import LiveBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release
@@ -43,9 +43,9 @@ POINTS = {
 
 
 @asynccontextmanager
-async def deployed(root: Path, count: int, broker: EmbeddedBroker) -> AsyncIterator[LiveDeployment]:
+async def deployed(root: Path, count: int, broker: LiveBroker) -> AsyncIterator[LiveDeployment]:
     """A deployment of this test's own: it will not stay whole."""
-    one = LiveDeployment(root, count, name=root.name, broker=broker.address)
+    one = LiveDeployment(root, count, name=root.name, broker=broker.started)
     try:
         await asyncio.to_thread(one.start_all)
         yield one
@@ -64,7 +64,7 @@ async def until(moment: float) -> None:
 
 
 async def test_killed_in_every_state_the_aggregators_release_the_one_exact_result(
-    tmp_path: Path, broker: EmbeddedBroker
+    tmp_path: Path, broker: LiveBroker
 ) -> None:
     # Three deployments side by side: most of the time they wait for windows.
     await asyncio.gather(
@@ -74,7 +74,7 @@ async def test_killed_in_every_state_the_aggregators_release_the_one_exact_resul
     )
 
 
-async def survives(root: Path, broker: EmbeddedBroker, count: int, side: str, kinds: tuple[str, str]) -> None:
+async def survives(root: Path, broker: LiveBroker, count: int, side: str, kinds: tuple[str, str]) -> None:
     """Kill one aggregator in every state of one task, and check the release."""
     async with deployed(root, count, broker) as deployment:
         victim = 0 if side == "leader" else count - 1
@@ -115,7 +115,7 @@ async def ended_itself(deployment: LiveDeployment, victim: int, closes: float) -
 
 
 async def test_killed_between_release_and_delivery_the_leader_still_hands_out_the_same_bytes(
-    tmp_path: Path, broker: EmbeddedBroker
+    tmp_path: Path, broker: LiveBroker
 ) -> None:
     async with deployed(tmp_path / "late", 2, broker) as deployment:
         await delivers_late(deployment, tmp_path)

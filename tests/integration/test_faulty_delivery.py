@@ -14,7 +14,7 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
-from tests.support.broker import EmbeddedBroker
+from tests.support.broker import LiveBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, Misfortune, signed_task_of
 from tests.support.oracle import check_release
@@ -71,7 +71,7 @@ class LosesRoundTwo:
 
 
 @asynccontextmanager
-async def replayed(broker: EmbeddedBroker, deployment: str) -> AsyncIterator[list[int]]:
+async def replayed(broker: LiveBroker, deployment: str) -> AsyncIterator[list[int]]:
     """A broker that delivers every message of a device once more, later and in another order."""
     counts: list[int] = []
     seen: set[bytes] = set()
@@ -105,7 +105,7 @@ async def replayed(broker: EmbeddedBroker, deployment: str) -> AsyncIterator[lis
 
 
 async def test_with_every_misfortune_on_the_way_of_devices_the_result_is_exact(
-    pair: LiveDeployment, broker: EmbeddedBroker, tmp_path: Path
+    pair: LiveDeployment, broker: LiveBroker, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
         proxies = [

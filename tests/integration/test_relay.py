@@ -10,11 +10,12 @@ from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.transport import Transport
 from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
 from fleetcount_simulator.network.connections import tls_of
+from fleetcount_simulator.network.deployments import HOST, free_ports
 
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, authorities_of, identity_of, signed_task_of
 from tests.support.oracle import check_release
-from tests.support.processes import ChildProcess, free_port
+from tests.support.processes import ChildProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -23,7 +24,7 @@ class Relay:
     """`fleetcount relay` in front of a deployment."""
 
     def __init__(self, deployment: LiveDeployment, directory: Path) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"{HOST}:{free_ports(HOST, 1)[0]}"
         credential = deployment.written.authorities.aggregators.issue_aggregator("relay-1", ["127.0.0.1"])
         save_private_key(directory / "relay.key", credential.private_key)
         save_certificates(directory / "relay.crt", [credential.certificate])
@@ -38,7 +39,7 @@ class Relay:
             f'device_ca_file = "{authorities / "devices.crt"}"\n{upstreams}'
         )
         command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(directory / "relay.toml")]
-        self.child = ChildProcess("relay", command, directory)
+        self.child = ChildProcess.of("relay", command, directory)
 
     async def start(self) -> None:
         """Start it, and wait until it listens."""

@@ -16,7 +16,7 @@ from fleetcount_protocol.task.domain import Bins
 from fleetcount_protocol.task.task import Release, ReleaseKind
 from fleetcount_protocol.wire.device import INSTALMENT
 
-from tests.support.broker import EmbeddedBroker
+from tests.support.broker import LiveBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, LiveDevice, signed_task_of
 from tests.support.oracle import accepted_reports
@@ -30,7 +30,7 @@ FRACTION_OF_A_READING = 0.7351902
 
 
 @asynccontextmanager
-async def overheard(broker: EmbeddedBroker) -> AsyncIterator[list[tuple[str, bytes]]]:
+async def overheard(broker: LiveBroker) -> AsyncIterator[list[tuple[str, bytes]]]:
     """Everything a curious broker sees, as (topic, payload)."""
     seen: list[tuple[str, bytes]] = []
     async with aiomqtt.Client("127.0.0.1", broker.port, identifier="curious") as client:
@@ -86,7 +86,7 @@ def files(paths: Iterable[Path]) -> dict[str, bytes]:
 
 
 async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret_is_anywhere(
-    pair: LiveDeployment, broker: EmbeddedBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pair: LiveDeployment, broker: LiveBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     noise = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
@@ -115,7 +115,9 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     secrets = canaries(pair, fleet, verify_key)
     metrics = [pair.children[position].ready()["metrics_port"] for position in range(2)]
     assert len(set(metrics)) == 2
-    artefacts = files(pair.root.glob("*.log")) | files(pair.root.glob("*.out"))
+    artefacts = files(pair.root.glob("*.log"))
+    artefacts |= {f"{one.name}'s output": one.said() + repr(one.ready()).encode() for one in pair.children}
+    artefacts |= {"broker's output": broker.child.said()}
     artefacts |= files(one for position in range(2) for one in pair.state_directory(position).iterdir())
     artefacts |= files(broker.child.log.parent.iterdir())
     artefacts |= {f"message {n} on {topic}": topic.encode() + b"\n" + data for n, (topic, data) in enumerate(seen)}

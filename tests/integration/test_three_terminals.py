@@ -83,7 +83,7 @@ def terminals(tmp_path: Path, slowness: float) -> Iterator[dict[str, ChildProces
     del slowness  # It made the keys.
     serve = [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config"]
     names = ("alpha", "beta")
-    children = {n: ChildProcess(n, [*serve, str(tmp_path / "d" / n / "aggregator.toml")], tmp_path) for n in names}
+    children = {n: ChildProcess.of(n, [*serve, str(tmp_path / "d" / n / "aggregator.toml")], tmp_path) for n in names}
     for child in children.values():
         child.start()
     for child in children.values():

@@ -145,8 +145,8 @@ async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_not
         [port] = free_ports("127.0.0.1", 1)
         relay = f"127.0.0.1:{port}"
         command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(relay_files(here, tmp_path, relay))]
-        child = ChildProcess("relay", command, tmp_path)
-        child.start({})
+        child = ChildProcess.of("relay", command, tmp_path)
+        child.start()
         await asyncio.to_thread(child.ready)
         transports = [here.transport(number, relay, 2) for number in range(40)]
         devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
@@ -161,7 +161,7 @@ async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_not
             await asyncio.sleep(0.4)
             child.kill()
             await asyncio.to_thread(child.ended)
-            child.start({})
+            child.start()
             await asyncio.to_thread(child.ready)
         attempts = await asyncio.gather(*load)
         held = await stored(here, task, devices, 1)
@@ -415,8 +415,8 @@ async def test_a_relay_that_is_told_to_end_first_gives_the_receipts_it_owes(tmp_
         [port] = free_ports("127.0.0.1", 1)
         relay = f"127.0.0.1:{port}"
         command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(relay_files(here, tmp_path, relay))]
-        child = ChildProcess("relay", command, tmp_path)
-        child.start({})
+        child = ChildProcess.of("relay", command, tmp_path)
+        child.start()
         await asyncio.to_thread(child.ready)
         transport = here.transport(0, relay, 30)
         device = await open_sessions(here, transport, task, 0)

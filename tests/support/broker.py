@@ -1,73 +1,68 @@
-"""MQTT brokers of a test as processes of their own: the embedded one, and mosquitto where the machine has it."""
+"""MQTT brokers of a test, started by the runner: the embedded one, and mosquitto where the machine has it."""
 
 import os
-import socket
-import sys
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
-from fleetcount_simulator.network.brokers import find_mosquitto
+from fleetcount_simulator.network.brokers import (
+    EMBEDDED,
+    MOSQUITTO,
+    StartedBroker,
+    find_mosquitto,
+    restart_broker,
+    start_broker,
+)
+from fleetcount_simulator.network.children import Child, Children
 
-from tests.support.processes import ChildProcess, free_port, wait_until
+from tests.support.processes import ChildProcess
 
-__all__ = ["EmbeddedBroker", "Mosquitto", "find_mosquitto"]
+__all__ = ["LiveBroker", "embedded_broker", "find_mosquitto", "mosquitto_broker"]
 
 
-class _Broker:
-    """A broker that keeps its port over its lives."""
+class LiveBroker:
+    """A broker that runs and takes connections; it keeps its port over its lives."""
 
-    def __init__(self, child: ChildProcess, port: int) -> None:
-        self.child = child
-        self.port = port
+    def __init__(self, kind: str, directory: Path, settings: Sequence[str] | None = None) -> None:
+        self._children = Children(directory)
+        self._first = (directory, kind, settings)
+        self._started: StartedBroker | None = None
+        self.child = ChildProcess("broker", self._begin, directory)
+        self.child.start()
+
+    async def _begin(self, _: str) -> Child:
+        before = self._started
+        self._started = await (
+            restart_broker(self._children, before) if before else start_broker(self._children, *self._first)
+        )
+        return self._started.child
 
     @property
-    def address(self) -> str:
-        """host:port."""
-        return f"127.0.0.1:{self.port}"
+    def started(self) -> StartedBroker:
+        """What the runner says of it."""
+        assert self._started is not None
+        return self._started
 
-    def start(self) -> None:
-        """Start it and wait until it takes connections."""
-        self.child.start()
-        wait_until(self._answers, f"{self.child.name} takes connections", 30)
-
-    def _answers(self) -> bool:
-        if not self.child.running:
-            raise AssertionError(f"{self.child.name} ended with {self.child.ends[-1:]}: {self.child.last_lines()}")
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-            return True
-        return False
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.child.kill()
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.started.address.rpartition(":")[2])
 
     def stop(self) -> None:
         """End it."""
-        if self.child.running:
-            self.child.terminate()
-            self.child.ended()
+        self.child.terminate()
+        self.child.ended()
 
 
-class EmbeddedBroker(_Broker):
-    """The demo's broker."""
-
-    def __init__(self, directory: Path) -> None:
-        port = free_port()
-        command = [sys.executable, "-m", "fleetcount_simulator.network.broker", "--port", str(port)]
-        super().__init__(ChildProcess("broker", command, directory), port)
+def embedded_broker(directory: Path) -> LiveBroker:
+    """Start the demo's broker."""
+    return LiveBroker(EMBEDDED, directory)
 
 
-class Mosquitto(_Broker):
-    """Our own instance of mosquitto with the persistence a package sets up: on, and saved every half hour."""
-
-    def __init__(self, program: str, directory: Path) -> None:
-        port = free_port()
-        store = directory / "mosquitto"
-        store.mkdir()
-        config = directory / "mosquitto.conf"
-        rows = [f"listener {port} 127.0.0.1", "allow_anonymous true", "persistence true"]
-        rows += [f"persistence_location {store}/", "log_dest stderr"]
-        if os.geteuid() == 0:
-            rows += ["user root"]  # It would give up the rights to its own directory below the test's private one.
-        config.write_text("\n".join(rows) + "\n")
-        super().__init__(ChildProcess("mosquitto", [program, "-c", str(config)], directory), port)
+def mosquitto_broker(directory: Path) -> LiveBroker:
+    """Start mosquitto with the persistence a package sets up: on, and saved every half hour."""
+    store = directory / "mosquitto"
+    store.mkdir()
+    rows = ["persistence true", f"persistence_location {store}/", "log_dest stderr"]
+    if os.geteuid() == 0:
+        rows.append("user root")  # It would give up the rights to its own directory below the test's private one.
+    return LiveBroker(MOSQUITTO, directory, rows)

@@ -12,12 +12,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from fleetcount.deployment import Deployment, write_aggregators, write_analyst
+from fleetcount.deployment import Deployment, write_analyst
 from fleetcount.readers import ask_statuses
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -27,13 +28,17 @@ from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
-from fleetcount_simulator.network.deployments import NAMES, local_plans
+from fleetcount_simulator.network.brokers import StartedBroker
+from fleetcount_simulator.network.children import Children
+from fleetcount_simulator.network.deployments import NAMES
+from fleetcount_simulator.network.parties import Parties
 
 from tests.support.processes import ChildProcess, pace, wait_until
 
 __all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories"]
 
 SIGNAL = "Vehicle.CurrentLocation"
+_ENVIRONMENT = {"FLEETCOUNT_LOG__LEVEL": "debug", "FLEETCOUNT_METRICS__LISTEN": "127.0.0.1:0"}
 FINAL = frozenset({TaskState.RELEASED, TaskState.ABORTED})
 
 
@@ -51,35 +56,34 @@ class LiveDeployment:
         count: int = 2,
         *,
         name: str = "test",
-        broker: str = "",
+        broker: StartedBroker | None = None,
         give_up_s: float = 120.0,
         call_timeout_s: float = 5.0,
         peer_endpoint: Callable[[str], str] = str,
     ) -> None:
-        (root / "keys").mkdir(parents=True)
-        plans = local_plans(count)
-        self.written: Deployment = write_aggregators(root / "keys", name, plans, mqtt_broker=broker)
+        root.mkdir(parents=True, exist_ok=True)
+        parties = Parties(Children(root), root, broker=broker, environment=_ENVIRONMENT)
+        limits = {"give_up_s": str(give_up_s), "call_timeout_s": str(call_timeout_s)}
+        parties.write(name, count, {"largest_epsilon": '"4"', "allow_exact_release": "true", **limits})
+        self.written: Deployment = parties.deployment
         self.root = root
         self.analyst = write_analyst(self.written)
-        self.children = [self._child(position) for position in range(count)]
+        self.children = [
+            ChildProcess(NAMES[position], partial(parties.start, position), root) for position in range(count)
+        ]
         self._tasks = 0
         for position in range(count):
-            self._adapt(position, give_up_s, call_timeout_s, peer_endpoint)
+            self._meet(position, peer_endpoint)
 
-    def _child(self, position: int) -> ChildProcess:
-        return ChildProcess(NAMES[position], self.written.serve_command(position), self.root)
-
-    def _adapt(self, position: int, give_up_s: float, call_timeout_s: float, peer: Callable[[str], str]) -> None:
-        """Allow exact releases, and let peers meet where the test says."""
+    def _meet(self, position: int, peer: Callable[[str], str]) -> None:
+        """Let peers meet where the test says."""
         path = self.config(position)
         text = path.read_text()
         for plan in self.written.plans:
             endpoint = f"{plan.host}:{plan.peer_port}"
             if plan is not self.written.plans[position]:
                 text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(endpoint)}"')
-        text += "allow_exact_release = true\nallow_one_sided = true\n"
-        text += f"give_up_s = {give_up_s}\ncall_timeout_s = {call_timeout_s}\n"
-        path.write_text(text + '\n[metrics]\nlisten = "127.0.0.1:0"\n\n[log]\nlevel = "debug"\n')
+        path.write_text(text)
 
     # Processes.
 
@@ -98,8 +102,7 @@ class LiveDeployment:
 
     def start(self, position: int, failpoint: str = "") -> None:
         """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready."""
-        armed = {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint} if failpoint else {}
-        self.children[position].start(armed)
+        self.children[position].start(failpoint)
 
     def start_all(self) -> "LiveDeployment":
         """Start everyone and wait until all are ready."""

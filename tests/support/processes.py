@@ -1,19 +1,28 @@
-"""Child processes of a test: started with a ready line, killed or ended by their id, their output kept in files."""
+"""Processes of a test: children of the simulator's runner, for code that runs on no event loop or on its own.
 
-import json
+Fixtures outlive the loop of one test, so the runner's functions run on one loop in a thread, as long as the tests do.
+"""
+
+import asyncio
+import atexit
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Self, TypeVar
 
-__all__ = ["ChildProcess", "free_port", "pace", "wait_until"]
+from fleetcount_simulator.network.children import Child, Children
+
+__all__ = ["ChildProcess", "pace", "wait_until"]
+
+T = TypeVar("T")
 
 _START_S = 60.0
 _END_S = 15.0
+_SILENCE_S = 0.2
 
 
 @lru_cache(maxsize=1)
@@ -39,83 +48,87 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0)
     return value
 
 
-def free_port() -> int:
-    """Return a port of this machine that nothing listens on."""
-    from fleetcount.deployment import free_ports
+@lru_cache(maxsize=1)
+def _runner() -> asyncio.AbstractEventLoop:
+    """Return the loop on which the runner lives; it ends with this process."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever, name="runner", daemon=True)
+    thread.start()
 
-    return free_ports("127.0.0.1", 1)[0]
+    def close() -> None:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    atexit.register(close)
+    return loop
+
+
+def _run(step: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run_coroutine_threadsafe(step, _runner()).result()
 
 
 class ChildProcess:
-    """One program that may be started, killed and started again; its output is appended to NAME.out and NAME.log."""
+    """One program that may be started, killed and started again, each life a child of the runner; stderr in NAME.log.
 
-    def __init__(self, name: str, command: Sequence[str], directory: Path) -> None:
+    `begin` is the runner's function that starts it, given the name of a fail point or "".
+    """
+
+    def __init__(self, name: str, begin: Callable[[str], Coroutine[Any, Any, Child]], directory: Path) -> None:
         self.name = name
-        self.command = list(command)
-        self.out = directory / f"{name}.out"
         self.log = directory / f"{name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.ends: list[int] = []
-        """The exit codes so far, in order."""
-        self._read_from = 0
+        self._begin = begin
+        self._lives: list[Child] = []
+        self._ready: dict[str, Any] = {}
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start it; returns at once."""
+    @classmethod
+    def of(cls, name: str, command: Sequence[str], directory: Path) -> Self:
+        """Return a program without fail points."""
+        children = Children(directory)
+        return cls(name, lambda _: children.start(name, command), directory)
+
+    def start(self, failpoint: str = "") -> None:
+        """Start it; returns when `begin` does."""
         self.reap()
-        self._read_from = self.out.stat().st_size if self.out.exists() else 0
-        with self.out.open("ab") as out, self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=log,
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
-            )
+        self._ready = {}
+        self._lives.append(_run(self._begin(failpoint)))
 
     def ready(self) -> dict[str, Any]:
         """Wait for its line of JSON on standard output and return it."""
-        return dict(wait_until(self._first_line, f"{self.name} is ready", _START_S * pace()))
+        self._ready = self._ready or _run(self._lives[-1].ready(_START_S * pace()))
+        return self._ready
 
-    def _first_line(self) -> dict[str, Any] | None:
-        if not self.running:
-            raise AssertionError(f"{self.name} ended with {self.ends[-1:]}: {self.last_lines()}")
-        for line in self.out.read_bytes()[self._read_from :].splitlines(keepends=True):
-            if line.startswith(b"{") and line.endswith(b"\n"):
-                return dict(json.loads(line))
-        return None
+    def said(self) -> bytes:
+        """Return what its present life has written to standard output and nobody has been given yet."""
+        return _run(_said(self._lives[-1]))
+
+    @property
+    def pid(self) -> int:
+        """Its process id, also after its end."""
+        return self._lives[-1].process.pid
 
     @property
     def running(self) -> bool:
         """Whether it runs now."""
-        self._note_end()
-        return self.process is not None
+        return len(self.ends) < len(self._lives)
 
-    def _note_end(self) -> None:
-        if self.process is not None and self.process.poll() is not None:
-            self.ends.append(self.process.returncode)
-            self.process = None
+    @property
+    def ends(self) -> list[int]:
+        """The exit codes so far, in order."""
+        return [life.process.returncode for life in self._lives if life.process.returncode is not None]
 
     def kill(self) -> None:
         """End it as a power cut would: SIGKILL, and nothing else."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait(_END_S)
-            self._note_end()
+        _run(_end(self._lives[-1], signal.SIGKILL, _END_S))
 
     def terminate(self) -> None:
         """Ask it to end."""
-        if self.process is not None:
-            self.process.terminate()
+        _run(_end(self._lives[-1], signal.SIGTERM, 0))
 
     def ended(self) -> int:
         """Wait for its end and return its exit code; kill it if it takes too long."""
-        if self.process is not None:
-            try:
-                self.process.wait(_END_S * pace())
-            except subprocess.TimeoutExpired:
-                self.kill()
-        self._note_end()
+        _run(_end(self._lives[-1], None, _END_S * pace()))
+        self.reap()
         return self.ends[-1]
 
     def reap(self) -> None:
@@ -127,3 +140,27 @@ class ChildProcess:
         """Return the end of its log."""
         text = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-count:])
+
+
+async def _end(child: Child, number: signal.Signals | None, patience_s: float) -> None:
+    """Send a signal, if one is given, and wait for the end."""
+    if number is not None:
+        child.send(number)
+    if patience_s:
+        await asyncio.wait([asyncio.ensure_future(child.process.wait())], timeout=patience_s)
+
+
+async def _said(child: Child) -> bytes:
+    """Read a child's standard output until it is silent."""
+    text = bytearray()
+    while part := await _part(child):
+        text += part
+    return bytes(text)
+
+
+async def _part(child: Child) -> bytes:
+    assert child.process.stdout is not None
+    try:
+        return await asyncio.wait_for(child.process.stdout.read(1 << 16), _SILENCE_S)
+    except TimeoutError:
+        return b""

@@ -1,12 +1,13 @@
 """Which broker a run gets, and that it carries messages and ends with the run."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 import aiomqtt
 import pytest
 from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.network.brokers import find_mosquitto, start_broker
+from fleetcount_simulator.network.brokers import find_mosquitto, restart_broker, start_broker
 from fleetcount_simulator.network.children import Child, Children
 
 MESSAGES = 100
@@ -36,6 +37,22 @@ async def test_a_broker_of_each_kind_carries_messages_and_ends_with_the_run(tmp_
     assert broker.kind == kind
     assert (broker.inflight is None) == (kind == "embedded")
     assert [child.process.returncode is None for child in started] == [False]
+
+
+@pytest.mark.parametrize("kind", ["mosquitto", "embedded"])
+async def test_a_broker_that_was_killed_starts_again_on_its_port(tmp_path: Path, kind: str) -> None:
+    if kind == "mosquitto" and find_mosquitto() is None:
+        pytest.skip("mosquitto is not installed")
+    async with Children(tmp_path) as children:
+        first = await start_broker(children, tmp_path, kind)
+        first.child.send(signal.SIGKILL)
+        assert await first.child.process.wait() == -signal.SIGKILL
+        first.child.send(signal.SIGKILL)  # Nobody is there: nothing happens.
+
+        again = await restart_broker(children, first)
+
+        assert (again.address, again.inflight) == (first.address, first.inflight)
+        assert len(await carried(again.address)) == MESSAGES
 
 
 async def test_a_machine_without_mosquitto_gets_the_embedded_broker_and_is_told_when_it_asks_for_the_other(

@@ -9,7 +9,8 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child, Children, last_line
 from fleetcount_simulator.network.deployments import HOST, free_ports
 
-__all__ = ["BROKERS", "EMBEDDED", "MOSQUITTO", "StartedBroker", "find_mosquitto", "start_broker"]
+__all__ = ["BROKERS", "EMBEDDED", "MOSQUITTO", "StartedBroker", "find_mosquitto", "restart_broker", "start_broker"]
 
 EMBEDDED: Final = "embedded"
 MOSQUITTO: Final = "mosquitto"
@@ -26,18 +27,27 @@ _START_S: Final = 90.0
 _PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 _INFLIGHT: Final = 1_000
 """Messages mosquitto has under way to one aggregator: as many share a commit."""
+_SETTINGS: Final = (
+    "persistence false",
+    # Nothing a fleet sends at once may be thrown away: a lost message costs its device a whole time-out.
+    "max_queued_messages 0",
+    f"max_inflight_messages {_INFLIGHT}",
+    "set_tcp_nodelay true",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedBroker:
     """A broker that takes connections: which it is, its "host:port", and the messages it has under way to one client.
 
-    `inflight` is None for what a default broker does.
+    `inflight` is None for what a default broker does; `command` starts it again on its port.
     """
 
     kind: str
     address: str
     inflight: int | None
+    child: Child
+    command: tuple[str, ...]
 
 
 def find_mosquitto() -> str | None:
@@ -47,35 +57,52 @@ def find_mosquitto() -> str | None:
     return shutil.which(named) if named else shutil.which(MOSQUITTO, path=places)
 
 
-async def start_broker(children: Children, root: Path, kind: str = "auto") -> StartedBroker:
+async def start_broker(
+    children: Children, root: Path, kind: str = "auto", settings: Sequence[str] | None = None
+) -> StartedBroker:
     """Start a broker on a free port: mosquitto, the embedded one, or ("auto") whichever this machine has first.
 
-    Its configuration lies below `root`, a private directory; nothing else is kept.
+    Its configuration lies below `root`, a private directory; nothing else is kept. `settings` are lines of mosquitto's
+    configuration in place of those that a run wants.
 
     Raises:
         ProcessError: it does not start, or there is no mosquitto.
     """
     program = find_mosquitto() if kind != EMBEDDED else None
     if program is not None:
-        return await _start_mosquitto(children, root, program)
+        return await _start_mosquitto(children, root, program, settings)
     if kind == MOSQUITTO:
         raise ProcessError("mosquitto is not installed; FLEETCOUNT_MOSQUITTO can name it")
-    child = await children.start("broker", [sys.executable, "-m", "fleetcount_simulator.network.broker"])
+    command = (sys.executable, "-m", "fleetcount_simulator.network.broker")
+    child = await children.start("broker", command)
     port = int((await child.ready(_START_S))["port"])
-    return StartedBroker(kind=EMBEDDED, address=f"{HOST}:{port}", inflight=None)
+    again = (*command, "--port", str(port))
+    return StartedBroker(kind=EMBEDDED, address=f"{HOST}:{port}", inflight=None, child=child, command=again)
 
 
-async def _start_mosquitto(children: Children, root: Path, program: str) -> StartedBroker:
+async def restart_broker(children: Children, broker: StartedBroker) -> StartedBroker:
+    """Start a broker that has ended again, on its port and with its configuration.
+
+    Raises:
+        ProcessError: it does not start.
+    """
+    child = await children.start("broker", broker.command)
+    await _until_it_answers(child, int(broker.address.rpartition(":")[2]))
+    return replace(broker, child=child)
+
+
+async def _start_mosquitto(
+    children: Children, root: Path, program: str, settings: Sequence[str] | None
+) -> StartedBroker:
     (port,) = free_ports(HOST, 1)
     config = root / "mosquitto.conf"
-    config.write_text(
-        f"listener {port} {HOST}\nallow_anonymous true\npersistence false\n"
-        # Nothing a fleet sends at once may be thrown away: a lost message costs its device a whole time-out.
-        f"max_queued_messages 0\nmax_inflight_messages {_INFLIGHT}\nset_tcp_nodelay true\n"
-    )
-    child = await children.start("broker", [program, "-c", str(config)])
+    rows = (f"listener {port} {HOST}", "allow_anonymous true", *(_SETTINGS if settings is None else settings))
+    config.write_text("\n".join(rows) + "\n")
+    command = (program, "-c", str(config))
+    child = await children.start("broker", command)
     await _until_it_answers(child, port)
-    return StartedBroker(kind=MOSQUITTO, address=f"{HOST}:{port}", inflight=_INFLIGHT)
+    inflight = _INFLIGHT if settings is None else None
+    return StartedBroker(kind=MOSQUITTO, address=f"{HOST}:{port}", inflight=inflight, child=child, command=command)
 
 
 async def _until_it_answers(child: Child, port: int) -> None:

@@ -75,6 +75,11 @@ class Child:
             stdin.write(line.encode() + b"\n")
             await stdin.drain()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal; nobody who has ended gets any."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
     async def succeed(self) -> None:
         """Wait for its end.
 
@@ -153,8 +158,7 @@ class Children:
     def _signal(self, number: signal.Signals) -> None:
         for child in self._children:
             if child.process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.process.send_signal(number)
+                child.send(number)
 
 
 async def _drain(child: Child) -> None:

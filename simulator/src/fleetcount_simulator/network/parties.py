@@ -7,6 +7,7 @@ private directory, every port is a free one, and nothing is installed.
 import contextlib
 import hashlib
 import secrets
+import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,11 +78,21 @@ async def running(
 class Parties:
     """k aggregators and, where devices use MQTT, a broker; aggregator 0 leads every task."""
 
-    def __init__(self, children: Children, root: Path, operators: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        children: Children,
+        root: Path,
+        operators: Sequence[str] = (),
+        *,
+        broker: StartedBroker | None = None,
+        environment: Mapping[str, str] = MappingProxyType({"FLEETCOUNT_LOG__LEVEL": "warning"}),
+    ) -> None:
+        """Start nothing yet; `broker` runs already, `environment` is what every aggregator gets beside our own."""
         self.children = children
         self._operators = operators
         self._root = root
-        self._broker: StartedBroker | None = None
+        self._broker = broker
+        self._environment = environment
         self._processes: dict[int, Child] = {}
         self._listening: set[Child] = set()
         self._channels: dict[int, grpc.aio.Channel] = {}
@@ -124,14 +135,14 @@ class Parties:
 
     # Processes.
 
-    async def start(self, position: int, failpoint: str = "") -> None:
-        """Start an aggregator, armed to die at a fail point if one is named; returns before it is ready."""
-        environment = {"FLEETCOUNT_LOG__LEVEL": "warning"}
-        if failpoint:
-            environment |= {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint}
-        self._processes[position] = await self.children.start(
-            NAMES[position], self.deployment.serve_command(position), environment=environment
+    async def start(self, position: int, failpoint: str = "") -> Child:
+        """Start an aggregator, armed to die at a fail point if one is named; return it before it is ready."""
+        armed = {"FLEETCOUNT_TESTING": "1", "FLEETCOUNT_FAILPOINT": failpoint} if failpoint else {}
+        child = await self.children.start(
+            NAMES[position], self.deployment.serve_command(position), environment={**self._environment, **armed}
         )
+        self._processes[position] = child
+        return child
 
     async def ready(self, position: int) -> None:
         """Wait until an aggregator listens, if it does not yet. Raises ProcessError when it ends instead."""
@@ -142,8 +153,7 @@ class Parties:
 
     def kill(self, position: int) -> None:
         """End an aggregator as a power cut would."""
-        with contextlib.suppress(ProcessLookupError):
-            self._processes[position].process.kill()
+        self._processes[position].send(signal.SIGKILL)
 
     async def ended(self, position: int) -> str:
         """Wait until the present process of an aggregator has ended; return what it said last."""
