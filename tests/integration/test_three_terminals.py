@@ -84,13 +84,15 @@ def terminals(tmp_path: Path, slowness: float) -> Iterator[dict[str, ChildProces
     serve = [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config"]
     names = ("alpha", "beta")
     children = {n: ChildProcess.of(n, [*serve, str(tmp_path / "d" / n / "aggregator.toml")], tmp_path) for n in names}
-    for child in children.values():
-        child.start()
-    for child in children.values():
-        child.ready()
-    yield children
-    for child in children.values():
-        child.reap()
+    try:
+        for child in children.values():
+            child.start()
+        for child in children.values():
+            child.ready()
+        yield children
+    finally:
+        for child in children.values():
+            child.reap()
 
 
 async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_from_the_command_alone(
