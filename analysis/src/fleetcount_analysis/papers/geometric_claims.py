@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-from fleetcount_analysis.papers import bounded_geometric
 from numpy.typing import NDArray
 from scipy import integrate, optimize
 
+from fleetcount_analysis.papers import bounded_geometric
 from fleetcount_analysis.papers.bounded_geometric import (
     bounded_geometric_matrix,
     extremes_example,

@@ -123,7 +123,11 @@ def run_audit(asked: Sequence[Question], trials: int, *, draws: int, processes: 
     seconds = time.perf_counter() - started
     doubted = [one for one in asked if any(line.broken for line in lines if line.question is one)]
     if doubted:
-        again, _ = attack_questions(doubted, trials, processes, lambda phase, *done: step("broken lines again", *done))
+
+        def step_again(_: str, done: int, total: int) -> None:
+            step("broken lines again", done, total)
+
+        again, _ = attack_questions(doubted, trials, processes, step_again)
         lines = [line for line in lines if line.question not in doubted] + again
     return Audit(lines=tuple(lines), checks=tuple(checks), releases=releases, seconds=seconds, processes=processes)
 
