@@ -112,7 +112,7 @@ async def test_with_every_misfortune_on_the_way_of_devices_the_result_is_exact(
             await stack.enter_async_context(proxied(one.grpc_endpoint, unlucky(seed, 6000)))
             for seed, one in enumerate(pair.written.aggregators)
         ]
-        line = await stack.enter_async_context(proxied(broker.address, unlucky(9, 2500)))
+        line = await stack.enter_async_context(proxied(broker.started.address, unlucky(9, 2500)))
         replays = await stack.enter_async_context(replayed(broker, pair.written.name))
         behind = [
             replace(one, grpc_endpoint=proxy.address)
