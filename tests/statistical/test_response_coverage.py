@@ -215,9 +215,9 @@ def test_an_interval_is_not_wider_than_it_must_be(level: Fraction) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("aggregators", [2, 5])
-def test_the_corners_of_wide_noise_are_covered(aggregators: int) -> None:
-    for corner in corners([10, 100], [Fraction(1, 20)], [aggregators], [HALF, PLAIN]):
+@pytest.mark.timeout(600)
+def test_the_corners_of_wide_noise_are_covered() -> None:
+    for corner in corners([10], [Fraction(1, 20)], [2], [PLAIN]):  # More of them in `sweep`: minutes each.
         assert coverage(corner) >= corner.level - ALLOWED, corner
 
 
