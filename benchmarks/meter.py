@@ -66,8 +66,12 @@ class Meter:
 
 
 def _children() -> list[int]:
-    here = Path("/proc/self/task")
-    return [int(one) for task in here.iterdir() for one in (task / "children").read_text().split()]
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        # A thread may end between being listed and being read; its children are then another thread's.
+        with suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def _own_pages(process: int) -> int:
