@@ -224,6 +224,16 @@ def test_every_flipped_bit_of_a_certificate_is_refused() -> None:
             verify_chain(certificates.parse_certificate(bytes(flipped)), [FLEET.certificate], TIME, Purpose.DEVICE)
 
 
+def test_a_signature_said_to_have_unused_bits_is_refused() -> None:
+    # A parser takes one unused bit where the last bit is zero, as in every other signature.
+    certificate = next(one for one in iter(leaf, None) if one.signature[-1] % 2 == 0)
+    spelled = bytearray(certificates.certificate_der(certificate))
+    spelled[-len(certificate.signature) - 1] = 1
+
+    with pytest.raises(SignatureError):
+        certificates.parse_certificate(bytes(spelled))
+
+
 def test_truncated_and_padded_certificates_are_refused() -> None:
     der = certificates.certificate_der(leaf())
     for data in (*(der[:end] for end in range(0, len(der), 7)), der + b"\0", b"\x30\x80" + der[4:] + b"\0\0"):
