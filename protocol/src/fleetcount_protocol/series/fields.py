@@ -1,0 +1,117 @@
+"""What a series is made of: the question of every window, the schedule, how long a coin holds, and the promise.
+
+Unchecked values. This module must not apply rules, encode, sign or derive a window's task.
+"""
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.answers import AnswerLaw
+
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.task.domain import ValueDomain
+from fleetcount_protocol.task.fields import Aggregator, Mode, Release, UploadStyle
+
+__all__ = ["DAY_S", "Coin", "Participants", "Schedule", "SeriesFields"]
+
+DAY_S: Final = 86_400
+"""A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
+
+
+class Coin(enum.Enum):
+    """How long one toss of the sampling coin holds: its unit. The baseline is tossed anew in every window."""
+
+    WINDOW = 1
+    DAY = 2
+    SERIES = 3
+
+
+class Participants(enum.Enum):
+    """What a release says about how many devices took part, beyond the signed lower bound."""
+
+    HIDDEN = 1
+    NOISED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When the windows are: window i opens at `first + i * every_s`, all times Unix seconds UTC.
+
+    `windows` is their number; round one takes `round_one_s`, round two `round_two_s` after it (0 in one-round modes and
+    for one envelope); a window's task expires `expiry_s` after its last round has closed.
+    """
+
+    first: int
+    every_s: int
+    windows: int
+    round_one_s: int
+    round_two_s: int
+    expiry_s: int
+
+    def opens(self, index: int) -> int:
+        """Return when round one of a window opens."""
+        return self.first + index * self.every_s
+
+    def closes(self, index: int) -> int:
+        """Return when the last round of a window closes."""
+        return self.opens(index) + self.round_one_s + self.round_two_s
+
+    @property
+    def end(self) -> int:
+        """When the last window closes."""
+        return self.closes(self.windows - 1)
+
+    def unit_of(self, coin: Coin, index: int) -> int:
+        """Return the number of the coin's unit that holds a window; windows of one unit share one toss.
+
+        A day is the UTC day in which the window's round one opens, counted from 1970-01-01.
+        """
+        if coin is Coin.WINDOW:
+            return index
+        return 0 if coin is Coin.SERIES else self.opens(index) // DAY_S
+
+    def units(self, coin: Coin) -> dict[int, tuple[int, ...]]:
+        """Return the windows of every unit, in order."""
+        found: dict[int, list[int]] = {}
+        for index in range(self.windows):
+            found.setdefault(self.unit_of(coin, index), []).append(index)
+        return {unit: tuple(windows) for unit, windows in found.items()}
+
+    def shape(self, coin: Coin) -> SeriesShape:
+        """Return how many windows each unit of the coin and each UTC day has."""
+        units, days = (self.units(one) for one in (coin, Coin.DAY))
+        return SeriesShape(
+            units=tuple(len(windows) for windows in units.values()),
+            days=tuple(len(windows) for windows in days.values()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesFields:
+    """The fields of a series, whether or not it may be asked.
+
+    Every window asks the same question of `domain` by the same `mode`, `mechanism` and `release`, in the sense of
+    `TaskFields`. `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the series is
+    stated. `aggregators` name no sealing keys: devices take those of each aggregator's signed key list that is valid at
+    the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived.
+    """
+
+    name: str
+    deployment: str
+    signal: str
+    domain: ValueDomain
+    mode: Mode
+    mechanism: AnswerLaw | None
+    schedule: Schedule
+    coin: Coin
+    participants: Participants
+    delta: Fraction
+    release: Release
+    upload_style: UploadStyle
+    time_precision_s: int
+    min_batch_size: int
+    aggregators: tuple[Aggregator, ...]
+    verify_seed_digest: Digest
