@@ -24,6 +24,16 @@ def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Calla
     assert numbers == [["1,000", "54.9", "896", "1,114", "218", "21.8"]]
 
 
+def test_a_plan_shows_what_a_ledger_is_charged_which_for_bits_is_more_than_is_published(fleetcount: Callable) -> None:
+    ran = fleetcount(
+        "plan", "--devices", "2000", "--values", "3", "--mechanism", "mangat-vector", "--epsilon", "1",
+        "--epsilon-local", "2",
+    )  # fmt: skip
+
+    assert "epsilon 0.99968 of a release" in ran.out
+    assert "A ledger is charged epsilon 1.85560 (any-value) for one answer." in ran.out
+
+
 def test_the_interval_of_a_plan_is_the_exact_one() -> None:
     planned = plan_sampling(1000, 4, Fraction(1))
 

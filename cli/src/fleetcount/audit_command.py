@@ -48,8 +48,8 @@ def audit(*, trials: int | None, design: str | None, quick: bool, output: Path |
     its law, and independence across cells, releases, aggregators and restarts.
 
     Half of the trials go to the yes/no count by Sampling Privacy at epsilon 1, where the gap is smallest: about 0.01
-    at 10,000,000. There is no seed: the randomness is the system's, as in a deployment. An audit can refute a claim; it
-    cannot prove one.
+    at 10,000,000 and 0.003 at 100,000,000. There is no seed: the randomness is the system's, as in a deployment. An
+    audit can refute a claim; it cannot prove one.
 
     \b
     fleetcount audit --quick

@@ -21,6 +21,7 @@ from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, Count
 
 if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
     from fleetcount_mechanisms.answers import AnswerLaw
+    from fleetcount_mechanisms.design import Design
     from fleetcount_mechanisms.planning import Plan
 
 __all__ = ["plan", "plan_rows"]
@@ -163,7 +164,14 @@ def _foot(planned: "Plan") -> list[str]:
     )
     views = [f"  {view.audience}: {view.sentence}" for view in planned.design.views()]
     warnings = [f"Warning: {warning}" for warning in planned.warnings]
-    return [first, "", "What each adversary can learn of one device:", *views, *([""] if warnings else []), *warnings]
+    charged = f"A ledger is charged {_charged(planned.design)} for one answer."
+    learnt = ["What each adversary can learn of one device:", *views]
+    return [first, "", *learnt, "", charged, *([""] if warnings else []), *warnings]
+
+
+def _charged(design: "Design") -> str:
+    loss = design.ledger_loss
+    return "no finite epsilon" if loss.epsilon is None else f"epsilon {loss.epsilon} ({loss.relation.value})"
 
 
 def _write(directory: Path, planned: "Plan", rows: Sequence[tuple[int, float, int, int]]) -> None:
@@ -186,6 +194,8 @@ def _record(planned: "Plan") -> dict[str, Any]:
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
         "noise_epsilon": str(design.noise.epsilon),
         "release_epsilon": None if design.epsilon is None else f"{design.epsilon:f}",
+        "ledger_epsilon": None if design.ledger_loss.epsilon is None else f"{design.ledger_loss.epsilon:f}",
+        "ledger_relation": design.ledger_loss.relation.value,
         "level": str(planned.level),
         "smallest_count_seen": planned.smallest_count_seen,
         "warnings": list(planned.warnings),

@@ -175,6 +175,19 @@ def test_a_release_without_a_finite_loss_is_not_a_matter_of_budget() -> None:
     assert answers_allowed(case(fleet((1, 1)), SAMPLING, epochs=Epochs(device_epsilon=Fraction(1)))) is None
 
 
+def test_bit_vectors_are_charged_for_any_value_not_for_one_bit() -> None:
+    bits = Mechanism(name="bits", kind="mangat-vector", epsilon_local=Fraction(2), noise_epsilon=Fraction(1))
+    design = bits.design(3, 2)
+    charged, published = design.ledger_loss.epsilon, design.epsilon
+    assert charged is not None
+    assert published is not None
+    assert charged > published
+    one = case(fleet((1, 1, 1, 1)), bits, epochs=Epochs(count=9, device_epsilon=Fraction(charged) * 2))
+
+    assert answers_allowed(one) == 2
+    assert int(one.epochs.device_epsilon // Fraction(published)) > 2  # type: ignore[operator] # it was just given
+
+
 @pytest.mark.parametrize(
     ("mechanism", "values", "loss"),
     [

@@ -44,7 +44,7 @@ def answers_allowed(case: Case) -> int | None:
     budget = case.epochs.device_epsilon
     if budget is None:
         return None
-    loss = case.design.epsilon
+    loss = case.design.ledger_loss.epsilon
     return None if loss is None or loss == 0 else int(budget // Fraction(loss))
 
 

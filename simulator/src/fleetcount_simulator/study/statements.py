@@ -43,7 +43,7 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     Raises:
         ScenarioError: a mechanism that cannot ask this question.
     """
-    answered = _answered(case, case.design.epsilon)
+    answered = _answered(case, case.design.ledger_loss.epsilon)
     return tuple(_composed(view, answered) for view in case.design.views())
 
 
