@@ -15,12 +15,22 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import SessionSecret
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
 from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import (
+    Aggregator,
+    HpkeKey,
+    Mode,
+    Release,
+    ReleaseKind,
+    SeriesRef,
+    SignedTask,
+    Task,
+    UploadStyle,
+)
 
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 
@@ -89,6 +99,13 @@ def one_round_task(mode: Mode, **changes: Any) -> Task:
     return sampling_task(**(fields | changes))
 
 
+def in_series(task: Task, index: int = 5, **changes: Any) -> Task:
+    """Return the task as a window of a series: with its place there, and without sealing keys."""
+    ref = SeriesRef(series_id=SeriesId(seed_bytes("series")), index=index)
+    aggregators = tuple(replace(one, hpke_keys=()) for one in task.aggregators)
+    return replace(task, **({"series": ref, "aggregators": aggregators} | changes))
+
+
 def every_task() -> dict[str, Task]:
     """Return one task of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
@@ -124,7 +141,9 @@ def every_task() -> dict[str, Task]:
 
 
 def sign_all(task: Task) -> SignedTask:
-    """Return the task with the signatures of all its aggregators."""
+    """Return the task with the signatures of all its aggregators; none for a window of a series."""
+    if task.series is not None:
+        return SignedTask(task=task, signatures=())
     signatures = tuple(sign_task(task, signing_key(position)) for position in range(len(task.aggregators)))
     return SignedTask(task=task, signatures=signatures)
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from fleetcount_protocol.errors import DecodeError
 
-__all__ = ["AggregatorId", "Digest", "ReportId", "SessionId", "TaskId"]
+__all__ = ["AggregatorId", "Digest", "ReportId", "SeriesId", "SessionId", "TaskId"]
 
 
 class _FixedBytes(bytes):
@@ -31,6 +31,13 @@ class _FixedBytes(bytes):
 
 class TaskId(_FixedBytes):
     """SHA-256 of a task's canonical bytes (docs/wire.md, "Task")."""
+
+    __slots__ = ()
+    SIZE = 32
+
+
+class SeriesId(_FixedBytes):
+    """SHA-256 of a series' canonical bytes (docs/wire.md, "Series")."""
 
     __slots__ = ()
     SIZE = 32

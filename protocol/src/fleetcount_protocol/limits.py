@@ -28,6 +28,7 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MAX_REPORTS_PER_PEER_BATCH",
     "MAX_REPORTS_PER_TASK",
+    "MAX_SERIES_WINDOWS",
     "MAX_SESSIONS_PER_REQUEST",
     "MAX_SESSION_BYTES",
     "MAX_SESSION_LIFETIME_S",
@@ -72,6 +73,10 @@ MAX_TASK_BYTES: Final = MIB
 MAX_TASKS_PER_LIST: Final = 64
 MAX_TASK_LIST_BYTES: Final = 3 * MIB
 VERIFY_KEY_BYTES: Final = 32
+
+# Series.
+MAX_SERIES_WINDOWS: Final = 2**16
+"""More than one each ten minutes for a year; a year of hours is 8,784."""
 
 # Sessions.
 SESSION_SECRET_BYTES: Final = 32

@@ -16,9 +16,11 @@ from fleetcount_protocol.task.task_json import task_to_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.protocol_samples import every_task, sampling_task, sign_all
+from tests.support.protocol_samples import every_task, in_series, sampling_task, sign_all
 
-TASKS = every_task()
+TASKS = every_task() | {
+    f"window_{name}": in_series(every_task()[name]) for name in ("sampling_faces_bins", "direct", "k_ary")
+}
 NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=30).map(
     lambda text: unicodedata.normalize("NFC", text)
 )
@@ -87,7 +89,7 @@ def test_task_is_refused_truncated_at_every_byte_and_with_a_trailing_one(name: s
         decode_task(data + b"\0")
 
 
-@pytest.mark.parametrize("name", ["one_sided", "sampling_faces_bins"])
+@pytest.mark.parametrize("name", ["one_sided", "sampling_faces_bins", "window_direct"])
 def test_every_flipped_bit_is_refused_or_another_task(name: str) -> None:
     data = TASKS[name].canonical
     seen = {TASKS[name].task_id}
@@ -109,7 +111,7 @@ def test_every_flipped_bit_is_refused_or_another_task(name: str) -> None:
 @given(st.binary(max_size=600))
 def test_noise_is_refused_with_our_own_error(data: bytes) -> None:
     for decode in (decode_task, decode_signed_task):
-        for prefix in (b"", b"FCTASK01", b"FCSTSK01"):
+        for prefix in (b"", b"FCTASK01", b"FCTASK02", b"FCSTSK01"):
             with pytest.raises(FleetcountError):
                 decode(prefix + data)
 
@@ -134,6 +136,39 @@ def test_decoding_refuses_what_may_not_be_asked() -> None:
 
     with pytest.raises(DecodeError, match="min_batch_size is 1"):
         decode_task(data[:index] + (1).to_bytes(4) + data[index + 4 :])
+
+
+def test_a_window_is_the_task_it_would_be_alone_behind_its_place_in_the_series() -> None:
+    window = in_series(TASKS["direct"], index=719)
+    without_keys = bytes(window.canonical).replace(b"FCTASK02" + window.series.series_id + uint(719, 4), b"FCTASK01")  # type: ignore[union-attr]
+    plain = TASKS["direct"].canonical
+    for one in TASKS["direct"].aggregators:
+        keys = b"\x01" + uint(one.hpke_keys[0].key_id, 1) + uint(0x20, 2) + one.hpke_keys[0].public_key
+        assert plain.count(keys) == 1
+        plain = plain.replace(keys, b"\x00")
+
+    assert without_keys == plain
+    with pytest.raises(DecodeError, match="counts 0 parts"):
+        decode_task(without_keys)
+
+
+def test_a_window_names_no_sealing_keys_on_the_wire() -> None:
+    task = TASKS["direct"]
+    window = in_series(task)
+    assert window.series is not None
+    smuggled = b"FCTASK02" + window.series.series_id + uint(5, 4) + task.canonical[8:]
+
+    with pytest.raises(DecodeError, match="names 1 sealing keys"):
+        decode_task(smuggled)
+
+
+def test_half_of_the_devices_may_be_sampled_in_a_window_only() -> None:
+    half = SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True)
+    window = in_series(sampling_task(), mechanism=half)
+
+    assert decode_task(window.canonical) == window
+    with pytest.raises(DecodeError, match="below 1/2"):
+        decode_task(sampling_task().canonical.replace(fraction_bytes(Fraction(1, 4)), fraction_bytes(Fraction(1, 2))))
 
 
 def test_uniform_faces_written_out_are_a_second_spelling() -> None:
@@ -172,6 +207,22 @@ def test_signed_task_file_has_a_place_for_every_aggregator() -> None:
     for signatures in ((), signed.signatures[:1], (*signed.signatures, b""), (b"short", b"")):
         with pytest.raises(UsageError):
             encode_signed_task(replace(signed, signatures=signatures))
+
+
+def test_a_window_travels_without_signatures_and_with_none_only() -> None:
+    window = in_series(sampling_task())
+    signed = SignedTask(task=window, signatures=())
+
+    assert decode_signed_task(encode_signed_task(signed)) == signed
+    assert signed.complete
+    for signatures in ((b"",), (b"", b""), (bytes(64), bytes(64))):
+        assert not replace(signed, signatures=signatures).complete
+        with pytest.raises(UsageError, match="for a window of a series, which has none"):
+            encode_signed_task(replace(signed, signatures=signatures))
+    with pytest.raises(DecodeError, match="2 signatures for a window"):
+        decode_signed_task(encode_signed_task(signed)[:-1] + b"\2\0\0")
+    with pytest.raises(DecodeError, match="0 signatures for 2 aggregators"):
+        decode_signed_task(encode_signed_task(sign_all(sampling_task()))[:-131] + b"\0")
 
 
 def test_signed_task_file_is_refused_truncated_and_tampered() -> None:

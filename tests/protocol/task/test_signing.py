@@ -9,7 +9,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.signing import sign_task, verify_signed_task
 from fleetcount_protocol.task.task import SignedTask
 
-from tests.support.protocol_samples import aggregator, sampling_task, sign_all, signing_key, trusted
+from tests.support.protocol_samples import aggregator, in_series, sampling_task, sign_all, signing_key, trusted
 
 TASK = sampling_task(3)
 SIGNED = sign_all(TASK)
@@ -47,6 +47,15 @@ def test_number_of_signatures_must_match() -> None:
     for signatures in (SIGNED.signatures[:2], (*SIGNED.signatures, b"")):
         with pytest.raises(SignatureError, match="signatures for 3"):
             verify_signed_task(replace(SIGNED, signatures=signatures), trusted(TASK))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_window_of_a_series_is_not_believed_by_its_own_signatures(count: int) -> None:
+    window = in_series(TASK)
+    signatures = tuple(sign_task(window, signing_key(position)) for position in range(count))
+
+    with pytest.raises(TaskError, match=r"is window 5 of series [0-9a-f]{64}: the series is signed"):
+        verify_signed_task(SignedTask(task=window, signatures=signatures), trusted(TASK))
 
 
 def test_one_untrusted_aggregator_spoils_the_task() -> None:

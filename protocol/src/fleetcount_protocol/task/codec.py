@@ -3,13 +3,13 @@
 It must not apply the rules of a task: `task` decides whether the fields may be asked and the bytes are canonical.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from fleetcount_mechanisms.answers import AnswerLaw, kind_of, kind_of_law
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId
 from fleetcount_protocol.layout import Reader, fraction_bytes, text_bytes, uint
 from fleetcount_protocol.limits import (
     MAX_AGGREGATORS,
@@ -27,14 +27,28 @@ from fleetcount_protocol.task.fields import (
     Mode,
     Release,
     ReleaseKind,
+    SeriesRef,
     TaskFields,
     UploadStyle,
 )
 from fleetcount_protocol.task.public_keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
 
-__all__ = ["TASK_LABEL", "decode_fields", "encode_fields"]
+__all__ = [
+    "TASK_LABEL",
+    "WINDOW_LABEL",
+    "decode_fields",
+    "encode_fields",
+    "encode_question",
+    "encode_terms",
+    "encode_times",
+    "read_question",
+    "read_terms",
+    "window_label",
+]
 
 TASK_LABEL: Final = b"FCTASK01"
+WINDOW_LABEL: Final = b"FCTASK02"
+"""First bytes of a task that is a window of a series."""
 _KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}
 """KEM identifiers of the HPKE registry (RFC 9180, section 7.1, and its IANA page) and their public key sizes."""
 
@@ -45,15 +59,41 @@ def encode_fields(task: TaskFields) -> bytes:
     Raises:
         TaskError: they are more than `MAX_TASK_BYTES`.
     """
-    parts = [
-        TASK_LABEL,
-        text_bytes(task.name),
-        text_bytes(task.deployment),
-        text_bytes(task.signal),
-        _encode_domain(task.domain),
-        uint(task.mode.value, 1),
-        _encode_mechanism(task.mechanism),
-        *(uint(time, 8) for time in _times(task)),
+    label = TASK_LABEL if task.series is None else window_label(task.series)
+    encoded = label + encode_question(task) + encode_times(task) + encode_terms(task)
+    if len(encoded) > MAX_TASK_BYTES:
+        raise TaskError(f"task has {len(encoded)} bytes, allowed: at most {MAX_TASK_BYTES}")
+    return encoded
+
+
+def window_label(ref: SeriesRef) -> bytes:
+    """Return the first bytes of the task of a window: label, series id and index."""
+    return WINDOW_LABEL + ref.series_id + uint(ref.index, 4)
+
+
+def encode_question(task: TaskFields) -> bytes:
+    """Return what stands before a task's times, the same bytes in every window of a series and in the series."""
+    return b"".join(
+        (
+            text_bytes(task.name),
+            text_bytes(task.deployment),
+            text_bytes(task.signal),
+            _encode_domain(task.domain),
+            uint(task.mode.value, 1),
+            _encode_mechanism(task.mechanism),
+        )
+    )
+
+
+def encode_times(task: TaskFields) -> bytes:
+    """Return a task's four times."""
+    times = (task.round_one_opens, task.round_one_closes, task.round_two_closes, task.expiry)
+    return b"".join(uint(time, 8) for time in times)
+
+
+def encode_terms(task: TaskFields) -> bytes:
+    """Return what stands behind a task's times, the same bytes in every window of a series and in the series."""
+    parts = (
         uint(task.time_precision_s, 4),
         uint(task.min_batch_size, 4),
         _encode_release(task.release),
@@ -61,11 +101,8 @@ def encode_fields(task: TaskFields) -> bytes:
         task.verify_key_digest,
         uint(len(task.aggregators), 1),
         *(_encode_aggregator(aggregator) for aggregator in task.aggregators),
-    ]
-    encoded = b"".join(parts)
-    if len(encoded) > MAX_TASK_BYTES:
-        raise TaskError(f"task has {len(encoded)} bytes, allowed: at most {MAX_TASK_BYTES}")
-    return encoded
+    )
+    return b"".join(parts)
 
 
 def decode_fields(data: bytes) -> TaskFields:
@@ -76,40 +113,57 @@ def decode_fields(data: bytes) -> TaskFields:
         TaskError, MechanismError: a domain or a mechanism with a value outside its range.
     """
     reader = Reader(data, "task", MAX_TASK_BYTES)
-    reader.expect(TASK_LABEL)
-    read = _read_fields(reader)
-    reader.finish()
-    return read
-
-
-def _times(task: TaskFields) -> tuple[int, int, int, int]:
-    return task.round_one_opens, task.round_one_closes, task.round_two_closes, task.expiry
-
-
-def _read_fields(reader: Reader) -> TaskFields:
-    name, deployment, signal = (reader.text(1, MAX_TEXT_BYTES) for _ in range(3))
-    domain = _read_domain(reader)
-    mode = Mode(reader.count(1, 1, len(Mode)))
-    mechanism = _read_mechanism(reader, domain.values)
+    series = _read_label(reader)
+    question = read_question(reader)
     opens, one_closes, two_closes, expiry = (reader.uint(8) for _ in range(4))
+    terms = read_terms(reader, fewest_keys=1 if series is None else 0)
+    reader.finish()
     return TaskFields(
-        name=name,
-        deployment=deployment,
-        signal=signal,
-        domain=domain,
-        mode=mode,
-        mechanism=mechanism,
+        **question,
         round_one_opens=opens,
         round_one_closes=one_closes,
         round_two_closes=two_closes,
         expiry=expiry,
-        time_precision_s=reader.uint(4),
-        min_batch_size=reader.uint(4),
-        release=_read_release(reader),
-        upload_style=UploadStyle(reader.count(1, 1, len(UploadStyle))),
-        verify_key_digest=Digest(reader.take(Digest.SIZE)),
-        aggregators=tuple(_read_aggregator(reader) for _ in range(reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS))),
+        **terms,
+        series=series,
     )
+
+
+def _read_label(reader: Reader) -> SeriesRef | None:
+    label = reader.take(len(TASK_LABEL))
+    if label not in (TASK_LABEL, WINDOW_LABEL):
+        raise DecodeError(f"task does not begin with {TASK_LABEL!r} or {WINDOW_LABEL!r}")
+    if label == TASK_LABEL:
+        return None
+    return SeriesRef(series_id=SeriesId(reader.take(SeriesId.SIZE)), index=reader.uint(4))
+
+
+def read_question(reader: Reader) -> dict[str, Any]:
+    """Return the fields that stand before a task's times, by name (`encode_question`)."""
+    name, deployment, signal = (reader.text(1, MAX_TEXT_BYTES) for _ in range(3))
+    domain = _read_domain(reader)
+    return {
+        "name": name,
+        "deployment": deployment,
+        "signal": signal,
+        "domain": domain,
+        "mode": Mode(reader.count(1, 1, len(Mode))),
+        "mechanism": _read_mechanism(reader, domain.values),
+    }
+
+
+def read_terms(reader: Reader, fewest_keys: int) -> dict[str, Any]:
+    """Return the fields that stand behind a task's times, by name (`encode_terms`)."""
+    return {
+        "time_precision_s": reader.uint(4),
+        "min_batch_size": reader.uint(4),
+        "release": _read_release(reader),
+        "upload_style": UploadStyle(reader.count(1, 1, len(UploadStyle))),
+        "verify_key_digest": Digest(reader.take(Digest.SIZE)),
+        "aggregators": tuple(
+            _read_aggregator(reader, fewest_keys) for _ in range(reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS))
+        ),
+    }
 
 
 # Domains.
@@ -164,7 +218,8 @@ def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
 def _read_die(reader: Reader, values: int) -> SamplingDie:
     rate = reader.fraction()
     faces = tuple(reader.fraction() for _ in range(reader.count(2, 0, MAX_VALUES + 1)))
-    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=faces or None)
+    # Which rates a task may have is for the rules of a task, which know whether it is a window of a series.
+    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=faces or None, allow_large_rate=True)
 
 
 def _read_mechanism(reader: Reader, values: int) -> AnswerLaw | None:
@@ -212,13 +267,13 @@ def _encode_key(key: HpkeKey) -> bytes:
     return uint(key.key_id, 1) + uint(kem, 2) + key.public_key
 
 
-def _read_aggregator(reader: Reader) -> Aggregator:
+def _read_aggregator(reader: Reader, fewest_keys: int) -> Aggregator:
     return Aggregator(
         aggregator_id=AggregatorId(reader.text(1, 32)),
         operator=reader.text(1, MAX_TEXT_BYTES),
         grpc_endpoint=reader.text(0, MAX_ENDPOINT_BYTES),
         mqtt_broker=reader.text(0, MAX_ENDPOINT_BYTES),
-        hpke_keys=tuple(_read_key(reader) for _ in range(reader.count(1, 1, MAX_HPKE_KEYS))),
+        hpke_keys=tuple(_read_key(reader) for _ in range(reader.count(1, fewest_keys, MAX_HPKE_KEYS))),
         signing_public_key=reader.take(ED25519_KEY_BYTES),
     )
 

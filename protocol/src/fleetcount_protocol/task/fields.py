@@ -16,7 +16,7 @@ from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, 
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId
 from fleetcount_protocol.task.domain import ValueDomain
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Mode",
     "Release",
     "ReleaseKind",
+    "SeriesRef",
     "TaskFields",
     "UploadStyle",
 ]
@@ -125,7 +126,7 @@ class Aggregator:
     """One aggregator as the task names it: who runs it, where devices reach it, which keys it answers for.
 
     `grpc_endpoint` is "host:port" or "" when it has none; `mqtt_broker` likewise; at least one of both.
-    `signing_public_key` is Ed25519, 32 bytes.
+    `signing_public_key` is Ed25519, 32 bytes. A window of a series names no sealing keys: they come from key lists.
     """
 
     aggregator_id: AggregatorId
@@ -136,6 +137,14 @@ class Aggregator:
     signing_public_key: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesRef:
+    """Which window of which signed series a task is; `index` counts from 0."""
+
+    series_id: SeriesId
+    index: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskFields:
     """The fields of a counting question (docs/wire.md, "Task"), whether or not it may be asked.
@@ -143,6 +152,8 @@ class TaskFields:
     Times are whole Unix seconds on the grid of `time_precision_s`; round two opens when round one closes. In one-round
     modes and with `ONE_ENVELOPE`, reports are taken from `round_one_opens` to `round_one_closes` and
     `round_two_closes == round_one_closes` in one-round modes. Aggregator 0 is the leader and holds explicit shares.
+    `series` is set for a window of a series: what was signed is the series, so the task has no signatures of its own,
+    its aggregators name no sealing keys, and `verify_key_digest` is that of the seed of all windows' verify keys.
     """
 
     name: str
@@ -161,6 +172,7 @@ class TaskFields:
     release: Release
     upload_style: UploadStyle
     verify_key_digest: Digest
+    series: SeriesRef | None = None
 
     @property
     def values(self) -> int:

@@ -21,6 +21,7 @@ from fleetcount_protocol.limits import (
     MAX_EPSILON,
     MAX_HPKE_KEYS,
     MAX_REPORTS_PER_TASK,
+    MAX_SERIES_WINDOWS,
     MAX_TASK_LIFETIME_S,
     MAX_TERM,
     MAX_TEXT_BYTES,
@@ -42,6 +43,7 @@ from fleetcount_protocol.task.fields import (
     UploadStyle,
 )
 from fleetcount_protocol.task.public_keys import check_hpke_public_key, check_signing_public_key
+from fleetcount_protocol.task.signal import check_signal
 
 __all__ = ["check_task", "operator_key"]
 
@@ -49,6 +51,7 @@ _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
 """Estimates are divided by the weight of the truth in an answer: below this the noise alone leaves every range, and no
 aggregator could compute the record."""
+_HALF: Final = Fraction(1, 2)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
 _LARGEST_PRECISION_S: Final = 86_400
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
@@ -65,7 +68,8 @@ def check_task(task: TaskFields) -> None:
     _check_mechanism(task)
     _check_times(task)
     _check_release(task)
-    _check_aggregators(task.aggregators)
+    _check_series(task)
+    _check_aggregators(task)
     _check_design(task)
 
 
@@ -104,7 +108,7 @@ def _check_fraction(what: str, value: object) -> Fraction:
 
 def _check_names(task: TaskFields) -> None:
     _check_named("name", task.name)
-    _check_named("signal", task.signal)
+    check_signal(task.signal)
     if not _DEPLOYMENT.fullmatch(task.deployment):
         raise TaskError(f"deployment is {task.deployment[:40]!a}, allowed: 1 to 32 of a-z, 0-9, '-'")
     _require(len(task.verify_key_digest) == 32, "verify_key_digest must have 32 bytes")
@@ -139,17 +143,20 @@ def _check_mechanism(task: TaskFields) -> None:
         _check_fraction(parameter.replace("sampling_rate", "sampling rate"), getattr(mechanism, parameter))
     hit, miss = channel_of(mechanism)
     if kind.form is AnswerForm.TWO_ROUNDS:
-        _check_die(cast("SamplingDie", mechanism))
+        _check_die(cast("SamplingDie", mechanism), in_series=task.series is not None)
         return
     _require(
         hit - miss >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {hit - miss}, allowed: at least 1/1000000"
     )
 
 
-def _check_die(die: SamplingDie) -> None:
+def _check_die(die: SamplingDie, *, in_series: bool) -> None:
+    # One answer is sampled rarely enough that most are not; over a series the promise of the whole decides, and at 1/2
+    # a coin of a day or of the series costs least noise.
     rate = die.sampling_rate
-    fits = _SMALLEST_WEIGHT <= rate < Fraction(1, 2)
-    _require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to below 1/2")
+    fits = _SMALLEST_WEIGHT <= rate < _HALF or (in_series and rate == _HALF)
+    largest = "1/2" if in_series else "below 1/2"
+    _require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {largest}")
     for face in die.face_probabilities or ():
         _check_fraction("face probability", face)
 
@@ -221,10 +228,18 @@ def _check_design(task: TaskFields) -> None:
         raise TaskError(str(error)) from None
 
 
-def _check_aggregators(aggregators: tuple[Aggregator, ...]) -> None:
+def _check_series(task: TaskFields) -> None:
+    if task.series is not None:
+        _require(len(task.series.series_id) == 32, "series_id must have 32 bytes")
+        _check_range("index of the window", task.series.index, 0, MAX_SERIES_WINDOWS - 1)
+
+
+def _check_aggregators(task: TaskFields) -> None:
+    aggregators = task.aggregators
     _check_range("number of aggregators", len(aggregators), MIN_AGGREGATORS, MAX_AGGREGATORS)
     for aggregator in aggregators:
         _check_aggregator(aggregator)
+        _check_sealing_keys(aggregator, in_series=task.series is not None)
     _check_distinct("aggregator id", (str(one.aggregator_id) for one in aggregators))
     _check_distinct("signing key", (one.signing_public_key.hex() for one in aggregators))
     _check_distinct("sealing key", (key.public_key.hex() for one in aggregators for key in one.hpke_keys))
@@ -249,12 +264,19 @@ def _check_aggregator(aggregator: Aggregator) -> None:
     _require(bool(endpoints), f"aggregator {name} has neither a gRPC endpoint nor an MQTT broker")
     for endpoint in endpoints:
         _check_endpoint(name, endpoint)
-    _check_range(f"number of sealing keys of {name}", len(aggregator.hpke_keys), 1, MAX_HPKE_KEYS)
-    ids = [_check_range(f"key id of {name}", key.key_id, 0, 255) for key in aggregator.hpke_keys]
-    _require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
-    for key in aggregator.hpke_keys:
-        _check_key(name, check_hpke_public_key, key.public_key)
     _check_key(name, check_signing_public_key, aggregator.signing_public_key)
+
+
+def _check_sealing_keys(aggregator: Aggregator, *, in_series: bool) -> None:
+    name, keys = aggregator.aggregator_id, aggregator.hpke_keys
+    if in_series:
+        _require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a series takes them from its key list")
+        return
+    _check_range(f"number of sealing keys of {name}", len(keys), 1, MAX_HPKE_KEYS)
+    ids = [_check_range(f"key id of {name}", key.key_id, 0, 255) for key in keys]
+    _require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
+    for key in keys:
+        _check_key(name, check_hpke_public_key, key.public_key)
 
 
 def _check_key(name: str, check: Callable[[bytes], None], key: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The `.task` file: a task with the signatures it has so far (docs/wire.md, "Task").
+"""The `.task` file: a task with the signatures it has so far, none for a window of a series (docs/wire.md, "Task").
 
 It must not sign or verify (`signing`).
 """
@@ -7,7 +7,7 @@ from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.layout import Reader, sized, uint
-from fleetcount_protocol.limits import MAX_AGGREGATORS, MAX_TASK_BYTES, MIN_AGGREGATORS
+from fleetcount_protocol.limits import MAX_AGGREGATORS, MAX_TASK_BYTES
 from fleetcount_protocol.task.codec import TASK_LABEL
 from fleetcount_protocol.task.task import SignedTask, Task, decode_task
 
@@ -22,12 +22,11 @@ def encode_signed_task(signed: SignedTask) -> bytes:
     """Return the `.task` file of a task with the signatures it has so far.
 
     Raises:
-        UsageError: a signature that has neither 0 nor 64 bytes, or not one place an aggregator.
+        UsageError: a signature that has neither 0 nor 64 bytes, or not one place an aggregator (none for a window).
     """
-    if len(signed.signatures) != len(signed.task.aggregators):
-        raise UsageError(f"{len(signed.signatures)} signatures for {len(signed.task.aggregators)} aggregators")
-    if any(len(signature) not in (0, _SIGNATURE_BYTES) for signature in signed.signatures):
-        raise UsageError(f"a signature has 0 or {_SIGNATURE_BYTES} bytes")
+    fault = _fault(signed.task, signed.signatures)
+    if fault:
+        raise UsageError(fault)
     signatures = b"".join(sized(signature, 1) for signature in signed.signatures)
     return SIGNED_TASK_LABEL + sized(signed.task.canonical, 4) + uint(len(signed.signatures), 1) + signatures
 
@@ -41,7 +40,7 @@ def decode_signed_task(data: bytes) -> SignedTask:
     reader = Reader(data, "signed task", _MAX_SIGNED_BYTES)
     reader.expect(SIGNED_TASK_LABEL)
     task = decode_task(reader.sized(4, len(TASK_LABEL), MAX_TASK_BYTES))
-    count = reader.count(1, MIN_AGGREGATORS, MAX_AGGREGATORS)
+    count = reader.count(1, 0, MAX_AGGREGATORS)
     signatures = tuple(reader.sized(1, 0, _SIGNATURE_BYTES) for _ in range(count))
     reader.finish()
     return signed_task(task, signatures)
@@ -51,10 +50,18 @@ def signed_task(task: Task, signatures: tuple[bytes, ...]) -> SignedTask:
     """Return the pair, refusing signatures that cannot belong to the task.
 
     Raises:
-        DecodeError: not one place an aggregator, or a signature that has neither 0 nor 64 bytes.
+        DecodeError: not one place an aggregator (none for a window), or a signature of neither 0 nor 64 bytes.
     """
-    if len(signatures) != len(task.aggregators):
-        raise DecodeError(f"{len(signatures)} signatures for {len(task.aggregators)} aggregators")
-    if any(len(signature) not in (0, _SIGNATURE_BYTES) for signature in signatures):
-        raise DecodeError(f"a signature has 0 or {_SIGNATURE_BYTES} bytes")
+    fault = _fault(task, signatures)
+    if fault:
+        raise DecodeError(fault)
     return SignedTask(task=task, signatures=signatures)
+
+
+def _fault(task: Task, signatures: tuple[bytes, ...]) -> str:
+    if task.series is not None:
+        return f"{len(signatures)} signatures for a window of a series, which has none" if signatures else ""
+    if len(signatures) != len(task.aggregators):
+        return f"{len(signatures)} signatures for {len(task.aggregators)} aggregators"
+    wrong = any(len(signature) not in (0, _SIGNATURE_BYTES) for signature in signatures)
+    return f"a signature has 0 or {_SIGNATURE_BYTES} bytes" if wrong else ""

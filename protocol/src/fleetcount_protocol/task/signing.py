@@ -39,9 +39,15 @@ def verify_signed_task(signed: SignedTask, trusted: Mapping[AggregatorId, Truste
     """Accept a task only with valid signatures of all its aggregators, each trusted under this very key and operator.
 
     Raises:
-        TaskError: an aggregator that is not trusted or is described otherwise, or fewer than two distinct operators.
+        TaskError: an aggregator that is not trusted or is described otherwise, fewer than two distinct operators, or a
+            window of a series, which has no signatures (`series.signing.verify_window`).
         SignatureError: a signature that is missing or does not verify.
     """
+    if signed.task.series is not None:
+        raise TaskError(
+            f"task {signed.task.name!r} is window {signed.task.series.index} of series {signed.task.series.series_id}: "
+            "the series is signed, and the window is believed only if it follows from it"
+        )
     if len(signed.signatures) != len(signed.task.aggregators):
         raise SignatureError(f"{len(signed.signatures)} signatures for {len(signed.task.aggregators)} aggregators")
     for aggregator in signed.task.aggregators:

@@ -18,6 +18,7 @@ from fleetcount_protocol.task.fields import (
     Mode,
     Release,
     ReleaseKind,
+    SeriesRef,
     TaskFields,
     UploadStyle,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Mode",
     "Release",
     "ReleaseKind",
+    "SeriesRef",
     "SignedTask",
     "Task",
     "UploadStyle",
@@ -76,12 +78,17 @@ def decode_task(data: bytes) -> Task:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedTask:
-    """A task with the Ed25519 signature of every listed aggregator, in its order; b"" where one is still missing."""
+    """A task with the Ed25519 signature of every listed aggregator, in its order; b"" where one is still missing.
+
+    A window of a series has no signatures: those of the series stand for it.
+    """
 
     task: Task
     signatures: tuple[bytes, ...]
 
     @property
     def complete(self) -> bool:
-        """Whether every place holds a signature (not whether it verifies)."""
+        """Whether every place holds a signature (not whether it verifies); a window of a series has no places."""
+        if self.task.series is not None:
+            return not self.signatures
         return len(self.signatures) == len(self.task.aggregators) and all(self.signatures)

@@ -18,8 +18,11 @@ def task_to_json(task: Task) -> dict[str, Any]:
     There is no way back: programs exchange the canonical bytes.
     """
     release = task.release
+    series = task.series
+    window = {} if series is None else {"series_id": series.series_id.hex(), "window": series.index}
     return {
         "task_id": task.task_id.hex(),
+        **window,
         "name": task.name,
         "deployment": task.deployment,
         "signal": task.signal,

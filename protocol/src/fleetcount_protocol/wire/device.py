@@ -25,7 +25,6 @@ from fleetcount_protocol.limits import (
     MAX_TASK_BYTES,
     MAX_TASK_LIST_BYTES,
     MAX_TASKS_PER_LIST,
-    MIN_AGGREGATORS,
 )
 from fleetcount_protocol.messages import (
     Instalment,
@@ -112,7 +111,7 @@ def _signed_task_to_pb(signed: SignedTask) -> pb.SignedTask:
 
 
 def _read_signed_task(message: pb.SignedTask) -> SignedTask:
-    check_count("signatures", len(message.signatures), MIN_AGGREGATORS, MAX_AGGREGATORS)
+    check_count("signatures", len(message.signatures), 0, MAX_AGGREGATORS)
     check_size("task", message.task, 1, MAX_TASK_BYTES)
     return signed_task(decode_task(message.task), tuple(message.signatures))
 
