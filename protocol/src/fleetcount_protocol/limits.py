@@ -28,6 +28,8 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MAX_REPORTS_PER_PEER_BATCH",
     "MAX_REPORTS_PER_TASK",
+    "MAX_SERIES_BYTES",
+    "MAX_SERIES_LIFETIME_S",
     "MAX_SERIES_WINDOWS",
     "MAX_SESSIONS_PER_REQUEST",
     "MAX_SESSION_BYTES",
@@ -75,6 +77,9 @@ MAX_TASK_LIST_BYTES: Final = 3 * MIB
 VERIFY_KEY_BYTES: Final = 32
 
 # Series.
+MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
+"""A window's task has 21 bytes more than its series."""
+MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
 MAX_SERIES_WINDOWS: Final = 2**16
 """More than one each ten minutes for a year; a year of hours is 8,784."""
 

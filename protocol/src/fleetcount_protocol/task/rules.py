@@ -45,7 +45,7 @@ from fleetcount_protocol.task.fields import (
 from fleetcount_protocol.task.public_keys import check_hpke_public_key, check_signing_public_key
 from fleetcount_protocol.task.signal import check_signal
 
-__all__ = ["check_task", "operator_key"]
+__all__ = ["check_fraction", "check_range", "check_task", "operator_key", "require"]
 
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
@@ -79,12 +79,22 @@ def operator_key(operator: str) -> str:
     return " ".join(folded.split())
 
 
-def _require(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
+    """Refuse what does not hold.
+
+    Raises:
+        TaskError: the message.
+    """
     if not holds:
         raise TaskError(message)
 
 
-def _check_range(what: str, value: object, smallest: int, largest: int) -> int:
+def check_range(what: str, value: object, smallest: int, largest: int) -> int:
+    """Return a whole number within its range.
+
+    Raises:
+        TaskError: it is none, or outside.
+    """
     if type(value) is not int or not smallest <= value <= largest:
         raise TaskError(f"{what} is {str(value)[:40]}, allowed: a whole number from {smallest} to {largest}")
     return value
@@ -97,7 +107,12 @@ def _check_named(what: str, text: str, smallest: int = 1, largest: int = MAX_TEX
         raise TaskError(f"{what}: {error}") from None
 
 
-def _check_fraction(what: str, value: object) -> Fraction:
+def check_fraction(what: str, value: object) -> Fraction:
+    """Return an exact fraction that canonical bytes can hold.
+
+    Raises:
+        TaskError: another type, or a term beyond 2**63 - 1.
+    """
     # A float or an int that merely equals the fraction would give other parties other bytes or none.
     if not isinstance(value, Fraction):
         raise TaskError(f"{what} is {str(value)[:40]}, allowed: an exact Fraction")
@@ -111,28 +126,28 @@ def _check_names(task: TaskFields) -> None:
     check_signal(task.signal)
     if not _DEPLOYMENT.fullmatch(task.deployment):
         raise TaskError(f"deployment is {task.deployment[:40]!a}, allowed: 1 to 32 of a-z, 0-9, '-'")
-    _require(len(task.verify_key_digest) == 32, "verify_key_digest must have 32 bytes")
+    require(len(task.verify_key_digest) == 32, "verify_key_digest must have 32 bytes")
 
 
 def _check_domain(task: TaskFields) -> None:
     domain = task.domain
-    _check_range("number of values", domain.values, 1, MAX_VALUES)
+    check_range("number of values", domain.values, 1, MAX_VALUES)
     if isinstance(domain, Bins):
         _check_named("unit", domain.unit, smallest=0)
         for edge in domain.edges:
-            _check_fraction("bin edge", edge)
+            check_fraction("bin edge", edge)
     elif isinstance(domain, Categories):
         for name in domain.names:
             _check_named("category", name)
     elif isinstance(domain, SquareGrid):
         for what in ("x0", "y0", "size"):
-            _check_fraction(f"grid {what}", getattr(domain, what))
+            check_fraction(f"grid {what}", getattr(domain, what))
 
 
 def _check_mechanism(task: TaskFields) -> None:
     mechanism, mode = task.mechanism, task.mode
     if mode is Mode.DIRECT:
-        _require(mechanism is None, f"a direct task has no mechanism, not {type(mechanism).__name__}")
+        require(mechanism is None, f"a direct task has no mechanism, not {type(mechanism).__name__}")
         return
     if mechanism is None or type(mechanism) not in MECHANISM_NUMBERS or kind_of(mechanism).form not in MODE_FORMS[mode]:
         raise TaskError(f"{mode.name.lower()} mode does not take the mechanism {type(mechanism).__name__}")
@@ -140,12 +155,12 @@ def _check_mechanism(task: TaskFields) -> None:
         raise TaskError(f"mechanism answers {mechanism.values} values, the domain has {task.values}")
     kind = kind_of(mechanism)
     for parameter in kind.parameters:
-        _check_fraction(parameter.replace("sampling_rate", "sampling rate"), getattr(mechanism, parameter))
+        check_fraction(parameter.replace("sampling_rate", "sampling rate"), getattr(mechanism, parameter))
     hit, miss = channel_of(mechanism)
     if kind.form is AnswerForm.TWO_ROUNDS:
         _check_die(cast("SamplingDie", mechanism), in_series=task.series is not None)
         return
-    _require(
+    require(
         hit - miss >= _SMALLEST_WEIGHT, f"an answer is the truth with weight {hit - miss}, allowed: at least 1/1000000"
     )
 
@@ -156,25 +171,25 @@ def _check_die(die: SamplingDie, *, in_series: bool) -> None:
     rate = die.sampling_rate
     fits = _SMALLEST_WEIGHT <= rate < _HALF or (in_series and rate == _HALF)
     largest = "1/2" if in_series else "below 1/2"
-    _require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {largest}")
+    require(fits, f"sampling rate is {rate}, allowed: from {_SMALLEST_WEIGHT} to {largest}")
     for face in die.face_probabilities or ():
-        _check_fraction("face probability", face)
+        check_fraction("face probability", face)
 
 
 def _check_times(task: TaskFields) -> None:
-    step = _check_range("time_precision_s", task.time_precision_s, 1, _LARGEST_PRECISION_S)
+    step = check_range("time_precision_s", task.time_precision_s, 1, _LARGEST_PRECISION_S)
     names = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
-    times = [_check_range(name, getattr(task, name), 0, MAX_UNIX_TIME) for name in names]
+    times = [check_range(name, getattr(task, name), 0, MAX_UNIX_TIME) for name in names]
     for name, time in zip(names, times, strict=True):
-        _require(time % step == 0, f"{name} is {time}, not a multiple of time_precision_s = {step}")
+        require(time % step == 0, f"{name} is {time}, not a multiple of time_precision_s = {step}")
     opens, one_closes, two_closes, expiry = times
-    _require(opens < one_closes, f"round_one_closes is {one_closes}, allowed: after round_one_opens = {opens}")
-    _require(two_closes < expiry, f"expiry is {expiry}, allowed: after round_two_closes = {two_closes}")
+    require(opens < one_closes, f"round_one_closes is {one_closes}, allowed: after round_one_opens = {opens}")
+    require(two_closes < expiry, f"expiry is {expiry}, allowed: after round_two_closes = {two_closes}")
     _check_last_close(task)
-    _require(
+    require(
         two_closes - opens <= MAX_WINDOW_S, f"the rounds take {two_closes - opens} s, allowed: at most {MAX_WINDOW_S}"
     )
-    _require(
+    require(
         expiry - opens <= MAX_TASK_LIFETIME_S,
         f"expiry is {expiry - opens} s after the opening, allowed: at most {MAX_TASK_LIFETIME_S}",
     )
@@ -184,32 +199,32 @@ def _check_last_close(task: TaskFields) -> None:
     one_closes, two_closes = task.round_one_closes, task.round_two_closes
     envelope = task.upload_style is UploadStyle.ONE_ENVELOPE
     if task.mode is not Mode.SAMPLING:
-        _require(not envelope, "one_envelope is an upload style of sampling mode only")
-        _require(two_closes == one_closes, f"round_two_closes is {two_closes}, one round closes at {one_closes}")
+        require(not envelope, "one_envelope is an upload style of sampling mode only")
+        require(two_closes == one_closes, f"round_two_closes is {two_closes}, one round closes at {one_closes}")
     elif envelope:
-        _require(two_closes >= one_closes, f"round_two_closes is {two_closes}, allowed: from {one_closes} on")
+        require(two_closes >= one_closes, f"round_two_closes is {two_closes}, allowed: from {one_closes} on")
     else:
-        _require(two_closes > one_closes, f"round_two_closes is {two_closes}, allowed: after {one_closes}")
+        require(two_closes > one_closes, f"round_two_closes is {two_closes}, allowed: after {one_closes}")
 
 
 def _check_release(task: TaskFields) -> None:
-    _check_range("min_batch_size", task.min_batch_size, MIN_BATCH_SIZE, MAX_REPORTS_PER_TASK)
+    check_range("min_batch_size", task.min_batch_size, MIN_BATCH_SIZE, MAX_REPORTS_PER_TASK)
     release = task.release
-    level = _check_fraction("level", release.level)
-    _require(0 < level < 1, f"level is {level}, allowed: above 0 and below 1")
+    level = check_fraction("level", release.level)
+    require(0 < level < 1, f"level is {level}, allowed: above 0 and below 1")
     # Exact sums over the outputs 0..V would tell the exact number of participants; only differences hide it.
     allowed = {
         ReleaseKind.GEOMETRIC: set(Mode),
         ReleaseKind.EXACT: {Mode.SAMPLING},
         ReleaseKind.ONE_SIDED: {Mode.DIRECT},
     }[release.kind]
-    _require(task.mode in allowed, f"release {release.kind.label} is not for {task.mode.name.lower()} mode")
+    require(task.mode in allowed, f"release {release.kind.label} is not for {task.mode.name.lower()} mode")
     if release.kind is ReleaseKind.EXACT:
-        _require(release.noise_epsilon is None, "an exact release has no noise_epsilon")
+        require(release.noise_epsilon is None, "an exact release has no noise_epsilon")
     else:
-        epsilon = _check_fraction("noise_epsilon", release.noise_epsilon)
+        epsilon = check_fraction("noise_epsilon", release.noise_epsilon)
         fits = _SMALLEST_EPSILON <= epsilon <= MAX_EPSILON
-        _require(fits, f"noise_epsilon is {epsilon}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
+        require(fits, f"noise_epsilon is {epsilon}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
     _check_thresholds(release, task.values)
 
 
@@ -218,7 +233,7 @@ def _check_thresholds(release: Release, values: int) -> None:
     if len(release.thresholds) != count:
         raise TaskError(f"release has {len(release.thresholds)} thresholds, not {count}")
     for threshold in release.thresholds:
-        _check_range("threshold", threshold, 0, _LARGEST_THRESHOLD)
+        check_range("threshold", threshold, 0, _LARGEST_THRESHOLD)
 
 
 def _check_design(task: TaskFields) -> None:
@@ -230,13 +245,13 @@ def _check_design(task: TaskFields) -> None:
 
 def _check_series(task: TaskFields) -> None:
     if task.series is not None:
-        _require(len(task.series.series_id) == 32, "series_id must have 32 bytes")
-        _check_range("index of the window", task.series.index, 0, MAX_SERIES_WINDOWS - 1)
+        require(len(task.series.series_id) == 32, "series_id must have 32 bytes")
+        check_range("index of the window", task.series.index, 0, MAX_SERIES_WINDOWS - 1)
 
 
 def _check_aggregators(task: TaskFields) -> None:
     aggregators = task.aggregators
-    _check_range("number of aggregators", len(aggregators), MIN_AGGREGATORS, MAX_AGGREGATORS)
+    check_range("number of aggregators", len(aggregators), MIN_AGGREGATORS, MAX_AGGREGATORS)
     for aggregator in aggregators:
         _check_aggregator(aggregator)
         _check_sealing_keys(aggregator, in_series=task.series is not None)
@@ -253,7 +268,7 @@ def _check_aggregators(task: TaskFields) -> None:
 def _check_distinct(what: str, values: Iterable[str]) -> None:
     seen: set[str] = set()
     for value in values:
-        _require(value not in seen, f"{what} {value[:40]} is given twice; every aggregator needs its own")
+        require(value not in seen, f"{what} {value[:40]} is given twice; every aggregator needs its own")
         seen.add(value)
 
 
@@ -261,7 +276,7 @@ def _check_aggregator(aggregator: Aggregator) -> None:
     name = aggregator.aggregator_id
     _check_named(f"operator of {name}", aggregator.operator)
     endpoints = [endpoint for endpoint in (aggregator.grpc_endpoint, aggregator.mqtt_broker) if endpoint]
-    _require(bool(endpoints), f"aggregator {name} has neither a gRPC endpoint nor an MQTT broker")
+    require(bool(endpoints), f"aggregator {name} has neither a gRPC endpoint nor an MQTT broker")
     for endpoint in endpoints:
         _check_endpoint(name, endpoint)
     _check_key(name, check_signing_public_key, aggregator.signing_public_key)
@@ -270,11 +285,11 @@ def _check_aggregator(aggregator: Aggregator) -> None:
 def _check_sealing_keys(aggregator: Aggregator, *, in_series: bool) -> None:
     name, keys = aggregator.aggregator_id, aggregator.hpke_keys
     if in_series:
-        _require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a series takes them from its key list")
+        require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a series takes them from its key list")
         return
-    _check_range(f"number of sealing keys of {name}", len(keys), 1, MAX_HPKE_KEYS)
-    ids = [_check_range(f"key id of {name}", key.key_id, 0, 255) for key in keys]
-    _require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
+    check_range(f"number of sealing keys of {name}", len(keys), 1, MAX_HPKE_KEYS)
+    ids = [check_range(f"key id of {name}", key.key_id, 0, 255) for key in keys]
+    require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
     for key in keys:
         _check_key(name, check_hpke_public_key, key.public_key)
 

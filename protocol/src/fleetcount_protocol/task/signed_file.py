@@ -11,7 +11,15 @@ from fleetcount_protocol.limits import MAX_AGGREGATORS, MAX_TASK_BYTES
 from fleetcount_protocol.task.codec import TASK_LABEL
 from fleetcount_protocol.task.task import SignedTask, Task, decode_task
 
-__all__ = ["SIGNED_TASK_LABEL", "decode_signed_task", "encode_signed_task", "signed_task"]
+__all__ = [
+    "SIGNED_TASK_LABEL",
+    "decode_signed_task",
+    "encode_signatures",
+    "encode_signed_task",
+    "fault_of_signatures",
+    "read_signatures",
+    "signed_task",
+]
 
 SIGNED_TASK_LABEL: Final = b"FCSTSK01"
 _SIGNATURE_BYTES: Final = 64
@@ -27,8 +35,7 @@ def encode_signed_task(signed: SignedTask) -> bytes:
     fault = _fault(signed.task, signed.signatures)
     if fault:
         raise UsageError(fault)
-    signatures = b"".join(sized(signature, 1) for signature in signed.signatures)
-    return SIGNED_TASK_LABEL + sized(signed.task.canonical, 4) + uint(len(signed.signatures), 1) + signatures
+    return SIGNED_TASK_LABEL + sized(signed.task.canonical, 4) + encode_signatures(signed.signatures)
 
 
 def decode_signed_task(data: bytes) -> SignedTask:
@@ -40,8 +47,7 @@ def decode_signed_task(data: bytes) -> SignedTask:
     reader = Reader(data, "signed task", _MAX_SIGNED_BYTES)
     reader.expect(SIGNED_TASK_LABEL)
     task = decode_task(reader.sized(4, len(TASK_LABEL), MAX_TASK_BYTES))
-    count = reader.count(1, 0, MAX_AGGREGATORS)
-    signatures = tuple(reader.sized(1, 0, _SIGNATURE_BYTES) for _ in range(count))
+    signatures = read_signatures(reader)
     reader.finish()
     return signed_task(task, signatures)
 
@@ -61,7 +67,22 @@ def signed_task(task: Task, signatures: tuple[bytes, ...]) -> SignedTask:
 def _fault(task: Task, signatures: tuple[bytes, ...]) -> str:
     if task.series is not None:
         return f"{len(signatures)} signatures for a window of a series, which has none" if signatures else ""
-    if len(signatures) != len(task.aggregators):
-        return f"{len(signatures)} signatures for {len(task.aggregators)} aggregators"
+    return fault_of_signatures(signatures, len(task.aggregators))
+
+
+def encode_signatures(signatures: tuple[bytes, ...]) -> bytes:
+    """Return the end of a file of something signed: how many places there are, and what stands in each."""
+    return uint(len(signatures), 1) + b"".join(sized(signature, 1) for signature in signatures)
+
+
+def read_signatures(reader: Reader) -> tuple[bytes, ...]:
+    """Return the signatures at the end of a file of something signed (`encode_signatures`)."""
+    return tuple(reader.sized(1, 0, _SIGNATURE_BYTES) for _ in range(reader.count(1, 0, MAX_AGGREGATORS)))
+
+
+def fault_of_signatures(signatures: tuple[bytes, ...], aggregators: int) -> str:
+    """Return why these cannot be the signatures of all aggregators, some perhaps still missing; "" if they can."""
+    if len(signatures) != aggregators:
+        return f"{len(signatures)} signatures for {aggregators} aggregators"
     wrong = any(len(signature) not in (0, _SIGNATURE_BYTES) for signature in signatures)
     return f"a signature has 0 or {_SIGNATURE_BYTES} bytes" if wrong else ""

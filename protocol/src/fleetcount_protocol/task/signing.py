@@ -3,7 +3,7 @@
 It must not decide what a device's owner allows: that is the client's `policy`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
@@ -15,7 +15,14 @@ from fleetcount_protocol.limits import MIN_OPERATORS
 from fleetcount_protocol.task.rules import operator_key
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
-__all__ = ["TrustedAggregator", "sign_task", "verify_ed25519", "verify_signed_task"]
+__all__ = [
+    "TrustedAggregator",
+    "check_trusted",
+    "sign_task",
+    "verify_all_signatures",
+    "verify_ed25519",
+    "verify_signed_task",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +55,37 @@ def verify_signed_task(signed: SignedTask, trusted: Mapping[AggregatorId, Truste
             f"task {signed.task.name!r} is window {signed.task.series.index} of series {signed.task.series.series_id}: "
             "the series is signed, and the window is believed only if it follows from it"
         )
-    if len(signed.signatures) != len(signed.task.aggregators):
-        raise SignatureError(f"{len(signed.signatures)} signatures for {len(signed.task.aggregators)} aggregators")
-    for aggregator in signed.task.aggregators:
+    check_trusted(signed.task.aggregators, trusted)
+    what = f"task {signed.task.name!r}"
+    verify_all_signatures(signed.task.aggregators, signed.signatures, signed.task.canonical, what)
+
+
+def check_trusted(aggregators: Sequence[Aggregator], trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
+    """Accept aggregators that are all trusted under these very keys and operators, at least two distinct operators.
+
+    Raises:
+        TaskError: one that is not trusted or is described otherwise, or fewer than two distinct operators.
+    """
+    for aggregator in aggregators:
         _check_trusted(aggregator, trusted)
-    operators = {operator_key(trusted[one.aggregator_id].operator) for one in signed.task.aggregators}
+    operators = {operator_key(trusted[one.aggregator_id].operator) for one in aggregators}
     if len(operators) < MIN_OPERATORS:
         raise TaskError(f"the trusted aggregators have {len(operators)} operator, allowed: at least {MIN_OPERATORS}")
-    for aggregator, signature in zip(signed.task.aggregators, signed.signatures, strict=True):
-        what = f"signature of {aggregator.aggregator_id} under task {signed.task.name!r}"
-        verify_ed25519(aggregator.signing_public_key, signature, signed.task.canonical, what)
+
+
+def verify_all_signatures(
+    aggregators: Sequence[Aggregator], signatures: Sequence[bytes], message: bytes, what: str
+) -> None:
+    """Verify one Ed25519 signature an aggregator, in their order; `what` names the message.
+
+    Raises:
+        SignatureError: another number of signatures, or one that is missing or does not verify.
+    """
+    if len(signatures) != len(aggregators):
+        raise SignatureError(f"{len(signatures)} signatures for {len(aggregators)} aggregators")
+    for aggregator, signature in zip(aggregators, signatures, strict=True):
+        name = f"signature of {aggregator.aggregator_id} under {what}"
+        verify_ed25519(aggregator.signing_public_key, signature, message, name)
 
 
 def verify_ed25519(public_key: bytes, signature: bytes, message: bytes, what: str) -> None:

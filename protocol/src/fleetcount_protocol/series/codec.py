@@ -1,0 +1,89 @@
+"""The canonical bytes of a series' fields (docs/wire.md, "Series").
+
+What every window asks has the bytes it has in a task, so that a window's bytes are those of the series with its times
+in between. It must not apply the rules of a series.
+"""
+
+from typing import Final
+
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.layout import Reader, fraction_bytes, uint
+from fleetcount_protocol.limits import MAX_SERIES_BYTES
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule, SeriesFields
+from fleetcount_protocol.series.windows import window_fields
+from fleetcount_protocol.task.codec import encode_question, encode_terms, read_question, read_terms
+
+__all__ = ["SERIES_LABEL", "decode_series_fields", "encode_series_fields"]
+
+SERIES_LABEL: Final = b"FCSERI01"
+_FIXED_DOMAIN: Final = 0
+
+
+def encode_series_fields(series: SeriesFields) -> bytes:
+    """Return the canonical bytes that are hashed into the series id and signed.
+
+    Raises:
+        TaskError: they are more than `MAX_SERIES_BYTES`.
+    """
+    window = window_fields(series, SeriesId(bytes(SeriesId.SIZE)), 0)
+    parts = (
+        SERIES_LABEL,
+        encode_question(window),
+        _encode_schedule(series.schedule),
+        uint(series.coin.value, 1),
+        uint(series.participants.value, 1),
+        fraction_bytes(series.delta),
+        uint(_FIXED_DOMAIN, 1),
+        encode_terms(window),
+    )
+    encoded = b"".join(parts)
+    if len(encoded) > MAX_SERIES_BYTES:
+        raise TaskError(f"series has {len(encoded)} bytes, allowed: at most {MAX_SERIES_BYTES}")
+    return encoded
+
+
+def decode_series_fields(data: bytes) -> SeriesFields:
+    """Return the fields these bytes hold, whether or not they may be asked.
+
+    Raises:
+        DecodeError: the bytes are not the fields of a series.
+        TaskError, MechanismError: a domain or a mechanism with a value outside its range.
+    """
+    reader = Reader(data, "series", MAX_SERIES_BYTES)
+    reader.expect(SERIES_LABEL)
+    question = read_question(reader)
+    schedule = _read_schedule(reader)
+    coin = Coin(reader.count(1, 1, len(Coin)))
+    participants = Participants(reader.count(1, 1, len(Participants)))
+    delta = reader.fraction()
+    reader.count(1, _FIXED_DOMAIN, _FIXED_DOMAIN)
+    terms = read_terms(reader, fewest_keys=0)
+    reader.finish()
+    return SeriesFields(
+        **question,
+        schedule=schedule,
+        coin=coin,
+        participants=participants,
+        delta=delta,
+        verify_seed_digest=terms.pop("verify_key_digest"),
+        **terms,
+    )
+
+
+def _encode_schedule(schedule: Schedule) -> bytes:
+    lengths = (schedule.every_s, schedule.windows, schedule.round_one_s, schedule.round_two_s, schedule.expiry_s)
+    return uint(schedule.first, 8) + b"".join(uint(length, 4) for length in lengths)
+
+
+def _read_schedule(reader: Reader) -> Schedule:
+    first = reader.uint(8)
+    every_s, windows, round_one_s, round_two_s, expiry_s = (reader.uint(4) for _ in range(5))
+    return Schedule(
+        first=first,
+        every_s=every_s,
+        windows=windows,
+        round_one_s=round_one_s,
+        round_two_s=round_two_s,
+        expiry_s=expiry_s,
+    )

@@ -1,0 +1,90 @@
+"""The rules that every series keeps (docs/wire.md, "Rules of a series"): schedule, coin, promise, tasks of its windows.
+
+Run by every party. It must not read bytes (`codec`) or decide for a device's owner.
+"""
+
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.limits import (
+    MAX_SERIES_LIFETIME_S,
+    MAX_SERIES_WINDOWS,
+    MAX_TASK_LIFETIME_S,
+    MAX_UNIX_TIME,
+    MAX_WINDOW_S,
+)
+from fleetcount_protocol.series.fields import Coin, Participants, SeriesFields
+from fleetcount_protocol.series.windows import window_fields
+from fleetcount_protocol.task.fields import Mode, ReleaseKind, UploadStyle
+from fleetcount_protocol.task.rules import check_fraction, check_range, check_task, require
+
+__all__ = ["check_series"]
+
+_LARGEST_DELTA: Final = Fraction(1, 1000)
+_NOT_REPEATED: Final = (ReleaseKind.EXACT, ReleaseKind.ONE_SIDED)
+"""Without a finite loss for any value replaced by any other there is no promise over many windows."""
+
+
+def check_series(series: SeriesFields) -> None:
+    """Refuse a series that no honest party may ask or answer: its own rules, then those of a task for its windows.
+
+    The first and the last window stand for all: only the times differ between windows, by multiples of `every_s`.
+
+    Raises:
+        TaskError: the field, its value and the allowed range.
+    """
+    _check_lengths(series)
+    _check_window(series, 0)
+    _check_schedule(series)
+    _check_promise(series)
+    _check_window(series, series.schedule.windows - 1)
+
+
+def _check_lengths(series: SeriesFields) -> None:
+    schedule = series.schedule
+    check_range("first", schedule.first, 0, MAX_UNIX_TIME)
+    check_range("every_s", schedule.every_s, 1, MAX_SERIES_LIFETIME_S)
+    check_range("windows", schedule.windows, 1, MAX_SERIES_WINDOWS)
+    check_range("round_one_s", schedule.round_one_s, 1, MAX_WINDOW_S)
+    check_range("round_two_s", schedule.round_two_s, 0, MAX_WINDOW_S)
+    check_range("expiry_s", schedule.expiry_s, 1, MAX_TASK_LIFETIME_S)
+
+
+def _check_window(series: SeriesFields, index: int) -> None:
+    try:
+        check_task(window_fields(series, SeriesId(bytes(SeriesId.SIZE)), index))
+    except TaskError as error:
+        raise TaskError(f"window {index} of the series: {error}") from None
+
+
+def _check_schedule(series: SeriesFields) -> None:
+    schedule, step = series.schedule, series.time_precision_s
+    require(schedule.every_s % step == 0, f"every_s is {schedule.every_s}, not a multiple of time_precision_s = {step}")
+    rounds = schedule.round_one_s + schedule.round_two_s
+    require(schedule.every_s >= rounds, f"every_s is {schedule.every_s}, allowed: at least the rounds' {rounds} s")
+    envelope = series.upload_style is UploadStyle.ONE_ENVELOPE
+    require(not (envelope and schedule.round_two_s), f"round_two_s is {schedule.round_two_s}, one envelope needs 0")
+    lifetime = schedule.end + schedule.expiry_s - schedule.first
+    require(
+        lifetime <= MAX_SERIES_LIFETIME_S,
+        f"the last window expires {lifetime} s after the first opens, allowed: at most {MAX_SERIES_LIFETIME_S}",
+    )
+
+
+def _check_promise(series: SeriesFields) -> None:
+    require(isinstance(series.coin, Coin), f"coin is {str(series.coin)[:40]}, allowed: a Coin")
+    require(
+        series.coin is Coin.WINDOW or series.mode is Mode.SAMPLING,
+        f"coin is {series.coin.name.lower()}, allowed in {series.mode.name.lower()} mode: window",
+    )
+    delta = check_fraction("delta", series.delta)
+    require(0 < delta <= _LARGEST_DELTA, f"delta is {delta}, allowed: above 0 and at most {_LARGEST_DELTA}")
+    kind = series.release.kind
+    require(kind not in _NOT_REPEATED, f"release is {kind.label}, allowed in a series: noise on both sides")
+    require(isinstance(series.participants, Participants), "participants is unknown, allowed: hidden, noised")
+    require(
+        series.participants is Participants.HIDDEN or series.mode is not Mode.RESPONSE,
+        "participants is noised, allowed in response mode: hidden; the opened numbers of all outputs tell it already",
+    )

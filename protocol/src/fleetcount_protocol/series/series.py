@@ -1,0 +1,94 @@
+"""The series: one signed counting question asked again and again, immutable, the same bytes for every party.
+
+Making a `Series` checks every rule, so each one that exists may be asked. `derive` makes the tasks of its windows.
+"""
+
+import hashlib
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import MechanismError
+
+from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.series.codec import decode_series_fields, encode_series_fields
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule, SeriesFields
+from fleetcount_protocol.series.rules import check_series
+from fleetcount_protocol.series.windows import window_fields
+from fleetcount_protocol.task.codec import encode_question, encode_terms
+from fleetcount_protocol.task.fields import TaskFields
+
+__all__ = ["Coin", "Participants", "Schedule", "Series", "SignedSeries", "decode_series"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series(SeriesFields):
+    """A series that may be asked; its fields are those of `SeriesFields`.
+
+    Raises:
+        TaskError: a field outside its range, named with its value and the range.
+    """
+
+    def __post_init__(self) -> None:
+        check_series(self)
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The canonical bytes that are hashed and signed (docs/wire.md, "Series")."""
+        return encode_series_fields(self)
+
+    @cached_property
+    def series_id(self) -> SeriesId:
+        """SHA-256 of the canonical bytes."""
+        return SeriesId(hashlib.sha256(self.canonical).digest())
+
+    @cached_property
+    def first_window(self) -> TaskFields:
+        """The fields of window 0; all but its times and its place are those of every window."""
+        return window_fields(self, self.series_id, 0)
+
+    @cached_property
+    def shared_bytes(self) -> tuple[bytes, bytes]:
+        """What stands before and behind the times in the canonical bytes of every window's task."""
+        return encode_question(self.first_window), encode_terms(self.first_window)
+
+    @property
+    def design(self) -> Design:
+        """The design of every window's question."""
+        return self.first_window.design
+
+    @cached_property
+    def shape(self) -> SeriesShape:
+        """How many windows each unit of the coin and each UTC day has."""
+        return self.schedule.shape(self.coin)
+
+
+def decode_series(data: bytes) -> Series:
+    """Return the series whose canonical bytes these are.
+
+    Raises:
+        DecodeError: they are not the canonical bytes of a series, or the series breaks a rule.
+    """
+    try:
+        read = decode_series_fields(data)
+        series = Series(**{one.name: getattr(read, one.name) for one in fields(SeriesFields)})
+    except (TaskError, MechanismError) as error:
+        raise DecodeError(f"series that may not be asked: {error}") from error
+    if series.canonical != data:
+        raise DecodeError("series is not in its canonical form")
+    return series
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedSeries:
+    """A series with the Ed25519 signature of every listed aggregator, in its order; b"" where one is missing."""
+
+    series: Series
+    signatures: tuple[bytes, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every place holds a signature (not whether it verifies)."""
+        return len(self.signatures) == len(self.series.aggregators) and all(self.signatures)

@@ -1,0 +1,35 @@
+"""A series as people read it: plain values for a JSON file.
+
+It must not be read back: programs exchange the canonical bytes.
+"""
+
+from typing import Any, Final
+
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task_json import task_to_json
+
+__all__ = ["series_to_json"]
+
+_OF_A_WINDOW: Final = ("task_id", "window", "round_one_opens", "round_one_closes", "round_two_closes", "expiry")
+
+
+def series_to_json(series: Series) -> dict[str, Any]:
+    """Return the series as plain values for a JSON file that people read; what all windows ask as in `task_to_json`."""
+    schedule = series.schedule
+    question = task_to_json(window_task(series, 0))
+    shared = {name: value for name, value in question.items() if name not in _OF_A_WINDOW}
+    return shared | {
+        "schedule": {
+            "first": schedule.first,
+            "every_s": schedule.every_s,
+            "windows": schedule.windows,
+            "round_one_s": schedule.round_one_s,
+            "round_two_s": schedule.round_two_s,
+            "expiry_s": schedule.expiry_s,
+            "end": schedule.end,
+        },
+        "coin": series.coin.name.lower(),
+        "participants": series.participants.name.lower(),
+        "delta": str(series.delta),
+    }

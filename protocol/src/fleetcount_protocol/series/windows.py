@@ -1,0 +1,48 @@
+"""What the task of one window holds, as its series and its index say, whether or not it may be asked.
+
+It must not apply rules (`rules`) or make the task itself (`derive`).
+"""
+
+from typing import Any, Final
+
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.series.fields import Schedule, SeriesFields
+from fleetcount_protocol.task.fields import SeriesRef, TaskFields
+
+__all__ = ["window_fields", "window_times"]
+
+_SHARED: Final = (
+    "name",
+    "deployment",
+    "signal",
+    "domain",
+    "mode",
+    "mechanism",
+    "release",
+    "upload_style",
+    "time_precision_s",
+    "min_batch_size",
+    "aggregators",
+)
+
+
+def window_times(schedule: Schedule, index: int) -> dict[str, int]:
+    """Return the four times of a window's task by the names of its fields."""
+    opens, closes = schedule.opens(index), schedule.closes(index)
+    return {
+        "round_one_opens": opens,
+        "round_one_closes": opens + schedule.round_one_s,
+        "round_two_closes": closes,
+        "expiry": closes + schedule.expiry_s,
+    }
+
+
+def window_fields(series: SeriesFields, series_id: SeriesId, index: int) -> TaskFields:
+    """Return the fields of a window's task: those of the series, the window's times and its place in the series."""
+    shared: dict[str, Any] = {name: getattr(series, name) for name in _SHARED}
+    return TaskFields(
+        **shared,
+        **window_times(series.schedule, index),
+        verify_key_digest=series.verify_seed_digest,
+        series=SeriesRef(series_id=series_id, index=index),
+    )

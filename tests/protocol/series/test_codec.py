@@ -1,0 +1,125 @@
+"""A series has one encoding, and every other text is refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.series import SignedSeries, decode_series
+from fleetcount_protocol.series.series_json import series_to_json
+from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.series_samples import every_series, sampling_series, sign_everywhere
+
+ALL = every_series()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_kind_of_series_returns(name: str) -> None:
+    signed = sign_everywhere(ALL[name])
+
+    assert decode_series(ALL[name].canonical) == ALL[name]
+    assert decode_series(ALL[name].canonical).series_id == ALL[name].series_id
+    assert decode_signed_series(encode_signed_series(signed)) == signed
+
+
+def test_ids_differ() -> None:
+    assert len({series.series_id for series in ALL.values()}) == len(ALL)
+
+
+@given(
+    every=st.integers(20, 2_000),
+    windows=st.integers(1, 200),
+    first=st.integers(0, 10**8),
+    expiry=st.integers(1, 1440),
+    coin=st.sampled_from(Coin),
+    participants=st.sampled_from(Participants),
+)
+@settings(max_examples=40, deadline=None)
+def test_any_schedule_returns(
+    every: int, windows: int, first: int, expiry: int, coin: Coin, participants: Participants
+) -> None:
+    schedule = Schedule(
+        first=60 * first,
+        every_s=60 * every,
+        windows=windows,
+        round_one_s=600,
+        round_two_s=600,
+        expiry_s=60 * expiry,
+    )
+    series = sampling_series(schedule=schedule, coin=coin, participants=participants)
+
+    assert decode_series(series.canonical) == series
+
+
+@pytest.mark.parametrize("name", ["sampling_day", "response"])
+def test_series_is_refused_truncated_at_every_byte_and_with_a_trailing_one(name: str) -> None:
+    for data, decode in (
+        (ALL[name].canonical, decode_series),
+        (encode_signed_series(sign_everywhere(ALL[name])), decode_signed_series),
+    ):
+        for end in range(len(data)):
+            with pytest.raises(DecodeError):
+                decode(data[:end])
+        with pytest.raises(DecodeError, match="trailing"):
+            decode(data + b"\0")
+
+
+@pytest.mark.parametrize("name", ["sampling_window", "direct"])
+def test_every_flipped_bit_is_refused_or_another_series(name: str) -> None:
+    data = ALL[name].canonical
+    seen = {ALL[name].series_id}
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            series = decode_series(bytes(flipped))
+        except PeerError:
+            continue
+        assert series.canonical == flipped
+        assert series.series_id not in seen
+        seen.add(series.series_id)
+    assert len(seen) > 100
+
+
+@given(st.binary(max_size=400))
+def test_noise_is_refused_with_our_own_error(data: bytes) -> None:
+    for decode in (decode_series, decode_signed_series):
+        for prefix in (b"", b"FCSERI01", b"FCSSER01"):
+            with pytest.raises(FleetcountError):
+                decode(prefix + data)
+
+
+def test_signed_series_has_a_place_for_every_aggregator() -> None:
+    signed = sign_everywhere(ALL["sampling_window"])
+    waiting = SignedSeries(series=signed.series, signatures=(b"", signed.signatures[1]))
+
+    assert decode_signed_series(encode_signed_series(waiting)) == waiting
+    assert (signed.complete, waiting.complete) == (True, False)
+    for signatures in ((), signed.signatures[:1], (*signed.signatures, b""), (b"short", b"")):
+        with pytest.raises(UsageError):
+            encode_signed_series(replace(signed, signatures=signatures))
+    with pytest.raises(DecodeError, match="0 signatures for 2 aggregators"):
+        decode_signed_series(encode_signed_series(signed)[:-131] + b"\0")
+
+
+def test_series_beyond_its_cap_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_protocol.series.codec.MAX_SERIES_BYTES", 100)
+
+    with pytest.raises(TaskError, match="at most 100"):
+        _ = sampling_series().canonical
+    with pytest.raises(DecodeError, match="more than 100"):
+        decode_series(bytes(101))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_series_for_people_says_everything_and_is_json(name: str) -> None:
+    shown = json.loads(json.dumps(series_to_json(ALL[name])))
+
+    assert shown["series_id"] == ALL[name].series_id.hex()
+    assert shown["coin"] == ALL[name].coin.name.lower()
+    assert shown["schedule"]["end"] == ALL[name].schedule.end
+    assert not {"task_id", "window", "expiry"} & shown.keys()

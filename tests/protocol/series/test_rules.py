@@ -1,0 +1,114 @@
+"""A series that may be built may be asked in every window: everything else is refused with value and range."""
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.series.fields import Coin, Participants
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyle
+
+from tests.support.protocol_samples import aggregator
+from tests.support.series_samples import FIRST, HOURLY, every_series, one_round_series, sampling_series
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"first": -60}, "first is -60, allowed: a whole number from 0"),
+        ({"first": FIRST + 1}, "window 0 of the series: round_one_opens .* not a multiple of time_precision_s = 60"),
+        ({"first": 253_402_300_740}, "window 0 of the series: round_one_closes is .*, allowed: .* to 253402300799"),
+        ({"first": 1.5}, "first is 1.5, allowed: a whole number"),
+        ({"every_s": 1_140}, "every_s is 1140, allowed: at least the rounds' 1200 s"),
+        ({"every_s": 0}, "every_s is 0, allowed: a whole number from 1"),
+        ({"every_s": 3_630}, "every_s is 3630, not a multiple of time_precision_s = 60"),
+        ({"windows": 0}, "windows is 0, allowed: a whole number from 1 to 65536"),
+        ({"windows": 2**16 + 1, "every_s": 1_200}, "windows is 65537"),
+        ({"windows": True}, "windows is True"),
+        ({"windows": 9_600}, "the last window expires .* s after the first opens"),
+        ({"round_one_s": 0}, "round_one_s is 0"),
+        ({"round_two_s": -60}, "round_two_s is -60"),
+        ({"round_two_s": 0}, "window 0 of the series: round_two_closes"),
+        ({"round_one_s": 630}, "not a multiple of time_precision_s = 60"),
+        ({"expiry_s": 0}, "expiry_s is 0"),
+        ({"expiry_s": 100 * DAY}, "window 0 of the series: expiry is"),
+    ],
+)
+def test_windows_follow_each_other_on_the_grid_for_a_bounded_time(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(TaskError, match=why):
+        sampling_series(schedule=replace(HOURLY, **changes))
+
+
+def test_a_leap_year_of_hours_and_windows_without_a_gap_are_allowed() -> None:
+    year = replace(HOURLY, windows=8_784)
+    most = replace(HOURLY, windows=400 * 24 - 24)
+
+    assert sampling_series(schedule=year).schedule.windows == 8_784
+    assert sampling_series(schedule=replace(HOURLY, every_s=1_200)).schedule.every_s == 1_200
+    assert sampling_series(schedule=most).schedule.end + DAY - FIRST <= 400 * DAY
+    with pytest.raises(TaskError, match=f"allowed: at most {400 * DAY}"):
+        sampling_series(schedule=replace(most, windows=most.windows + 1))
+
+
+def test_the_last_window_ends_before_the_year_ten_thousand() -> None:
+    late = 253_402_300_800 - 10 * DAY
+
+    assert sampling_series(schedule=replace(HOURLY, first=late, windows=24)).schedule.windows == 24
+    with pytest.raises(TaskError, match="window 239 of the series: expiry"):
+        sampling_series(schedule=replace(HOURLY, first=late, windows=240))
+
+
+def test_only_a_tossed_coin_holds_longer_than_a_window() -> None:
+    for coin in (Coin.DAY, Coin.SERIES):
+        assert sampling_series(coin=coin).coin is coin
+        for mode in (Mode.DIRECT, Mode.RESPONSE):
+            with pytest.raises(TaskError, match=f"coin is {coin.name.lower()}, allowed in {mode.name.lower()} mode"):
+                one_round_series(mode, coin=coin)
+
+
+@pytest.mark.parametrize("delta", [Fraction(0), Fraction(-1), Fraction(1, 999), 0.0001, Fraction(1, 2**64)])
+def test_delta_is_small(delta: Fraction) -> None:
+    assert sampling_series(delta=Fraction(1, 1000)).delta == Fraction(1, 1000)
+    with pytest.raises(TaskError, match="delta"):
+        sampling_series(delta=delta)
+
+
+def test_a_promise_over_many_windows_needs_noise_on_both_sides() -> None:
+    exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
+    one_sided = Release(
+        kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=Fraction(19, 20), thresholds=(3,) * 3
+    )
+
+    with pytest.raises(TaskError, match="release is exact"):
+        sampling_series(release=exact)
+    with pytest.raises(TaskError, match="release is one-sided"):
+        one_round_series(Mode.DIRECT, release=one_sided)
+
+
+def test_noised_participants_are_for_modes_whose_outputs_do_not_tell_them() -> None:
+    for made in (sampling_series(participants=Participants.NOISED), every_series()["direct"]):
+        assert made.participants is Participants.NOISED
+    with pytest.raises(TaskError, match="participants is noised, allowed in response mode: hidden"):
+        one_round_series(Mode.RESPONSE, participants=Participants.NOISED)
+
+
+def test_every_rule_of_a_task_holds_for_its_windows() -> None:
+    for changes, why in (
+        ({"signal": "Vehicle. Speed"}, "signal is"),
+        ({"aggregators": (aggregator(0), aggregator(1))}, "names 1 sealing keys"),
+        ({"min_batch_size": 1}, "min_batch_size is 1"),
+        ({"mechanism": SamplingDie.uniform(Fraction(3, 5), 6, allow_large_rate=True)}, "sampling rate is 3/5"),
+        ({"mechanism": None}, "sampling mode does not take"),
+        ({"deployment": "A"}, "deployment"),
+    ):
+        with pytest.raises(TaskError, match=f"window 0 of the series: .*{why}"):
+            sampling_series(**changes)
+
+
+def test_one_envelope_has_no_second_round() -> None:
+    with pytest.raises(TaskError, match="round_two_s is 600, one envelope needs 0"):
+        sampling_series(upload_style=UploadStyle.ONE_ENVELOPE)

@@ -1,0 +1,78 @@
+"""Series for tests, built from a few seeds so that the same call gives the same thing. Keys here protect nothing."""
+
+import hashlib
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.signing import sign_series
+from fleetcount_protocol.task.domain import Categories, SquareGrid
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyle
+
+from tests.support.protocol_samples import aggregator, seed_bytes, signing_key
+
+SEED = seed_bytes("verify seed")
+"""What the verify keys of every sample's windows are derived from."""
+FIRST = 20_820 * 86_400
+"""A midnight in UTC."""
+HOURLY = Schedule(first=FIRST, every_s=3_600, windows=720, round_one_s=600, round_two_s=600, expiry_s=86_400)
+
+
+def sampling_series(parties: int = 2, **changes: Any) -> Series:
+    """Return a month of hourly two-round maps over a grid of six squares, with the named fields changed."""
+    fields: dict[str, Any] = {
+        "name": "Where are you now?",
+        "deployment": "bologna",
+        "signal": "Vehicle.CurrentLocation",
+        "domain": SquareGrid(x0=Fraction(-5, 2), y0=Fraction(0), size=Fraction(250), columns=3, rows=2),
+        "mode": Mode.SAMPLING,
+        "mechanism": SamplingDie.uniform(Fraction(1, 2), 6, allow_large_rate=True),
+        "schedule": HOURLY,
+        "coin": Coin.WINDOW,
+        "participants": Participants.HIDDEN,
+        "delta": Fraction(1, 10**9),
+        "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 20), level=Fraction(19, 20)),
+        "upload_style": UploadStyle.TWO_INSTALMENTS,
+        "time_precision_s": 60,
+        "min_batch_size": 10,
+        "aggregators": tuple(replace(aggregator(position), hpke_keys=()) for position in range(parties)),
+        "verify_seed_digest": Digest(hashlib.sha256(SEED).digest()),
+    }
+    return Series(**(fields | changes))
+
+
+def one_round_series(mode: Mode, **changes: Any) -> Series:
+    """Return a week of daily one-round counts of three categories, with the named fields changed."""
+    daily = Schedule(first=FIRST, every_s=86_400, windows=7, round_one_s=3_600, round_two_s=0, expiry_s=3_600)
+    fields: dict[str, Any] = {
+        "domain": Categories(names=("rot", "grün", "blå")),
+        "signal": "Vehicle.Category",
+        "mode": mode,
+        "mechanism": KaryResponse(Fraction(1, 2), 3) if mode is Mode.RESPONSE else None,
+        "schedule": daily,
+    }
+    return sampling_series(**(fields | changes))
+
+
+def every_series() -> dict[str, Series]:
+    """Return one series of every mode, coin and kind of participants."""
+    envelope = replace(HOURLY, round_two_s=0, windows=8_784)
+    return {
+        "sampling_window": sampling_series(),
+        "sampling_day": sampling_series(3, coin=Coin.DAY, participants=Participants.NOISED),
+        "sampling_series": sampling_series(coin=Coin.SERIES, schedule=replace(HOURLY, windows=1)),
+        "sampling_envelope": sampling_series(upload_style=UploadStyle.ONE_ENVELOPE, schedule=envelope),
+        "direct": one_round_series(Mode.DIRECT, participants=Participants.NOISED),
+        "response": one_round_series(Mode.RESPONSE),
+    }
+
+
+def sign_everywhere(series: Series) -> SignedSeries:
+    """Return the series with the signatures of all its aggregators."""
+    signatures = tuple(sign_series(series, signing_key(position)) for position in range(len(series.aggregators)))
+    return SignedSeries(series=series, signatures=signatures)
