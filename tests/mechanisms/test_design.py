@@ -288,8 +288,8 @@ def test_noise_has_the_moments_it_states(noise: Any) -> None:
     mean = sum(drawn) / len(drawn)
     variance = sum((one - mean) ** 2 for one in drawn) / len(drawn)
 
-    assert mean == pytest.approx(noise.mean, abs=6 * math.sqrt(noise.variance / len(drawn)) + 1e-12)
-    assert variance == pytest.approx(noise.variance, rel=0.15)
+    assert mean == pytest.approx(noise.mean, abs=6 * math.sqrt(noise.draw_variance / len(drawn)) + 1e-12)
+    assert variance == pytest.approx(noise.draw_variance, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,9 @@ def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     loss = cost_of(task).loss
     if loss.epsilon is None:
         return _no_finite_epsilon(policy)
+    if not loss.pure:
+        message = f"the release loses epsilon {loss.epsilon} at delta {loss.delta:f}; the ledger adds up delta 0 alone"
+        return PolicyRefusal(rule="total_epsilon", message=message)
     if Fraction(loss.epsilon) <= policy.largest_epsilon:
         return None
     limit = _number(policy.largest_epsilon)

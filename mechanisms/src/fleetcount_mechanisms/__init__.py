@@ -10,6 +10,8 @@ __all__ = [
     "AdversaryView",
     "AsymmetricGeometric",
     "Design",
+    "DiscreteGaussian",
+    "GaussianNoise",
     "InfeasibleTargetError",
     "KaryResponse",
     "Mangat",
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.composition import optimal_epsilon
     from fleetcount_mechanisms.design import Design
     from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
+    from fleetcount_mechanisms.gaussian import DiscreteGaussian
     from fleetcount_mechanisms.geometric import TwoSidedGeometric
-    from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
+    from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
     from fleetcount_mechanisms.planning import Plan, plan_question
     from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
     from fleetcount_mechanisms.responses import (
@@ -65,8 +68,9 @@ else:
             "composition": "optimal_epsilon",
             "design": "Design",
             "errors": "InfeasibleTargetError MechanismError",
+            "gaussian": "DiscreteGaussian",
             "geometric": "TwoSidedGeometric",
-            "noise": "NoNoise OneSidedNoise TwoSidedNoise",
+            "noise": "GaussianNoise NoNoise OneSidedNoise TwoSidedNoise",
             "planning": "Plan plan_question",
             "randomness": "RandomSource SeededRandom SystemRandom",
             "responses": "KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner",

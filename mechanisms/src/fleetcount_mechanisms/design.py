@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, AnswerLaw, Relation, channel_of, kind_of
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 
 if (
@@ -48,7 +48,8 @@ class Outputs(Enum):
 class LedgerLoss:
     """What ledgers of devices and aggregators add up: `epsilon`, rounded up, None without a finite one, for `relation`.
 
-    The relation is any value, or none, replaced by any other; one-sided where no finite loss for that exists.
+    The relation is any value, or none, replaced by any other; one-sided where no finite loss for that exists. With a
+    `delta` above 0 the epsilon is no pure one: a ledger that adds up pure epsilons refuses it.
 
     Raises:
         MechanismError: a relation that ledgers do not add up: the loss of one bit is not that of a value.
@@ -56,6 +57,12 @@ class LedgerLoss:
 
     epsilon: Decimal | None
     relation: Relation
+    delta: Decimal = Decimal(0)
+
+    @property
+    def pure(self) -> bool:
+        """Whether `epsilon` may be added to others as it is."""
+        return self.epsilon is not None and self.delta == 0
 
     def __post_init__(self) -> None:
         """Check the relation."""
@@ -191,9 +198,12 @@ class Design:
     def ledger_loss(self) -> LedgerLoss:
         """What ledgers charge: the loss of any value replaced by any other, where there is one."""
         if self.relation is not Relation.ANY_BIT:
-            return LedgerLoss(epsilon=self.epsilon, relation=self.relation)
+            delta = Decimal(0) if self.epsilon is None else self.views()[0].delta
+            return LedgerLoss(epsilon=self.epsilon, relation=self.relation, delta=delta)
         from fleetcount_mechanisms.exponential import rounded_up  # As above.
-        from fleetcount_mechanisms.losses import any_value_loss
+        from fleetcount_mechanisms.losses import stated_loss
+        from fleetcount_mechanisms.statement import delta_up
 
-        loss = any_value_loss(self.answer, cast("Fraction", self.noise.epsilon))
-        return LedgerLoss(epsilon=rounded_up(loss), relation=Relation.ANY_VALUE)
+        noise = cast("TwoSidedNoise | GaussianNoise", self.noise)
+        loss, delta = stated_loss(self.answer, noise, any_value=True)
+        return LedgerLoss(epsilon=rounded_up(loss), relation=Relation.ANY_VALUE, delta=delta_up(delta))

@@ -12,29 +12,43 @@ from fleetcount_mechanisms.answers import (
     AnswerForm,
     AnswerLaw,
     BitVectorResponse,
+    Relation,
     channel_of,
     kind_of,
 )
 from fleetcount_mechanisms.errors import InfeasibleTargetError, require_positive
 from fleetcount_mechanisms.exponential import near_exp, near_log, rounded_up
+from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
+from fleetcount_mechanisms.gaussian_losses import gaussian_loss
 from fleetcount_mechanisms.loss_formulas import exact_release_epsilon, neighbours_of, noise_epsilon_for
-from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 
-__all__ = ["LARGEST_PLANNED_EPSILON", "any_value_loss", "noise_for", "released_loss", "response_release_epsilon"]
+__all__ = [
+    "LARGEST_PLANNED_EPSILON",
+    "PlannedNoise",
+    "any_value_loss",
+    "noise_for",
+    "released_loss",
+    "response_release_epsilon",
+    "stated_loss",
+]
 
 LARGEST_PLANNED_EPSILON: Final = 10
 """The weakest noise that is planned, and that a task takes: for a larger target it stays stronger than it asks for."""
 _RESPONSE_GRID: Final = 1000
+_VARIANCE_GRID: Final = 100
 _PLACES: Final = 5
 
 
-def noise_for(
-    answer: AnswerLaw, epsilon: Fraction, law: type[TwoSidedNoise] | type[OneSidedNoise] = TwoSidedNoise
-) -> TwoSidedNoise | OneSidedNoise:
+PlannedNoise = TwoSidedNoise | OneSidedNoise | GaussianNoise
+
+
+def noise_for(answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise) -> PlannedNoise:
     """Return the weakest noise with which the published counts lose at most epsilon, rounded down.
 
     One-sided noise is charged as it is. A response is searched on multiples of 1/1000, the others solved on 10**-6.
+    Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
 
     Raises:
         MechanismError: a target not in (0, 100], or too small for the grid.
@@ -43,10 +57,29 @@ def noise_for(
     target = require_positive("epsilon", epsilon)
     if law is OneSidedNoise:
         return OneSidedNoise(min(target, Fraction(LARGEST_PLANNED_EPSILON)))
+    if law is GaussianNoise:
+        return _gaussian_for(answer, target)
     if kind_of(answer).form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
         needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
         return TwoSidedNoise(min(needed, Fraction(LARGEST_PLANNED_EPSILON)))
     return TwoSidedNoise(_response_noise(answer, target))
+
+
+def _gaussian_for(answer: AnswerLaw, target: Fraction) -> GaussianNoise:
+    """Return the least variance on the grid whose loss is within the target, by bisection: the loss falls."""
+
+    def within(steps: int) -> bool:
+        epsilon, _ = stated_loss(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID)))
+        return rounded_up(epsilon, _PLACES) <= target
+
+    low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE))
+    if not within(high):
+        raise InfeasibleTargetError(f"epsilon is {target}, allowed: one that noise of variance 10**8 reaches")
+    low -= 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return GaussianNoise(Fraction(high, _VARIANCE_GRID))
 
 
 def _response_noise(answer: AnswerLaw, target: Fraction) -> Fraction:
@@ -87,6 +120,20 @@ def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
     if form is AnswerForm.BITS:
         return any_value_loss(answer, noise)
     return exact_release_epsilon(channel_of(answer)[0], noise, neighbours_of(answer.values))
+
+
+def stated_loss(
+    answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, *, any_value: bool = False
+) -> tuple[Fraction, Fraction]:
+    """Return what a statement says of the opened counts: (epsilon, delta), epsilon to an error below 1e-60.
+
+    For any change of the truth; where the truth is a vector of bits, of one of them, or with `any_value` of a value
+    that becomes another.
+    """
+    if isinstance(noise, GaussianNoise):
+        one_bit = kind_of(answer).multi_hot and not any_value
+        return gaussian_loss(answer, noise.variance, Relation.ANY_BIT if one_bit else Relation.ANY_VALUE)
+    return (any_value_loss if any_value else released_loss)(answer, noise.epsilon), Fraction(0)
 
 
 def any_value_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:

@@ -19,8 +19,8 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.exponential import fraction_down, fraction_up, near_exp
-from fleetcount_mechanisms.losses import noise_for
-from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import PlannedNoise, noise_for
+from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -165,7 +165,7 @@ def predicted_sd(design: Design, count: int, devices: int) -> float:
         Outputs.ALL: (1 - miss) ** 2 + design.values * miss**2,
         Outputs.PARTICIPATION: 1 + miss**2,
     }[design.outputs]
-    return sqrt(coins + design.aggregators * design.noise.variance * weight) / (hit - miss)
+    return sqrt(coins + design.aggregators * design.noise.draw_variance * weight) / (hit - miss)
 
 
 def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fraction | None:
@@ -268,7 +268,7 @@ def plan_question(
     epsilon: Fraction,
     aggregators: int = 2,
     *,
-    noise: type[TwoSidedNoise] | type[OneSidedNoise] = TwoSidedNoise,
+    noise: type[PlannedNoise] = TwoSidedNoise,
     level: Fraction = _LEVEL,
 ) -> Plan:
     """Return the plan of a count whose release loses at most epsilon, with the weakest noise of that law.

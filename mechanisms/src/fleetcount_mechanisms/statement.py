@@ -1,7 +1,7 @@
 """The privacy statement of a question: for each adversary what it sees, and what it can learn of one device.
 
 The only place where it is worded. It must not state a loss smaller than the truth: the decimals of a view are rounded
-up. p is the sampling rate, e1 the epsilon of each aggregator's noise.
+up. p is the sampling rate, e1 the epsilon of each aggregator's geometric noise.
 """
 
 from dataclasses import dataclass
@@ -9,23 +9,24 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, kind_of
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, kind_of
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.loss_formulas import (
     exact_message_epsilon,
-    exact_release_epsilon,
     linked_delta,
     neighbours_of,
 )
-from fleetcount_mechanisms.losses import released_loss
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import stated_loss
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
-__all__ = ["AdversaryView", "views_of"]
+__all__ = ["AdversaryView", "delta_up", "views_of"]
 
 _PLACES: Final = 5
+_DELTA_PLACES: Final = 9
+"""A stated delta is a billionth (`gaussian_losses`)."""
 _NONE: Final = Decimal("0.00000")
 
 
@@ -66,15 +67,20 @@ def views_of(answer: AnswerLaw, noise: NoiseLaw, aggregators: int) -> _Views:
     """
     if isinstance(noise, OneSidedNoise):
         return _one_sided(answer.values, noise, aggregators)
-    if not isinstance(noise, TwoSidedNoise | NoNoise):
+    if not isinstance(noise, TwoSidedNoise | GaussianNoise | NoNoise):
         raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose promise is worked out")
-    covered = _covered(answer, noise, aggregators) if isinstance(noise, TwoSidedNoise) else ()
+    covered = () if isinstance(noise, NoNoise) else _covered(answer, noise, aggregators)
     form = kind_of(answer).form
     if form is AnswerForm.TWO_ROUNDS:
         return _sampling(cast("SamplingDie", answer), noise, covered, aggregators)
     if form is AnswerForm.TRUTH:
         return *covered, _all_aggregators(Fraction(1), aggregators, neighbours_of(answer.values).value)
     return _response(answer, covered, aggregators)
+
+
+def delta_up(delta: Fraction) -> Decimal:
+    """Return the delta of a finite epsilon as it is printed: 0, or rounded up to 9 places."""
+    return rounded_up(delta, _DELTA_PLACES) if delta else Decimal(0)
 
 
 def _change(neighbours: str) -> str:
@@ -87,17 +93,24 @@ def _change(neighbours: str) -> str:
 
 
 def _finite(
-    adversary: str, audience: str, epsilon: Fraction, neighbours: str, sees: str, *, change: str | None = None
+    adversary: str,
+    audience: str,
+    loss: Fraction | tuple[Fraction, Fraction],
+    neighbours: str,
+    sees: str,
+    *,
+    change: str | None = None,
 ) -> AdversaryView:
+    epsilon, delta = loss if isinstance(loss, tuple) else (loss, Fraction(0))
     shown = rounded_up(epsilon, _PLACES)
     protects = change or _change(neighbours)
     return AdversaryView(
         adversary=adversary,
         audience=audience,
         epsilon=shown,
-        delta=_NONE,
+        delta=delta_up(delta) if delta else _NONE,
         neighbours=neighbours,
-        sentence=f"sees {sees}; epsilon {shown}, delta 0, for {protects}.",
+        sentence=f"sees {sees}; epsilon {shown}, delta {delta_up(delta):f}, for {protects}.",
     )
 
 
@@ -135,14 +148,14 @@ def _all_aggregators(delta: Fraction, aggregators: int, neighbours: str) -> Adve
 # Noise on both sides: what one honest aggregator's noise covers.
 
 
-def _covered(answer: AnswerLaw, noise: TwoSidedNoise, aggregators: int) -> _Views:
+def _covered(answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, aggregators: int) -> _Views:
     kind = kind_of(answer)
     if kind.form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
         neighbours, what = neighbours_of(answer.values).value, "the released counts"
     else:
         neighbours = (Relation.ANY_BIT if kind.multi_hot else Relation.ANY_VALUE).value
         what = "noised counts of randomized answers"
-    loss = released_loss(answer, noise.epsilon)
+    loss = stated_loss(answer, noise)
     return tuple(
         _finite(
             slug,
@@ -159,23 +172,26 @@ def _covered(answer: AnswerLaw, noise: TwoSidedNoise, aggregators: int) -> _View
 # Sampling Privacy [SP]: the difference of the two rounds over cells 1..V, noised or exact.
 
 
-def _sampling(die: SamplingDie, noise: NoiseLaw, covered: _Views, aggregators: int) -> _Views:
+def _sampling(
+    die: SamplingDie, noise: TwoSidedNoise | GaussianNoise | NoNoise, covered: _Views, aggregators: int
+) -> _Views:
     """Return the views of a two-round count.
 
     With noise the public, one aggregator and all but one of them see a loss of eps'; without, as in [SP] itself, no
     finite epsilon, delta = p. All together see the truth with probability p; if the bit "this device was sampled"
-    leaks, e1 (one-cell) or 2 e1 (two-cell) remains; one round-two message alone loses max ln(1 + p/pi_v).
+    leaks, the loss of a direct release remains, for geometric noise e1 (one-cell) or 2 e1 (two-cell); one round-two
+    message alone loses max ln(1 + p/pi_v).
     """
     neighbours, delta = neighbours_of(die.values), linked_delta(die)
     leaked = ("sampled_bit_leaked", "whoever knows that a device was sampled, and reads the release")
-    if noise.epsilon is None:
+    if isinstance(noise, NoNoise):
         covered = tuple(
             _revealed(slug, who, delta, neighbours.value, f"{shares}the exact counts")
             for slug, who, shares, _ in _released_to(aggregators)
         )
         sampled = _revealed(*leaked, Fraction(1), neighbours.value, "the exact counts and that bit")
     else:
-        direct = exact_release_epsilon(Fraction(1), noise.epsilon, neighbours)
+        direct = stated_loss(Truth(die.values), noise)
         sampled = _finite(*leaked, direct, neighbours.value, "the released counts and that bit")
     message = _finite(
         "one_round_two_message",

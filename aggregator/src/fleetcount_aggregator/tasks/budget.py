@@ -71,6 +71,11 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
         if not limits.allow_exact_release:
             raise TaskError("the release has no finite epsilon; allowed only with [limits] allow_exact_release = true")
         return
+    if not new.loss.pure:
+        raise TaskError(
+            f"the release loses epsilon {new.loss.epsilon} at delta {new.loss.delta:f}, allowed: delta 0, as losses on"
+            " one signal are added up without one"
+        )
     everyone = [new, *others]
     for one in everyone:
         if one is not new and not _overlaps(new, one):

@@ -66,4 +66,4 @@ def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) ->
 
 
 def _noise_variance(case: Case) -> float:
-    return case.design.values * case.aggregators * case.design.noise.variance
+    return case.design.values * case.aggregators * case.design.noise.draw_variance
