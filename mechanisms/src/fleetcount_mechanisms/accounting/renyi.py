@@ -1,0 +1,200 @@
+"""Renyi divergences of one step of each kind: answers of a pure epsilon, geometric and Gaussian noise, panel units.
+
+Every result is a fraction known to 1e-60; who adds or prints it rounds up. It must not know a design (`charges`). An
+order a is above 1. "F3" and "Theorem 3" are those of docs/privacy.md, "A series".
+"""
+
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final
+
+from fleetcount_mechanisms.accounting.conversion import CONTEXT, checked_order, decimal_near
+from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
+from fleetcount_mechanisms.exponential import near_exp, near_log
+
+__all__ = [
+    "bounded_divergence",
+    "gaussian_divergence",
+    "gaussian_rho",
+    "panel_gaussian_divergence",
+    "panel_geometric_divergence",
+    "panel_linear_divergence",
+    "panel_pure_epsilon",
+    "pure_divergence",
+    "pure_rho",
+    "unit_law",
+]
+
+_ONE: Final = Decimal(1)
+_MOST_WINDOWS: Final = 100_000
+
+
+def pure_rho(epsilon: Fraction) -> Fraction:
+    """Return eps tanh(eps/2), the zCDP of a pure eps-DP step (F3): half of what eps**2/2 says at large eps, tight.
+
+    Raises:
+        MechanismError: epsilon not above 0.
+    """
+    power = near_exp(require_positive("epsilon", epsilon))
+    return epsilon * (power - 1) / (power + 1)
+
+
+def pure_divergence(epsilon: Fraction, order: Fraction | int) -> Fraction:
+    """Return the largest divergence of a pure eps-DP step, that of randomized response RR(eps) (F3).
+
+    It is also that of one cell of geometric noise with e1 = eps moved by one, which is RR(e1) (F1).
+
+    Raises:
+        MechanismError: epsilon below 0, or an order not above 1.
+    """
+    return bounded_divergence(epsilon, epsilon, order)
+
+
+def bounded_divergence(up: Fraction, down: Fraction | None, order: Fraction | int) -> Fraction:
+    """Return the largest D_a(P||Q) with P <= e**up Q and Q <= e**down P; `down` None is no second bound.
+
+    The a-th power is convex, so the worst ratio takes its two ends only, with the weights that make its mean 1. With
+    both ends equal it is F3; without a second one it is `up`: one-sided losses have no square-root gain.
+
+    Raises:
+        MechanismError: a bound below 0, or an order not above 1.
+    """
+    exact = checked_order(order)
+    if min(require_fraction("epsilon", up), up if down is None else require_fraction("epsilon", down)) < 0:
+        raise MechanismError(f"epsilon is {min(up, down or up)}, allowed: epsilon >= 0")
+    if down is None or up == 0 or down == 0:
+        return up if down is None else Fraction(0)
+    high, low = near_exp(up), near_exp(-down)
+    moment = (1 - low) * near_exp(exact * up) + (high - 1) * near_exp(-exact * down)
+    return near_log(moment / (high - low)) / (exact - 1)
+
+
+def gaussian_rho(cells: int, windows: int, variance: Fraction) -> Fraction:
+    """Return cells windows/(2s), the zCDP of counts under N_Z(0, s) where so many cells of each window move by 1 (F4).
+
+    Raises:
+        MechanismError: cells or windows below 1, or a variance not above 0.
+    """
+    moved = require_at_least("cells", cells, 1) * require_at_least("windows", windows, 1)
+    return moved / (2 * require_positive("variance", variance))
+
+
+def gaussian_divergence(cells: int, windows: int, variance: Fraction, order: Fraction | int) -> Fraction:
+    """Return a cells windows/(2s) (F4), exact at integer orders; raises as `gaussian_rho`."""
+    return checked_order(order) * gaussian_rho(cells, windows, variance)
+
+
+# One unit of a panel coin: with probability p all m answers are in the sample, otherwise none.
+
+
+def _checked_unit(rate: Fraction, windows: int) -> Fraction:
+    exact = require_fraction("sampling rate", rate)
+    if not 0 < exact <= 1:
+        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
+    if require_at_least("windows", windows, 1) > _MOST_WINDOWS:
+        raise MechanismError(f"windows is {windows}, allowed: 1..{_MOST_WINDOWS} in one unit")
+    return exact
+
+
+def panel_gaussian_divergence(rate: Fraction, windows: int, variance: Fraction, order: int) -> Fraction:
+    """Return the divergence of one unit under N_Z(0, s), for any change of its answers (Theorem 3).
+
+    2/(a-1) ln sum over i of C(a,i) (1-p)**(a-i) p**i e**(i(i-1)m/(2s)): adding plus removing, each in half of the
+    cells. Exact to about a factor of two for V > 1, an upper bound for V = 1.
+
+    Raises:
+        MechanismError: p not in (0, 1], windows below 1, a variance not above 0, or an order that is not an integer in
+            2..4096.
+    """
+    exact = _checked_unit(rate, windows)
+    if require_at_least("order", order, 2) > 4096:
+        raise MechanismError(f"order is {order}, allowed: 2..4096")
+    p = decimal_near(exact)
+    step = CONTEXT.exp(decimal_near(windows / require_positive("variance", variance)))
+    # The term of i + 1 is that of i times (a-i)/(i+1) p/(1-p) step**i; with p = 1 the last is the only one.
+    if exact == 1:
+        return gaussian_divergence(2, windows, variance, order)
+    odds, growth = decimal_near(exact / (1 - exact)), _ONE
+    term = total = CONTEXT.power(CONTEXT.subtract(_ONE, p), order)
+    for i in range(order):
+        factor = CONTEXT.multiply(CONTEXT.divide(Decimal(order - i), Decimal(i + 1)), odds)
+        term = CONTEXT.multiply(term, CONTEXT.multiply(factor, growth))
+        growth = CONTEXT.multiply(growth, step)
+        total = CONTEXT.add(total, term)
+    return 2 * Fraction(CONTEXT.ln(total)) / (order - 1)
+
+
+def panel_geometric_divergence(rate: Fraction, windows: int, noise: Fraction, order: Fraction | int) -> Fraction:
+    """Return the divergence of one unit under geometric noise e1, for any change of its answers (Theorem 3).
+
+    [ln E x**a + ln E x**(1-a)]/(a-1), x = 1-p+p e**(j e1), j = 2B - m, B binomial(m, 1/(1+e**e1)).
+
+    Raises:
+        MechanismError: p not in (0, 1], windows below 1, e1 not above 0, or an order not above 1.
+    """
+    exact, power = checked_order(order), decimal_near(checked_order(order))
+    inverse = CONTEXT.subtract(_ONE, power)
+    added = removed = Decimal(0)
+    for weight, ratio in unit_law(rate, windows, noise):
+        added = CONTEXT.add(added, CONTEXT.multiply(weight, CONTEXT.power(ratio, power)))
+        removed = CONTEXT.add(removed, CONTEXT.multiply(weight, CONTEXT.power(ratio, inverse)))
+    return (Fraction(CONTEXT.ln(added)) + Fraction(CONTEXT.ln(removed))) / (exact - 1)
+
+
+def unit_law(rate: Fraction, windows: int, noise: Fraction) -> list[tuple[Decimal, Decimal]]:
+    """Return (chance without the device, likelihood ratio with it) of a unit's outputs in the cells of its answers.
+
+    Largest ratio last; geometric noise makes each window's factor e**e1 with chance 1/(1+e**e1), else e**-e1 (F1).
+
+    Raises:
+        MechanismError: as `panel_geometric_divergence`.
+    """
+    p = decimal_near(_checked_unit(rate, windows))
+    power = CONTEXT.exp(decimal_near(require_positive("noise epsilon", noise)))
+    squared, rest = CONTEXT.multiply(power, power), CONTEXT.subtract(_ONE, p)
+    weight = CONTEXT.power(CONTEXT.divide(power, CONTEXT.add(_ONE, power)), windows)
+    factor, law = CONTEXT.power(power, -windows), list[tuple[Decimal, Decimal]]()
+    for up in range(windows + 1):
+        law.append((weight, CONTEXT.add(rest, CONTEXT.multiply(p, factor))))
+        more = CONTEXT.divide(Decimal(windows - up), CONTEXT.multiply(Decimal(up + 1), power))
+        weight, factor = CONTEXT.multiply(weight, more), CONTEXT.multiply(factor, squared)
+    return law
+
+
+def panel_linear_divergence(rate: Fraction, direct: Fraction, order: Fraction | int) -> Fraction:
+    """Return ln(1 - p + p e**((a-1) D))/(a-1), where D is the divergence of order a without a coin (joint convexity).
+
+    Sound for any change of any number of the unit's answers.
+
+    Raises:
+        MechanismError: p not in (0, 1], or an order not above 1.
+    """
+    exact, share = checked_order(order), _checked_unit(rate, 1)
+    grown = CONTEXT.exp(decimal_near((exact - 1) * direct))
+    mixed = CONTEXT.add(decimal_near(1 - share), CONTEXT.multiply(decimal_near(share), grown))
+    return Fraction(CONTEXT.ln(mixed)) / (exact - 1)
+
+
+def panel_pure_epsilon(rate: Fraction, windows: int, changed: int, noise: Fraction, cells: int) -> Fraction:
+    """Return the pure epsilon of a unit of which `changed` answers change, under geometric noise e1 (Theorem 2).
+
+    ln[(1-p+p e**(m e1))/(1-p+p e**(low e1))], low = m - 2d where an answer that changes moves two cells, m - d where
+    it moves one. For few changes it is near that of no coin: the unit's other answers betray it.
+
+    Raises:
+        MechanismError: p not in (0, 1], windows below 1, changed not in 1..windows, e1 not above 0, or cells not 1, 2.
+    """
+    exact, epsilon = _checked_unit(rate, windows), require_positive("noise epsilon", noise)
+    if not 1 <= changed <= windows:
+        raise MechanismError(f"changed windows is {changed}, allowed: 1..{windows}, those of the unit")
+    if cells not in (1, 2):
+        raise MechanismError(f"cells is {cells}, allowed: 1, 2")
+    high, low = (
+        _unit_ratio(exact, windows * epsilon),
+        _unit_ratio(exact, (windows - cells * changed) * epsilon),
+    )
+    return near_log(high / low)
+
+
+def _unit_ratio(rate: Fraction, exponent: Fraction) -> Fraction:
+    return 1 - rate + rate * Fraction(CONTEXT.exp(decimal_near(exponent)))
