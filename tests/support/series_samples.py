@@ -7,14 +7,17 @@ from typing import Any
 
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.key_list import KeyList, ListedKey
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.domain import Categories, SquareGrid
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
-from tests.support.protocol_samples import aggregator, seed_bytes, signing_key
+from tests.support.protocol_samples import aggregator, key_pair, seed_bytes, signing_key
 
 SEED = seed_bytes("verify seed")
 """What the verify keys of every sample's windows are derived from."""
@@ -76,3 +79,34 @@ def sign_everywhere(series: Series) -> SignedSeries:
     """Return the series with the signatures of all its aggregators."""
     signatures = tuple(sign_series(series, signing_key(position)) for position in range(len(series.aggregators)))
     return SignedSeries(series=series, signatures=signatures)
+
+
+def key_list(position: int = 0, **changes: Any) -> KeyList:
+    """Return a key list of an aggregator with two keys, the second from the tenth day of the samples on."""
+    pairs = (key_pair(position), HpkeKeyPair(position + 101, seed_bytes(f"later {position}")))
+    starts = (FIRST - 86_400, FIRST + 10 * 86_400)
+    keys = tuple(
+        ListedKey(
+            key=HpkeKey(key_id=pair.key_id, public_key=pair.public_key),
+            not_before=start,
+            not_after=start + 21 * 86_400,
+        )
+        for pair, start in zip(pairs, starts, strict=True)
+    )
+    fields: dict[str, Any] = {
+        "aggregator_id": aggregator(position).aggregator_id,
+        "issued_at": FIRST - 86_400,
+        "keys": keys,
+    }
+    return KeyList(**(fields | changes))
+
+
+def order(series: Series, number: int, action: OrderAction, from_window: int, position: int = 0) -> SeriesOrder:
+    """Return an order of the aggregator at `position` about the series."""
+    return SeriesOrder(
+        series_id=series.series_id,
+        number=number,
+        action=action,
+        aggregator_id=series.aggregators[position].aggregator_id,
+        from_window=from_window,
+    )

@@ -21,7 +21,11 @@ __all__ = [
     "MAX_INSTALMENTS_PER_BATCH",
     "MAX_INSTALMENT_BYTES",
     "MAX_JSON_BYTES",
+    "MAX_KEY_LIST_BYTES",
     "MAX_LEDGER_ROWS",
+    "MAX_LISTED_KEYS",
+    "MAX_ORDERS_PER_SERIES",
+    "MAX_ORDER_BYTES",
     "MAX_PEER_MESSAGE_BYTES",
     "MAX_PUBLIC_SHARE_BYTES",
     "MAX_REASON_BYTES",
@@ -80,6 +84,11 @@ VERIFY_KEY_BYTES: Final = 32
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
 """A window's task has 21 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
+MAX_LISTED_KEYS: Final = 32
+MAX_KEY_LIST_BYTES: Final = 40 * KIB
+"""A hybrid key takes 1,235 bytes with its id and its times."""
+MAX_ORDERS_PER_SERIES: Final = 256
+MAX_ORDER_BYTES: Final = 128
 MAX_SERIES_WINDOWS: Final = 2**16
 """More than one each ten minutes for a year; a year of hours is 8,784."""
 

@@ -41,8 +41,7 @@ def window_fields(series: SeriesFields, series_id: SeriesId, index: int) -> Task
     """Return the fields of a window's task: those of the series, the window's times and its place in the series."""
     shared: dict[str, Any] = {name: getattr(series, name) for name in _SHARED}
     return TaskFields(
-        **shared,
-        **window_times(series.schedule, index),
+        **(shared | window_times(series.schedule, index)),
         verify_key_digest=series.verify_seed_digest,
         series=SeriesRef(series_id=series_id, index=index),
     )

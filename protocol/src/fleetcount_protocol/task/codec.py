@@ -38,9 +38,11 @@ __all__ = [
     "WINDOW_LABEL",
     "decode_fields",
     "encode_fields",
+    "encode_key",
     "encode_question",
     "encode_terms",
     "encode_times",
+    "read_key",
     "read_question",
     "read_terms",
     "window_label",
@@ -257,11 +259,12 @@ def _read_release(reader: Reader) -> Release:
 
 def _encode_aggregator(aggregator: Aggregator) -> bytes:
     texts = (aggregator.aggregator_id, aggregator.operator, aggregator.grpc_endpoint, aggregator.mqtt_broker)
-    keys = b"".join(_encode_key(key) for key in aggregator.hpke_keys)
+    keys = b"".join(encode_key(key) for key in aggregator.hpke_keys)
     return b"".join(map(text_bytes, texts)) + uint(len(aggregator.hpke_keys), 1) + keys + aggregator.signing_public_key
 
 
-def _encode_key(key: HpkeKey) -> bytes:
+def encode_key(key: HpkeKey) -> bytes:
+    """Return a sealing key behind its id and its KEM."""
     # The KEM follows from the key's size (`check_task` allows no other), so it need not be held twice.
     kem = next(kem for kem, size in _KEM_SIZES.items() if size == len(key.public_key))
     return uint(key.key_id, 1) + uint(kem, 2) + key.public_key
@@ -273,12 +276,13 @@ def _read_aggregator(reader: Reader, fewest_keys: int) -> Aggregator:
         operator=reader.text(1, MAX_TEXT_BYTES),
         grpc_endpoint=reader.text(0, MAX_ENDPOINT_BYTES),
         mqtt_broker=reader.text(0, MAX_ENDPOINT_BYTES),
-        hpke_keys=tuple(_read_key(reader) for _ in range(reader.count(1, fewest_keys, MAX_HPKE_KEYS))),
+        hpke_keys=tuple(read_key(reader) for _ in range(reader.count(1, fewest_keys, MAX_HPKE_KEYS))),
         signing_public_key=reader.take(ED25519_KEY_BYTES),
     )
 
 
-def _read_key(reader: Reader) -> HpkeKey:
+def read_key(reader: Reader) -> HpkeKey:
+    """Return a sealing key (`encode_key`)."""
     key_id, kem = reader.uint(1), reader.uint(2)
     if kem not in _KEM_SIZES:
         raise DecodeError(f"task names the unknown KEM {kem:#06x}")

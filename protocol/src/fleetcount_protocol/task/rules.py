@@ -5,7 +5,7 @@ Run by every party. It must not read bytes (`codec`) or decide for a device's ow
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Final, cast
 
@@ -36,6 +36,7 @@ from fleetcount_protocol.task.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
     Aggregator,
+    HpkeKey,
     Mode,
     Release,
     ReleaseKind,
@@ -45,7 +46,7 @@ from fleetcount_protocol.task.fields import (
 from fleetcount_protocol.task.public_keys import check_hpke_public_key, check_signing_public_key
 from fleetcount_protocol.task.signal import check_signal
 
-__all__ = ["check_fraction", "check_range", "check_task", "operator_key", "require"]
+__all__ = ["check_fraction", "check_range", "check_sealing_keys", "check_task", "operator_key", "require"]
 
 _SMALLEST_EPSILON: Final = Fraction(1, 10**6)
 _SMALLEST_WEIGHT: Final = Fraction(1, 10**6)
@@ -288,6 +289,15 @@ def _check_sealing_keys(aggregator: Aggregator, *, in_series: bool) -> None:
         require(not keys, f"aggregator {name} names {len(keys)} sealing keys, a series takes them from its key list")
         return
     check_range(f"number of sealing keys of {name}", len(keys), 1, MAX_HPKE_KEYS)
+    check_sealing_keys(name, keys)
+
+
+def check_sealing_keys(name: str, keys: Sequence[HpkeKey]) -> None:
+    """Refuse sealing keys of an aggregator that no device could use: an id given twice, a key of small order.
+
+    Raises:
+        TaskError: which fault.
+    """
     ids = [check_range(f"key id of {name}", key.key_id, 0, 255) for key in keys]
     require(len(set(ids)) == len(ids), f"aggregator {name} gives a key id twice: {ids}")
     for key in keys:
