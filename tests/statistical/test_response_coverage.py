@@ -2,7 +2,7 @@
 
 For every total T that a release can show, the outputs Y whose published interval holds the true count form a run, found
 by bisection over the published ends; their joint probability is summed. `python tests/statistical/
-test_response_coverage.py` sweeps all designs and corners and prints the table (not timed yet: hours); `--quick` a part.
+test_response_coverage.py` sweeps all designs and corners and prints the table (hours); `--quick` a part, in minutes.
 """
 
 import sys
