@@ -112,7 +112,9 @@ def test_a_task_and_its_record_show_what_the_design_shows(design: Design) -> Non
     assert [(view.adversary, view.epsilon, view.delta, view.sentence) for view in record.statement] == [
         (view.adversary, view.epsilon, view.delta, view.sentence) for view in design.views()
     ]
-    assert {(law.law, law.epsilon) for law in noise_laws(task)} == {(design.noise.name, design.noise.epsilon)}
+    assert [(law.law, law.parameters) for law in noise_laws(task)] == [
+        (design.noise.name, design.noise.parameters)
+    ] * design.aggregators
     assert [cell.estimate for cell in record.cells] == exact
     assert [float(one) for one in exact] == pytest.approx(reading.estimates.tolist(), abs=1e-6)
     assert [(cell.low, cell.high) for cell in record.cells] == list(zip(reading.low, reading.high, strict=True))

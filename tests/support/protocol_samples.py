@@ -110,6 +110,9 @@ def every_task() -> dict[str, Task]:
     """Return one task of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
     one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3,))
+    gaussian = Release(
+        kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(1324, 2), level=Fraction(9, 10)
+    )
     colours = Categories(names=("rot", "grün", "blå"))
     faces = (Fraction(1, 2), Fraction(1, 8), Fraction(1, 8))
     die = SamplingDie(sampling_rate=Fraction(1, 4), values=2, face_probabilities=faces)
@@ -137,6 +140,8 @@ def every_task() -> dict[str, Task]:
         "mangat_vector": one_round_task(Mode.RESPONSE, domain=colours, mechanism=MangatVector(Fraction(1, 3), 3)),
         "direct": one_round_task(Mode.DIRECT, domain=colours),
         "one_sided": one_round_task(Mode.DIRECT, release=one_sided),
+        "sampling_gaussian": sampling_task(release=gaussian),
+        "direct_gaussian": one_round_task(Mode.DIRECT, domain=colours, release=gaussian),
     }
 
 

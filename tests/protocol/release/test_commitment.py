@@ -4,7 +4,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.release import (
@@ -95,9 +97,24 @@ def test_commitments_of_two_aggregators_cannot_be_copied() -> None:
 @pytest.mark.parametrize("epsilon", [Fraction(1, 100), Fraction(1), Fraction(17, 10), Fraction(10)])
 def test_noise_bound_is_beyond_honest_noise(epsilon: Fraction) -> None:
     # P[|Z| > b] = 2 a^(b+1)/(1+a) <= 2 e^-64 at b = 64/epsilon, for each of the aggregators.
-    assert noise_bound(epsilon, 1) >= 64 / epsilon
-    assert noise_bound(epsilon, 3) == 3 * noise_bound(epsilon, 1)
-    assert noise_bound(None, 5) == 0
+    one = noise_bound(TwoSidedNoise(epsilon), 1)
+    assert one >= 64 / epsilon
+    assert noise_bound(TwoSidedNoise(epsilon), 3) == noise_bound(OneSidedNoise(epsilon), 3) == 3 * one
+    assert noise_bound(NoNoise(), 5) == 0
+
+
+@pytest.mark.parametrize("aggregators", [1, 2, 5])
+@pytest.mark.parametrize("variance", [Fraction(1, 4), Fraction(9), Fraction(662)], ids=str)
+def test_gaussian_noise_passes_its_bound_with_a_probability_below_1e_26(variance: Fraction, aggregators: int) -> None:
+    """The law of the sum by convolution of positive numbers, which keep their digits far out."""
+    z = np.arange(-1500, 1501)
+    one = np.exp(-(z**2) / (2 * float(variance)))
+    law = np.ones(1)
+    for _ in range(aggregators):
+        law = np.convolve(law, one / one.sum())
+    bound, middle = noise_bound(GaussianNoise(variance), aggregators), len(law) // 2
+
+    assert 1e-50 < 2 * law[middle + bound + 1 :].sum() < 1e-26
 
 
 def test_numbers_outside_the_range_are_not_published() -> None:

@@ -190,14 +190,16 @@ def test_record_holds_no_count_of_participants_and_no_set() -> None:
 def test_noise_of_every_aggregator_is_named() -> None:
     laws = {
         name: {noise.law for noise in noise_laws(TASKS[name])}
-        for name in ("sampling_grid", "sampling_exact", "one_sided")
+        for name in ("sampling_grid", "sampling_exact", "one_sided", "direct_gaussian")
     }
 
     assert laws == {
         "sampling_grid": {"two-sided geometric"},
         "sampling_exact": {"none"},
         "one_sided": {"one-sided geometric"},
+        "direct_gaussian": {"discrete Gaussian"},
     }
+    assert [dict(noise.parameters) for noise in noise_laws(TASKS["direct_gaussian"])] == [{"variance": 662}] * 2
     assert [noise.aggregator_id for noise in record(TASKS["sampling_five"]).noise] == [
         "alpha",
         "beta",

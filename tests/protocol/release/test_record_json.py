@@ -55,6 +55,18 @@ def test_json_is_readable_by_people() -> None:
     assert "grün" in TEXT
 
 
+def test_noise_is_shown_by_law_and_parameter() -> None:
+    for name, shown in (
+        ("direct_gaussian", {"law": "discrete Gaussian", "epsilon": None, "variance": "662"}),
+        ("sampling_exact", {"law": "none", "epsilon": None}),
+        ("k_ary", {"law": "two-sided geometric", "epsilon": "17/10"}),
+    ):
+        made = record(TASKS[name])
+        signatures = [sign_record(made, signing_key(place)) for place in range(len(made.task.aggregators))]
+        noise = json.loads(record_to_json(made, signatures))["noise"]
+        assert noise[1] == {"aggregator_id": "beta", **shown}
+
+
 def every_leaf(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     if isinstance(value, dict):
         return [leaf for key in value for leaf in every_leaf(value[key], (*path, key))]

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_mechanisms.responses import (
     KaryResponse,
     Mangat,
@@ -26,6 +27,7 @@ from tests.support.protocol_samples import aggregator, every_task, in_series, on
 
 NOISED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20))
 EXACT = replace(NOISED, kind=ReleaseKind.EXACT, noise_epsilon=None)
+GAUSSIAN = replace(EXACT, kind=ReleaseKind.GAUSSIAN, noise_variance=Fraction(662))
 ONE_SIDED = replace(NOISED, kind=ReleaseKind.ONE_SIDED, thresholds=(3,))
 TWO = SamplingDie.uniform(Fraction(1, 4), 2)
 
@@ -258,10 +260,35 @@ def test_mechanism_numbers_are_bounded() -> None:
         ({"thresholds": (1,)}, "1 thresholds, not 0"),
         ({"kind": ReleaseKind.EXACT}, "no noise_epsilon"),
         ({"kind": ReleaseKind.ONE_SIDED}, "not for sampling"),
+        ({"noise_variance": Fraction(9)}, "geometric has no noise_variance"),
     ],
 )
 def test_release_is_noised_as_announced(changes: dict[str, Any], why: str) -> None:
     refuses(why, release=replace(NOISED, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"noise_variance": None}, "noise_variance is None, allowed: an exact Fraction"),
+        ({"noise_variance": 9.0}, "noise_variance is 9.0, allowed: an exact Fraction"),
+        ({"noise_variance": 9}, "Fraction"),
+        ({"noise_variance": Fraction(6, 25)}, "noise variance is 6/25, allowed: 1/4 <= noise variance <= 100000000"),
+        ({"noise_variance": Fraction(10**8 + 1)}, "noise variance is 100000001, allowed"),
+        ({"noise_variance": Fraction(2**63 + 1, 2**63)}, "2\\*\\*63"),
+        ({"noise_epsilon": Fraction(1)}, "gaussian release has no noise_epsilon"),
+        ({"thresholds": (1,)}, "1 thresholds, not 0"),
+        ({"kind": ReleaseKind.EXACT}, "exact has no noise_variance"),
+    ],
+)
+def test_a_gaussian_release_has_a_variance_in_its_range(changes: dict[str, Any], why: str) -> None:
+    refuses(why, release=replace(GAUSSIAN, **changes))
+
+
+def test_a_gaussian_release_goes_with_every_mode() -> None:
+    assert sampling_task(release=GAUSSIAN).design.noise == GaussianNoise(Fraction(662))
+    for mode in (Mode.RESPONSE, Mode.DIRECT):
+        assert one_round_task(mode, release=GAUSSIAN).design.noise == GaussianNoise(Fraction(662))
 
 
 def test_exact_release_only_hides_the_participants_of_differences() -> None:
@@ -359,6 +386,11 @@ def test_statement_and_charge_follow_the_release() -> None:
 
     assert tasks["sampling_exact"].design.epsilon is None
     assert tasks["one_sided"].design.epsilon == Decimal("0.5")
+    # cells/(2s) with two cells, s = 662, at delta 1e-9 (docs/privacy.md); sampled, p = 1/4.
+    for name, loss in (("direct_gaussian", "0.30355"), ("sampling_gaussian", "0.07651")):
+        charged = tasks[name].design.ledger_loss
+        assert (tasks[name].design.epsilon, charged.epsilon) == (Decimal(loss), Decimal(loss))
+        assert (charged.delta, charged.pure) == (Decimal("1E-9"), False)
     # Two-cell neighbours: ln[(1 + p(e^e1 - 1)) / (1 - p(1 - e^-e1))] at p = 1/4, e1 = 1.7 (docs/privacy.md).
     assert tasks["sampling_grid"].design.epsilon == Decimal("0.97928")
     assert [tasks[name].design.exposure for name in ("sampling_grid", "direct")] == [Fraction(1, 4), 1]

@@ -171,7 +171,7 @@ class ReleaseSteps:
             for made, share in zip(commitments, shares, strict=True):
                 check_commitment(made, share)
             outputs = open_noised_shares(shares, task.task.design.output_count)
-            bound = noise_bound(task.task.release.noise_epsilon, len(shares))
+            bound = noise_bound(task.task.design.noise, len(shares))
             check_range(outputs, bound=bound, reports=await self._count(task))
         except (DecodeError, VerificationFailed, UsageError):
             raise PeerRefusalError(PeerProblem.DISAGREES) from None

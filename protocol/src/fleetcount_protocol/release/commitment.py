@@ -6,8 +6,9 @@ It must not see a share without noise: the aggregator adds the noise before it c
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from typing import Final
+
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 
 from fleetcount_protocol.errors import UsageError, VerificationFailed
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
@@ -29,6 +30,8 @@ __all__ = [
 COMMITMENT_LABEL: Final = b"fleetcount v1 commitment"
 _TAIL_EXPONENT: Final = 64
 """Noise beyond 64/epsilon has probability below 2 e**-64 < 4e-28, so an honest release is never refused for it."""
+_GAUSSIAN_TAIL_EXPONENT: Final = 61
+"""2 e**-61 < 1e-26."""
 
 
 def commitment(
@@ -101,12 +104,16 @@ def open_noised_shares(shares: Sequence[NoisedShare], length: int) -> tuple[int,
     return tuple(centred_lift(element) for element in FIELD64.add_vectors(vectors, length))
 
 
-def noise_bound(noise_epsilon: Fraction | None, aggregators: int) -> int:
+def noise_bound(noise: NoiseLaw, aggregators: int) -> int:
     """Return B, which all noise on a cell together exceeds with probability below 1e-26; 0 without noise."""
-    if noise_epsilon is None:
+    if isinstance(noise, GaussianNoise):
+        from fleetcount_mechanisms.gaussian import noise_reach  # For such releases alone.
+
+        return noise_reach(noise.variance, aggregators, _GAUSSIAN_TAIL_EXPONENT)
+    if noise.epsilon is None:
         return 0
     # -(-a // b) rounds up, so that the bound is never below the exact quotient.
-    return aggregators * -(-_TAIL_EXPONENT * noise_epsilon.denominator // noise_epsilon.numerator)
+    return aggregators * -(-_TAIL_EXPONENT * noise.epsilon.denominator // noise.epsilon.numerator)
 
 
 def check_range(values: Iterable[int], *, bound: int, reports: int) -> None:

@@ -60,18 +60,18 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseLaw:
-    """What an aggregator added to every opened number: "none", "two-sided geometric" or "one-sided geometric"."""
+    """What an aggregator added to every opened number: the law's name and its parameters (mechanisms, `noise`)."""
 
     aggregator_id: AggregatorId
     law: str
-    epsilon: Fraction | None
+    parameters: Mapping[str, Fraction]
 
 
 def noise_laws(task: Task) -> tuple[NoiseLaw, ...]:
     """Return what each aggregator of the task adds, in the task's order, each at full strength."""
     law = task.design.noise
     return tuple(
-        NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, epsilon=law.epsilon) for one in task.aggregators
+        NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, parameters=law.parameters) for one in task.aggregators
     )
 
 

@@ -76,8 +76,9 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
             {
                 "aggregator_id": str(noise.aggregator_id),
                 "law": noise.law,
-                "epsilon": None if noise.epsilon is None else str(noise.epsilon),
+                "epsilon": None,
             }
+            | {name: str(value) for name, value in noise.parameters.items()}
             for noise in record.noise
         ],
         "privacy_statement": [_readable_view(view) for view in record.statement],

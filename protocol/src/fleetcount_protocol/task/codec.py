@@ -242,16 +242,21 @@ def _read_mechanism(reader: Reader, values: int) -> AnswerLaw | None:
 
 
 def _encode_release(release: Release) -> bytes:
-    noise = b"" if release.noise_epsilon is None else fraction_bytes(release.noise_epsilon)
+    # One number after the kind: the variance of Gaussian noise, the epsilon of every other.
+    number = release.noise_variance if release.kind is ReleaseKind.GAUSSIAN else release.noise_epsilon
+    noise = b"" if number is None else fraction_bytes(number)
     thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
     head = uint(release.kind.value, 1) + uint(bool(noise), 1) + noise + fraction_bytes(release.level)
     return head + uint(len(release.thresholds), 2) + thresholds
 
 
 def _read_release(reader: Reader) -> Release:
+    kind = ReleaseKind(reader.count(1, 1, len(ReleaseKind)))
+    number, gaussian = reader.fraction() if reader.flag() else None, kind is ReleaseKind.GAUSSIAN
     return Release(
-        kind=ReleaseKind(reader.count(1, 1, len(ReleaseKind))),
-        noise_epsilon=reader.fraction() if reader.flag() else None,
+        kind=kind,
+        noise_epsilon=None if gaussian else number,
+        noise_variance=number if gaussian else None,
         level=reader.fraction(),
         thresholds=tuple(reader.uint(4) for _ in range(reader.count(2, 0, MAX_VALUES))),
     )

@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -75,6 +75,7 @@ class ReleaseKind(enum.Enum):
     GEOMETRIC = 1
     EXACT = 2
     ONE_SIDED = 3
+    GAUSSIAN = 4
 
     @property
     def label(self) -> str:
@@ -87,7 +88,8 @@ class Release:
     """The release the task announces.
 
     `noise_epsilon` is the strength of every aggregator's own noise: e1 of the two-sided geometric noise
-    (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `level` is the level of the published
+    (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
+    its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
     intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each cell 1..V,
     the largest count that is called safe.
     """
@@ -96,14 +98,17 @@ class Release:
     noise_epsilon: Fraction | None
     level: Fraction
     thresholds: tuple[int, ...] = ()
+    noise_variance: Fraction | None = None
 
     @property
     def noise(self) -> NoiseLaw:
         """What every aggregator adds to each opened number.
 
         Raises:
-            MechanismError: a kind with noise whose `noise_epsilon` is missing or outside its range.
+            MechanismError: a kind with noise whose `noise_epsilon` or `noise_variance` is missing or outside its range.
         """
+        if self.kind is ReleaseKind.GAUSSIAN:
+            return GaussianNoise(cast("Fraction", self.noise_variance))
         if self.kind is ReleaseKind.EXACT:
             return NoNoise()
         law = OneSidedNoise if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise

@@ -218,10 +218,16 @@ def _check_release(task: TaskFields) -> None:
         ReleaseKind.GEOMETRIC: set(Mode),
         ReleaseKind.EXACT: {Mode.SAMPLING},
         ReleaseKind.ONE_SIDED: {Mode.DIRECT},
+        ReleaseKind.GAUSSIAN: set(Mode),
     }[release.kind]
     require(task.mode in allowed, f"release {release.kind.label} is not for {task.mode.name.lower()} mode")
-    if release.kind is ReleaseKind.EXACT:
-        require(release.noise_epsilon is None, "an exact release has no noise_epsilon")
+    if release.kind is ReleaseKind.GAUSSIAN:
+        check_fraction("noise_variance", release.noise_variance)  # Its range is the law's own (`_check_design`).
+    else:
+        require(release.noise_variance is None, f"release {release.kind.label} has no noise_variance")
+    if release.kind in (ReleaseKind.EXACT, ReleaseKind.GAUSSIAN):
+        article = "an exact" if release.kind is ReleaseKind.EXACT else "a gaussian"
+        require(release.noise_epsilon is None, f"{article} release has no noise_epsilon")
     else:
         epsilon = check_fraction("noise_epsilon", release.noise_epsilon)
         fits = _SMALLEST_EPSILON <= epsilon <= MAX_EPSILON

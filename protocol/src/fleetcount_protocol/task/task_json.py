@@ -36,6 +36,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "release": {
             "kind": release.kind.label,
             "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
+            **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
             "level": str(release.level),
             "thresholds": list(release.thresholds),
         },
