@@ -14,6 +14,7 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
+    InstallSeries,
     InstallTask,
     NoisedShare,
     OpenQuery,
@@ -21,6 +22,8 @@ from fleetcount_protocol.messages import (
     RecordSignature,
     Refusal,
     ReleaseAnswer,
+    SeriesAnswer,
+    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
@@ -28,12 +31,24 @@ from fleetcount_protocol.messages import (
     TaskState,
     TaskStatus,
 )
+from fleetcount_protocol.series.key_list import sign_key_list
+from fleetcount_protocol.series.orders import OrderAction, sign_order
 from fleetcount_protocol.task.task import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
+from fleetcount_protocol.wire import series as series_codec
 from fleetcount_protocol.wire.strict import WireMessage
 
-from tests.support.protocol_samples import instalment, one_round_task, seed_bytes, session_secret, sign_all
+from tests.support.protocol_samples import (
+    in_series,
+    instalment,
+    one_round_task,
+    seed_bytes,
+    session_secret,
+    sign_all,
+    signing_key,
+)
+from tests.support.series_samples import SEED, key_list, one_round_series, order, sign_everywhere
 
 TASK = TaskId(seed_bytes("task"))
 SET = Digest(seed_bytes("set"))
@@ -90,6 +105,7 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     released = ReleaseAnswer(state=TaskState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
     return {
         "signed_task": (codec.SIGNED_TASK, signed),
+        "signed_task_window": (codec.SIGNED_TASK, sign_all(in_series(one_round_task(Mode.DIRECT)))),
         "task_list": (codec.TASK_LIST, (signed, signed)),
         "task_list_empty": (codec.TASK_LIST, ()),
         "task_list_query": (codec.TASK_LIST_QUERY, "bologna"),
@@ -180,4 +196,31 @@ def _opening_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     }
 
 
-MESSAGES = {**device_messages(), **peer_messages()}
+def series_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
+    """Return name -> (codec, value) for what is said about series."""
+    series = one_round_series(Mode.RESPONSE)
+    signed = sign_everywhere(series)
+    orders = (
+        sign_order(order(series, 1, OrderAction.PAUSE, 2), signing_key(0)),
+        sign_order(order(series, 2, OrderAction.RESUME, 4), signing_key(0)),
+        sign_order(order(series, 1, OrderAction.STOP, 6, position=1), signing_key(1)),
+    )
+    lists = tuple(sign_key_list(key_list(position), signing_key(position)) for position in range(2))
+    offer = SeriesOffer(signed=signed, key_lists=lists, orders=orders)
+    bare = SeriesOffer(signed=signed, key_lists=lists[1:], orders=())
+    answer = SeriesAnswer(series_id=series.series_id, key_list=lists[1])
+    install = InstallSeries(signed=signed, seed=SEED, orders=orders[:1])
+    return {
+        "series_offer": (series_codec.SERIES_OFFER, offer),
+        "series_offer_bare": (series_codec.SERIES_OFFER, bare),
+        "series_list": (series_codec.SERIES_LIST, (offer, bare)),
+        "series_list_empty": (series_codec.SERIES_LIST, ()),
+        "series_list_query": (series_codec.SERIES_LIST_QUERY, "bologna"),
+        "install_series": (series_codec.INSTALL_SERIES, install),
+        "install_series_answer": (series_codec.INSTALL_SERIES_ANSWER, answer),
+        "deliver_order": (series_codec.DELIVER_ORDER, orders[2]),
+        "deliver_order_answer": (series_codec.DELIVER_ORDER_ANSWER, answer),
+    }
+
+
+MESSAGES = {**device_messages(), **peer_messages(), **series_messages()}

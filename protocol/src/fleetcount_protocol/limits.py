@@ -34,6 +34,8 @@ __all__ = [
     "MAX_REPORTS_PER_TASK",
     "MAX_SERIES_BYTES",
     "MAX_SERIES_LIFETIME_S",
+    "MAX_SERIES_LIST_BYTES",
+    "MAX_SERIES_PER_LIST",
     "MAX_SERIES_WINDOWS",
     "MAX_SESSIONS_PER_REQUEST",
     "MAX_SESSION_BYTES",
@@ -84,6 +86,8 @@ VERIFY_KEY_BYTES: Final = 32
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
 """A window's task has 21 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
+MAX_SERIES_PER_LIST: Final = 64
+MAX_SERIES_LIST_BYTES: Final = 3 * MIB
 MAX_LISTED_KEYS: Final = 32
 MAX_KEY_LIST_BYTES: Final = 40 * KIB
 """A hybrid key takes 1,235 bytes with its id and its times."""

@@ -10,8 +10,12 @@ from functools import cached_property
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.layout import sized, uint
+from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES
+from fleetcount_protocol.series.key_list import SignedKeyList
+from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.series.series import SignedSeries
 from fleetcount_protocol.task.task import SignedTask
 
 __all__ = [
@@ -23,6 +27,7 @@ __all__ = [
     "Commitment",
     "FinishBatch",
     "FinishedRecord",
+    "InstallSeries",
     "InstallTask",
     "Instalment",
     "InstalmentReply",
@@ -34,6 +39,8 @@ __all__ = [
     "Refusal",
     "ReleaseAnswer",
     "SealSet",
+    "SeriesAnswer",
+    "SeriesOffer",
     "SessionAccepted",
     "SessionRefused",
     "SessionReply",
@@ -202,6 +209,39 @@ def _check_reason(state: TaskState, reason: str) -> None:
         raise DecodeError(f"a task that is {state.value} with the abort reason {reason[:40]!a}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesOffer:
+    """Aggregator to device: a series signed by all, with the key lists and orders that this aggregator knows.
+
+    `key_lists` are of different aggregators, in the series' order; one may be missing here and stand in another's
+    offer. `orders` ascend by aggregator id and number. No signature is verified by being here.
+
+    Raises:
+        DecodeError: key lists or orders that are not the series', twice, out of order, or more than 256 orders.
+    """
+
+    signed: SignedSeries
+    key_lists: tuple[SignedKeyList, ...]
+    orders: tuple[SignedOrder, ...]
+
+    def __post_init__(self) -> None:
+        places = [one.aggregator_id for one in self.signed.series.aggregators]
+        listed = [one.key_list.aggregator_id for one in self.key_lists]
+        if listed != [name for name in places if name in listed]:
+            raise DecodeError(f"key lists of {', '.join(listed)} for aggregators {', '.join(places)}, in this order")
+        _check_orders(self.signed, self.orders)
+
+
+def _check_orders(signed: SignedSeries, orders: tuple[SignedOrder, ...]) -> None:
+    if len(orders) > MAX_ORDERS_PER_SERIES:
+        raise DecodeError(f"{len(orders)} orders, allowed: at most {MAX_ORDERS_PER_SERIES}")
+    if any(one.order.series_id != signed.series.series_id for one in orders):
+        raise DecodeError("an order is about another series")
+    places = [(one.order.aggregator_id, one.order.number) for one in orders]
+    if places != sorted(set(places)):
+        raise DecodeError("orders must ascend by aggregator id and number")
+
+
 # Between aggregators. The leader drives; every request may be repeated and is answered with the same bytes.
 
 
@@ -211,6 +251,33 @@ class InstallTask:
 
     signed_task: SignedTask
     verify_key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSeries:
+    """Leader to helper: a series signed by all, the seed of its windows' verify keys (32 bytes), the orders so far.
+
+    Raises:
+        DecodeError: orders as in `SeriesOffer`.
+    """
+
+    signed: SignedSeries
+    seed: bytes = field(repr=False)
+    orders: tuple[SignedOrder, ...]
+
+    def __post_init__(self) -> None:
+        _check_orders(self.signed, self.orders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesAnswer:
+    """The answer to `InstallSeries` and to an order: the series is durable here, and this is the own key list of now.
+
+    Asking again is how the others learn of keys that were announced since.
+    """
+
+    series_id: SeriesId
+    key_list: SignedKeyList
 
 
 # Batches are columns of n reports: joined fields of one size, in one order.

@@ -30,7 +30,7 @@ __all__ = ["RelayShell"]
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
 _SERVICE: Final = "fleetcount_protocol.v1.DeviceService"
-_UNARY: Final = ("ListTasks", "OpenSessions", "GetRelease")
+_UNARY: Final = ("ListTasks", "ListSeries", "OpenSessions", "GetRelease")
 _BATCHES_IN_FLIGHT: Final = 4
 _UNKNOWN_AGGREGATOR: Final = "unknown_aggregator"
 _PASSED_ON: Final = {

@@ -2,7 +2,7 @@
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.wire import topics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ SESSION = SessionId(seed_bytes("session", 16))
 PARSERS = (
     topics.parse_receipt_topic,
     topics.parse_report_topic,
+    topics.parse_series_topic,
     topics.parse_session_reply_topic,
     topics.parse_session_topic,
     topics.parse_task_topic,
@@ -26,6 +27,9 @@ def test_task_topics_return(deployment: str, task: bytes, position: int) -> None
     task_id = TaskId(task)
 
     assert topics.parse_task_topic(topics.task_topic(deployment, task_id)) == (deployment, task_id)
+    series_id = SeriesId(task)
+    offered = topics.series_topic(deployment, series_id, position)
+    assert topics.parse_series_topic(offered) == (deployment, series_id, position)
     assert topics.parse_report_topic(topics.report_topic(deployment, task_id, position)) == (
         deployment,
         task_id,
@@ -50,6 +54,9 @@ def test_topics_are_what_wire_md_says() -> None:
     assert topics.task_filter("bologna") == "fleetcount/v1/bologna/+/task"
     assert topics.release_topic("bologna", TASK) == f"fleetcount/v1/bologna/{hexadecimal}/release"
     assert topics.report_topic("bologna", TASK, 1) == f"fleetcount/v1/bologna/{hexadecimal}/agg/1/report"
+    series = topics.series_topic("bologna", SeriesId(TASK), 0)
+    assert series == f"fleetcount/v1/bologna/{hexadecimal}/agg/0/series"
+    assert topics.series_filter("bologna") == "fleetcount/v1/bologna/+/agg/+/series"
     assert topics.receipt_topic("bologna", SESSION) == f"fleetcount/v1/bologna/receipt/{SESSION.hex()}"
     assert topics.session_topic("bologna", AggregatorId("alpha")) == "fleetcount/v1/bologna/session/alpha"
     assert topics.session_reply_topic("bologna", SESSION) == f"fleetcount/v1/bologna/session-reply/{SESSION.hex()}"
@@ -90,6 +97,7 @@ def test_everything_else_is_refused(parser: object) -> None:
     good = {
         topics.task_topic("bologna", TASK): topics.parse_task_topic,
         topics.report_topic("bologna", TASK, 1): topics.parse_report_topic,
+        topics.series_topic("bologna", SeriesId(TASK), 1): topics.parse_series_topic,
         topics.receipt_topic("bologna", SESSION): topics.parse_receipt_topic,
         topics.session_reply_topic("bologna", SESSION): topics.parse_session_reply_topic,
         topics.session_topic("bologna", AggregatorId("alpha")): topics.parse_session_topic,
@@ -114,3 +122,5 @@ def test_no_wildcard_gets_into_a_topic(name: str) -> None:
 def test_report_topic_has_five_places(position: int) -> None:
     with pytest.raises(UsageError, match="position"):
         topics.report_topic("bologna", TASK, position)
+    with pytest.raises(UsageError, match="position"):
+        topics.series_topic("bologna", SeriesId(TASK), position)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"&\n\x10ListTasksRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\".\n\nSignedTask\x12\x0c\n\x04task\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"F\n\x11ListTasksResponse\x12\x31\n\x05tasks\x18\x01 \x03(\x0b\x32\".fleetcount_protocol.v1.SignedTask\"\x86\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\"O\n\x13OpenSessionsRequest\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\"B\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\"M\n\x14OpenSessionsResponse\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\"}\n\nInstalment\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x12\n\nsession_id\x18\x03 \x01(\x0c\x12\r\n\x05round\x18\x04 \x01(\r\x12\x14\n\x0cpublic_share\x18\x05 \x01(\x0c\x12\x12\n\nciphertext\x18\x06 \x01(\x0c\"H\n\rUploadRequest\x12\x37\n\x0binstalments\x18\x01 \x03(\x0b\x32\".fleetcount_protocol.v1.Instalment\"\x85\x01\n\x0fInstalmentReply\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x12\n\nsession_id\x18\x03 \x01(\x0c\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0e\n\x06reason\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x0b\n\x03mac\x18\x07 \x01(\x0c\"J\n\x0eUploadResponse\x12\x38\n\x07replies\x18\x01 \x03(\x0b\x32\'.fleetcount_protocol.v1.InstalmentReply\"$\n\x11GetReleaseRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\x9e\x03\n\rDeviceService\x12`\n\tListTasks\x12(.fleetcount_protocol.v1.ListTasksRequest\x1a).fleetcount_protocol.v1.ListTasksResponse\x12i\n\x0cOpenSessions\x12+.fleetcount_protocol.v1.OpenSessionsRequest\x1a,.fleetcount_protocol.v1.OpenSessionsResponse\x12[\n\x06Upload\x12%.fleetcount_protocol.v1.UploadRequest\x1a&.fleetcount_protocol.v1.UploadResponse(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"&\n\x10ListTasksRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\".\n\nSignedTask\x12\x0c\n\x04task\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"F\n\x11ListTasksResponse\x12\x31\n\x05tasks\x18\x01 \x03(\x0b\x32\".fleetcount_protocol.v1.SignedTask\"\'\n\x11ListSeriesRequest\x12\x12\n\ndeployment\x18\x01 \x01(\t\"2\n\x0cSignedSeries\x12\x0e\n\x06series\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb2\x01\n\x0bSeriesOffer\x12\x34\n\x06series\x18\x01 \x01(\x0b\x32$.fleetcount_protocol.v1.SignedSeries\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"I\n\x12ListSeriesResponse\x12\x33\n\x06offers\x18\x01 \x03(\x0b\x32#.fleetcount_protocol.v1.SeriesOffer\"\x86\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\"O\n\x13OpenSessionsRequest\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\"B\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\"M\n\x14OpenSessionsResponse\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\"}\n\nInstalment\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x12\n\nsession_id\x18\x03 \x01(\x0c\x12\r\n\x05round\x18\x04 \x01(\r\x12\x14\n\x0cpublic_share\x18\x05 \x01(\x0c\x12\x12\n\nciphertext\x18\x06 \x01(\x0c\"H\n\rUploadRequest\x12\x37\n\x0binstalments\x18\x01 \x03(\x0b\x32\".fleetcount_protocol.v1.Instalment\"\x85\x01\n\x0fInstalmentReply\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x12\n\nsession_id\x18\x03 \x01(\x0c\x12\r\n\x05round\x18\x04 \x01(\r\x12\x0e\n\x06reason\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\x0b\n\x03mac\x18\x07 \x01(\x0c\"J\n\x0eUploadResponse\x12\x38\n\x07replies\x18\x01 \x03(\x0b\x32\'.fleetcount_protocol.v1.InstalmentReply\"$\n\x11GetReleaseRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\x83\x04\n\rDeviceService\x12`\n\tListTasks\x12(.fleetcount_protocol.v1.ListTasksRequest\x1a).fleetcount_protocol.v1.ListTasksResponse\x12\x63\n\nListSeries\x12).fleetcount_protocol.v1.ListSeriesRequest\x1a*.fleetcount_protocol.v1.ListSeriesResponse\x12i\n\x0cOpenSessions\x12+.fleetcount_protocol.v1.OpenSessionsRequest\x1a,.fleetcount_protocol.v1.OpenSessionsResponse\x12[\n\x06Upload\x12%.fleetcount_protocol.v1.UploadRequest\x1a&.fleetcount_protocol.v1.UploadResponse(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,26 +37,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SIGNEDTASK']._serialized_end=149
   _globals['_LISTTASKSRESPONSE']._serialized_start=151
   _globals['_LISTTASKSRESPONSE']._serialized_end=221
-  _globals['_SESSIONREQUEST']._serialized_start=224
-  _globals['_SESSIONREQUEST']._serialized_end=358
-  _globals['_OPENSESSIONSREQUEST']._serialized_start=360
-  _globals['_OPENSESSIONSREQUEST']._serialized_end=439
-  _globals['_SESSIONREPLY']._serialized_start=441
-  _globals['_SESSIONREPLY']._serialized_end=507
-  _globals['_OPENSESSIONSRESPONSE']._serialized_start=509
-  _globals['_OPENSESSIONSRESPONSE']._serialized_end=586
-  _globals['_INSTALMENT']._serialized_start=588
-  _globals['_INSTALMENT']._serialized_end=713
-  _globals['_UPLOADREQUEST']._serialized_start=715
-  _globals['_UPLOADREQUEST']._serialized_end=787
-  _globals['_INSTALMENTREPLY']._serialized_start=790
-  _globals['_INSTALMENTREPLY']._serialized_end=923
-  _globals['_UPLOADRESPONSE']._serialized_start=925
-  _globals['_UPLOADRESPONSE']._serialized_end=999
-  _globals['_GETRELEASEREQUEST']._serialized_start=1001
-  _globals['_GETRELEASEREQUEST']._serialized_end=1037
-  _globals['_GETRELEASERESPONSE']._serialized_start=1039
-  _globals['_GETRELEASERESPONSE']._serialized_end=1132
-  _globals['_DEVICESERVICE']._serialized_start=1135
-  _globals['_DEVICESERVICE']._serialized_end=1549
+  _globals['_LISTSERIESREQUEST']._serialized_start=223
+  _globals['_LISTSERIESREQUEST']._serialized_end=262
+  _globals['_SIGNEDSERIES']._serialized_start=264
+  _globals['_SIGNEDSERIES']._serialized_end=314
+  _globals['_SIGNEDKEYLIST']._serialized_start=316
+  _globals['_SIGNEDKEYLIST']._serialized_end=368
+  _globals['_SIGNEDORDER']._serialized_start=370
+  _globals['_SIGNEDORDER']._serialized_end=417
+  _globals['_SERIESOFFER']._serialized_start=420
+  _globals['_SERIESOFFER']._serialized_end=598
+  _globals['_LISTSERIESRESPONSE']._serialized_start=600
+  _globals['_LISTSERIESRESPONSE']._serialized_end=673
+  _globals['_SESSIONREQUEST']._serialized_start=676
+  _globals['_SESSIONREQUEST']._serialized_end=810
+  _globals['_OPENSESSIONSREQUEST']._serialized_start=812
+  _globals['_OPENSESSIONSREQUEST']._serialized_end=891
+  _globals['_SESSIONREPLY']._serialized_start=893
+  _globals['_SESSIONREPLY']._serialized_end=959
+  _globals['_OPENSESSIONSRESPONSE']._serialized_start=961
+  _globals['_OPENSESSIONSRESPONSE']._serialized_end=1038
+  _globals['_INSTALMENT']._serialized_start=1040
+  _globals['_INSTALMENT']._serialized_end=1165
+  _globals['_UPLOADREQUEST']._serialized_start=1167
+  _globals['_UPLOADREQUEST']._serialized_end=1239
+  _globals['_INSTALMENTREPLY']._serialized_start=1242
+  _globals['_INSTALMENTREPLY']._serialized_end=1375
+  _globals['_UPLOADRESPONSE']._serialized_start=1377
+  _globals['_UPLOADRESPONSE']._serialized_end=1451
+  _globals['_GETRELEASEREQUEST']._serialized_start=1453
+  _globals['_GETRELEASEREQUEST']._serialized_end=1489
+  _globals['_GETRELEASERESPONSE']._serialized_start=1491
+  _globals['_GETRELEASERESPONSE']._serialized_end=1584
+  _globals['_DEVICESERVICE']._serialized_start=1587
+  _globals['_DEVICESERVICE']._serialized_end=2102
 # @@protoc_insertion_point(module_scope)

@@ -87,6 +87,149 @@ class ListTasksResponse(_message.Message):
 Global___ListTasksResponse: _TypeAlias = ListTasksResponse  # noqa: Y015
 
 @_typing.final
+class ListSeriesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEPLOYMENT_FIELD_NUMBER: _builtins.int
+    deployment: _builtins.str
+    def __init__(
+        self,
+        *,
+        deployment: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSeriesRequest: _TypeAlias = ListSeriesRequest  # noqa: Y015
+
+@_typing.final
+class SignedSeries(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_FIELD_NUMBER: _builtins.int
+    SIGNATURES_FIELD_NUMBER: _builtins.int
+    series: _builtins.bytes
+    """canonical bytes"""
+    @_builtins.property
+    def signatures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ed25519, one an aggregator, in the series' order"""
+
+    def __init__(
+        self,
+        *,
+        series: _builtins.bytes = ...,
+        signatures: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["series", b"series", "signatures", b"signatures"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedSeries: _TypeAlias = SignedSeries  # noqa: Y015
+
+@_typing.final
+class SignedKeyList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_LIST_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    key_list: _builtins.bytes
+    """canonical bytes"""
+    signature: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key_list: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_list", b"key_list", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedKeyList: _TypeAlias = SignedKeyList  # noqa: Y015
+
+@_typing.final
+class SignedOrder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    order: _builtins.bytes
+    """canonical bytes"""
+    signature: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        order: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SignedOrder: _TypeAlias = SignedOrder  # noqa: Y015
+
+@_typing.final
+class SeriesOffer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_FIELD_NUMBER: _builtins.int
+    KEY_LISTS_FIELD_NUMBER: _builtins.int
+    ORDERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def series(self) -> Global___SignedSeries: ...
+    @_builtins.property
+    def key_lists(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedKeyList]:
+        """of the aggregators whose list is known here, in the series' order"""
+
+    @_builtins.property
+    def orders(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedOrder]:
+        """ascending by aggregator id and number"""
+
+    def __init__(
+        self,
+        *,
+        series: Global___SignedSeries | None = ...,
+        key_lists: _abc.Iterable[Global___SignedKeyList] | None = ...,
+        orders: _abc.Iterable[Global___SignedOrder] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_lists", b"key_lists", "orders", b"orders", "series", b"series"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SeriesOffer: _TypeAlias = SeriesOffer  # noqa: Y015
+
+@_typing.final
+class ListSeriesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeriesOffer]: ...
+    def __init__(
+        self,
+        *,
+        offers: _abc.Iterable[Global___SeriesOffer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offers", b"offers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSeriesResponse: _TypeAlias = ListSeriesResponse  # noqa: Y015
+
+@_typing.final
 class SessionRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -39,6 +39,11 @@ class DeviceServiceStub(object):
                 request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksResponse.FromString,
                 _registered_method=True)
+        self.ListSeries = channel.unary_unary(
+                '/fleetcount_protocol.v1.DeviceService/ListSeries',
+                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesResponse.FromString,
+                _registered_method=True)
         self.OpenSessions = channel.unary_unary(
                 '/fleetcount_protocol.v1.DeviceService/OpenSessions',
                 request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsRequest.SerializeToString,
@@ -61,6 +66,13 @@ class DeviceServiceServicer(object):
 
     def ListTasks(self, request, context):
         """Every task this aggregator serves and that has not expired, signed by all its aggregators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSeries(self, request, context):
+        """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,6 +106,11 @@ def add_DeviceServiceServicer_to_server(servicer, server):
                     servicer.ListTasks,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksResponse.SerializeToString,
+            ),
+            'ListSeries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSeries,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesResponse.SerializeToString,
             ),
             'OpenSessions': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSessions,
@@ -138,6 +155,33 @@ class DeviceService(object):
             '/fleetcount_protocol.v1.DeviceService/ListTasks',
             fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksRequest.SerializeToString,
             fleetcount__protocol_dot_v1_dot_device__pb2.ListTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSeries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.DeviceService/ListSeries',
+            fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_device__pb2.ListSeriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,8 @@ class DeviceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> DeviceServiceAsyncStub: ...
     ListTasks: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListTasksRequest, _device_pb2.ListTasksResponse]
     """Every task this aggregator serves and that has not expired, signed by all its aggregators."""
+    ListSeries: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]
+    """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
     OpenSessions: _grpc.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]
     """Opens sessions. A repeated request opens the same session and gets the same answer."""
     Upload: _grpc.StreamStreamMultiCallable[_device_pb2.UploadRequest, _device_pb2.UploadResponse]
@@ -48,6 +50,8 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTasks: _aio.UnaryUnaryMultiCallable[_device_pb2.ListTasksRequest, _device_pb2.ListTasksResponse]  # type: ignore[assignment]
     """Every task this aggregator serves and that has not expired, signed by all its aggregators."""
+    ListSeries: _aio.UnaryUnaryMultiCallable[_device_pb2.ListSeriesRequest, _device_pb2.ListSeriesResponse]  # type: ignore[assignment]
+    """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
     OpenSessions: _aio.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]  # type: ignore[assignment]
     """Opens sessions. A repeated request opens the same session and gets the same answer."""
     Upload: _aio.StreamStreamMultiCallable[_device_pb2.UploadRequest, _device_pb2.UploadResponse]  # type: ignore[assignment]
@@ -63,6 +67,14 @@ class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_device_pb2.ListTasksResponse, _abc.Awaitable[_device_pb2.ListTasksResponse]]:
         """Every task this aggregator serves and that has not expired, signed by all its aggregators."""
+
+    @_abc_1.abstractmethod
+    def ListSeries(
+        self,
+        request: _device_pb2.ListSeriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_device_pb2.ListSeriesResponse, _abc.Awaitable[_device_pb2.ListSeriesResponse]]:
+        """Every series this aggregator serves and that has not ended: the tasks of its windows follow from it."""
 
     @_abc_1.abstractmethod
     def OpenSessions(

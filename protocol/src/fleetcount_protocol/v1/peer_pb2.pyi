@@ -64,6 +64,105 @@ class InstallTaskResponse(_message.Message):
 Global___InstallTaskResponse: _TypeAlias = InstallTaskResponse  # noqa: Y015
 
 @_typing.final
+class InstallSeriesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    ORDERS_FIELD_NUMBER: _builtins.int
+    seed: _builtins.bytes
+    @_builtins.property
+    def series(self) -> _device_pb2.SignedSeries: ...
+    @_builtins.property
+    def orders(self) -> _containers.RepeatedCompositeFieldContainer[_device_pb2.SignedOrder]:
+        """ascending by aggregator id and number"""
+
+    def __init__(
+        self,
+        *,
+        series: _device_pb2.SignedSeries | None = ...,
+        seed: _builtins.bytes = ...,
+        orders: _abc.Iterable[_device_pb2.SignedOrder] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders", "seed", b"seed", "series", b"series"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallSeriesRequest: _TypeAlias = InstallSeriesRequest  # noqa: Y015
+
+@_typing.final
+class InstallSeriesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_ID_FIELD_NUMBER: _builtins.int
+    KEY_LIST_FIELD_NUMBER: _builtins.int
+    series_id: _builtins.bytes
+    @_builtins.property
+    def key_list(self) -> _device_pb2.SignedKeyList:
+        """the answering aggregator's own"""
+
+    def __init__(
+        self,
+        *,
+        series_id: _builtins.bytes = ...,
+        key_list: _device_pb2.SignedKeyList | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key_list", b"key_list"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_list", b"key_list", "series_id", b"series_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InstallSeriesResponse: _TypeAlias = InstallSeriesResponse  # noqa: Y015
+
+@_typing.final
+class DeliverOrderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def order(self) -> _device_pb2.SignedOrder: ...
+    def __init__(
+        self,
+        *,
+        order: _device_pb2.SignedOrder | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeliverOrderRequest: _TypeAlias = DeliverOrderRequest  # noqa: Y015
+
+@_typing.final
+class DeliverOrderResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_ID_FIELD_NUMBER: _builtins.int
+    KEY_LIST_FIELD_NUMBER: _builtins.int
+    series_id: _builtins.bytes
+    @_builtins.property
+    def key_list(self) -> _device_pb2.SignedKeyList:
+        """the answering aggregator's own"""
+
+    def __init__(
+        self,
+        *,
+        series_id: _builtins.bytes = ...,
+        key_list: _device_pb2.SignedKeyList | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key_list", b"key_list"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_list", b"key_list", "series_id", b"series_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeliverOrderResponse: _TypeAlias = DeliverOrderResponse  # noqa: Y015
+
+@_typing.final
 class ProposedReport(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

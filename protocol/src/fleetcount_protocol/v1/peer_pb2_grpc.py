@@ -39,6 +39,16 @@ class PeerServiceStub(object):
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskResponse.FromString,
                 _registered_method=True)
+        self.InstallSeries = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/InstallSeries',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesResponse.FromString,
+                _registered_method=True)
+        self.DeliverOrder = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/DeliverOrder',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.DeliverOrderRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.DeliverOrderResponse.FromString,
+                _registered_method=True)
         self.ProposeBatch = channel.unary_unary(
                 '/fleetcount_protocol.v1.PeerService/ProposeBatch',
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ProposeBatchRequest.SerializeToString,
@@ -91,6 +101,20 @@ class PeerServiceServicer(object):
 
     def InstallTask(self, request, context):
         """Leader to helper: a task signed by all, and its verification key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InstallSeries(self, request, context):
+        """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeliverOrder(self, request, context):
+        """Any aggregator to any other: an order about a series.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,6 +187,16 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.InstallTask,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskResponse.SerializeToString,
+            ),
+            'InstallSeries': grpc.unary_unary_rpc_method_handler(
+                    servicer.InstallSeries,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesResponse.SerializeToString,
+            ),
+            'DeliverOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeliverOrder,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.DeliverOrderRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.DeliverOrderResponse.SerializeToString,
             ),
             'ProposeBatch': grpc.unary_unary_rpc_method_handler(
                     servicer.ProposeBatch,
@@ -237,6 +271,60 @@ class PeerService(object):
             '/fleetcount_protocol.v1.PeerService/InstallTask',
             fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskRequest.SerializeToString,
             fleetcount__protocol_dot_v1_dot_peer__pb2.InstallTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InstallSeries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.PeerService/InstallSeries',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeliverOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.PeerService/DeliverOrder',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.DeliverOrderRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_peer__pb2.DeliverOrderResponse.FromString,
             options,
             channel_credentials,
             insecure,

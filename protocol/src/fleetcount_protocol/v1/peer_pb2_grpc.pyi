@@ -35,6 +35,10 @@ class PeerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PeerServiceAsyncStub: ...
     InstallTask: _grpc.UnaryUnaryMultiCallable[_peer_pb2.InstallTaskRequest, _peer_pb2.InstallTaskResponse]
     """Leader to helper: a task signed by all, and its verification key."""
+    InstallSeries: _grpc.UnaryUnaryMultiCallable[_peer_pb2.InstallSeriesRequest, _peer_pb2.InstallSeriesResponse]
+    """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far."""
+    DeliverOrder: _grpc.UnaryUnaryMultiCallable[_peer_pb2.DeliverOrderRequest, _peer_pb2.DeliverOrderResponse]
+    """Any aggregator to any other: an order about a series."""
     ProposeBatch: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ProposeBatchRequest, _peer_pb2.ProposeBatchResponse]
     FinishBatch: _grpc.UnaryUnaryMultiCallable[_peer_pb2.FinishBatchRequest, _peer_pb2.FinishBatchResponse]
     SealSet: _grpc.StreamUnaryMultiCallable[_peer_pb2.SealSetRequest, _peer_pb2.SealSetResponse]
@@ -56,6 +60,10 @@ class PeerServiceAsyncStub(PeerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     InstallTask: _aio.UnaryUnaryMultiCallable[_peer_pb2.InstallTaskRequest, _peer_pb2.InstallTaskResponse]  # type: ignore[assignment]
     """Leader to helper: a task signed by all, and its verification key."""
+    InstallSeries: _aio.UnaryUnaryMultiCallable[_peer_pb2.InstallSeriesRequest, _peer_pb2.InstallSeriesResponse]  # type: ignore[assignment]
+    """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far."""
+    DeliverOrder: _aio.UnaryUnaryMultiCallable[_peer_pb2.DeliverOrderRequest, _peer_pb2.DeliverOrderResponse]  # type: ignore[assignment]
+    """Any aggregator to any other: an order about a series."""
     ProposeBatch: _aio.UnaryUnaryMultiCallable[_peer_pb2.ProposeBatchRequest, _peer_pb2.ProposeBatchResponse]  # type: ignore[assignment]
     FinishBatch: _aio.UnaryUnaryMultiCallable[_peer_pb2.FinishBatchRequest, _peer_pb2.FinishBatchResponse]  # type: ignore[assignment]
     SealSet: _aio.StreamUnaryMultiCallable[_peer_pb2.SealSetRequest, _peer_pb2.SealSetResponse]  # type: ignore[assignment]
@@ -80,6 +88,22 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.InstallTaskResponse, _abc.Awaitable[_peer_pb2.InstallTaskResponse]]:
         """Leader to helper: a task signed by all, and its verification key."""
+
+    @_abc_1.abstractmethod
+    def InstallSeries(
+        self,
+        request: _peer_pb2.InstallSeriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.InstallSeriesResponse, _abc.Awaitable[_peer_pb2.InstallSeriesResponse]]:
+        """Leader to helper: a series signed by all, the seed of its verify keys, and the orders about it so far."""
+
+    @_abc_1.abstractmethod
+    def DeliverOrder(
+        self,
+        request: _peer_pb2.DeliverOrderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.DeliverOrderResponse, _abc.Awaitable[_peer_pb2.DeliverOrderResponse]]:
+        """Any aggregator to any other: an order about a series."""
 
     @_abc_1.abstractmethod
     def ProposeBatch(

@@ -7,18 +7,21 @@ import re
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_AGGREGATORS
 
 __all__ = [
     "parse_receipt_topic",
     "parse_report_topic",
+    "parse_series_topic",
     "parse_session_reply_topic",
     "parse_session_topic",
     "parse_task_topic",
     "receipt_topic",
     "release_topic",
     "report_topic",
+    "series_filter",
+    "series_topic",
     "session_reply_topic",
     "session_topic",
     "task_filter",
@@ -28,7 +31,7 @@ __all__ = [
 ROOT: Final = "fleetcount/v1"
 MAX_TOPIC_BYTES: Final = 256
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
-_TASK: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _SESSION: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -42,6 +45,16 @@ def task_filter(deployment: str) -> str:
     return f"{_base(deployment)}/+/task"
 
 
+def series_topic(deployment: str, series_id: SeriesId, position: int) -> str:
+    """Where the aggregator at `position` of a series keeps its offer, retained."""
+    return f"{_base(deployment)}/{series_id.hex()}/agg/{_checked(position)}/series"
+
+
+def series_filter(deployment: str) -> str:
+    """What a device subscribes to for all series of its deployment."""
+    return f"{_base(deployment)}/+/agg/+/series"
+
+
 def release_topic(deployment: str, task_id: TaskId) -> str:
     """Where an aggregator keeps the state or the signed record of a task, retained."""
     return f"{_base(deployment)}/{task_id.hex()}/release"
@@ -49,9 +62,7 @@ def release_topic(deployment: str, task_id: TaskId) -> str:
 
 def report_topic(deployment: str, task_id: TaskId, position: int) -> str:
     """Where devices publish instalments for the aggregator at `position` of the task, and only it subscribes."""
-    if not 0 <= position < MAX_AGGREGATORS:
-        raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
-    return f"{_base(deployment)}/{task_id.hex()}/agg/{position}/report"
+    return f"{_base(deployment)}/{task_id.hex()}/agg/{_checked(position)}/report"
 
 
 def receipt_topic(deployment: str, session_id: SessionId) -> str:
@@ -77,7 +88,7 @@ def parse_task_topic(topic: str) -> tuple[str, TaskId]:
     """
     deployment, task, kind = _parts(topic, 3)
     _expect(topic, kind == "task")
-    return deployment, _task_id(topic, task)
+    return deployment, TaskId(_digest(topic, task))
 
 
 def parse_report_topic(topic: str) -> tuple[str, TaskId, int]:
@@ -86,9 +97,18 @@ def parse_report_topic(topic: str) -> tuple[str, TaskId, int]:
     Raises:
         DecodeError: it is not such a topic.
     """
-    deployment, task, agg, position, kind = _parts(topic, 5)
-    _expect(topic, (agg, kind) == ("agg", "report") and position in {str(one) for one in range(MAX_AGGREGATORS)})
-    return deployment, _task_id(topic, task), int(position)
+    deployment, task, position = _placed(topic, "report")
+    return deployment, TaskId(task), position
+
+
+def parse_series_topic(topic: str) -> tuple[str, SeriesId, int]:
+    """Return deployment, series id and the aggregator's position of a series topic.
+
+    Raises:
+        DecodeError: it is not such a topic.
+    """
+    deployment, series, position = _placed(topic, "series")
+    return deployment, SeriesId(series), position
 
 
 def parse_receipt_topic(topic: str) -> tuple[str, SessionId]:
@@ -138,9 +158,21 @@ def _parts(topic: str, count: int) -> list[str]:
     return parts
 
 
-def _task_id(topic: str, text: str) -> TaskId:
-    _expect(topic, _TASK.fullmatch(text) is not None)
-    return TaskId(bytes.fromhex(text))
+def _digest(topic: str, text: str) -> bytes:
+    _expect(topic, _DIGEST.fullmatch(text) is not None)
+    return bytes.fromhex(text)
+
+
+def _checked(position: int) -> int:
+    if not 0 <= position < MAX_AGGREGATORS:
+        raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
+    return position
+
+
+def _placed(topic: str, wanted: str) -> tuple[str, bytes, int]:
+    deployment, digest, agg, position, kind = _parts(topic, 5)
+    _expect(topic, (agg, kind) == ("agg", wanted) and position in {str(one) for one in range(MAX_AGGREGATORS)})
+    return deployment, _digest(topic, digest), int(position)
 
 
 def _session_of(topic: str, wanted: str) -> tuple[str, SessionId]:

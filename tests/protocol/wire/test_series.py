@@ -1,0 +1,81 @@
+"""Offers, installations and orders hold what belongs to their series, each part once and in one order."""
+
+from dataclasses import replace
+
+import pytest
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES
+from fleetcount_protocol.messages import InstallSeries, SeriesOffer
+from fleetcount_protocol.series.key_list import sign_key_list
+from fleetcount_protocol.series.orders import OrderAction, SignedOrder, sign_order
+from fleetcount_protocol.task.task import Mode
+from fleetcount_protocol.v1 import device_pb2, peer_pb2
+from fleetcount_protocol.wire.series import INSTALL_SERIES, SERIES_LIST, SERIES_OFFER
+
+from tests.support.protocol_samples import signing_key
+from tests.support.series_samples import SEED, key_list, one_round_series, order, sampling_series, sign_everywhere
+
+SERIES = one_round_series(Mode.RESPONSE)
+SIGNED = sign_everywhere(SERIES)
+LISTS = tuple(sign_key_list(key_list(position), signing_key(position)) for position in range(3))
+
+
+def signed_order(number: int, position: int = 0) -> SignedOrder:
+    return sign_order(order(SERIES, number, OrderAction.STOP, 3, position=position), signing_key(position))
+
+
+def test_key_lists_are_of_different_aggregators_of_the_series_in_its_order() -> None:
+    for lists in ((), LISTS[:1], LISTS[1:2], LISTS[:2]):
+        offer = SeriesOffer(signed=SIGNED, key_lists=lists, orders=())
+        assert SERIES_OFFER.decode(SERIES_OFFER.encode(offer)) == offer
+    for lists in ((LISTS[1], LISTS[0]), (LISTS[0], LISTS[0]), (LISTS[2],)):
+        with pytest.raises(DecodeError, match="for aggregators alpha, beta, in this order"):
+            SeriesOffer(signed=SIGNED, key_lists=lists, orders=())
+
+
+def test_orders_are_about_the_series_each_once_ascending() -> None:
+    first, second, other = signed_order(1), signed_order(2), signed_order(1, position=1)
+    for orders in ((), (first,), (first, second), (first, second, other)):
+        offer = SeriesOffer(signed=SIGNED, key_lists=(), orders=orders)
+        assert SERIES_OFFER.decode(SERIES_OFFER.encode(offer)) == offer
+        install = InstallSeries(signed=SIGNED, seed=SEED, orders=orders)
+        assert INSTALL_SERIES.decode(INSTALL_SERIES.encode(install)) == install
+    foreign = sign_order(order(sampling_series(), 1, OrderAction.STOP, 3), signing_key(0))
+    for orders in ((second, first), (first, first), (other, first), (foreign,)):
+        with pytest.raises(DecodeError, match="order"):
+            SeriesOffer(signed=SIGNED, key_lists=(), orders=orders)
+        with pytest.raises(DecodeError, match="order"):
+            InstallSeries(signed=SIGNED, seed=SEED, orders=orders)
+
+
+def test_orders_have_a_cap_on_both_sides() -> None:
+    many = tuple(signed_order(number) for number in range(1, MAX_ORDERS_PER_SERIES + 2))
+    full = SeriesOffer(signed=SIGNED, key_lists=(), orders=many[:-1])
+
+    assert SERIES_OFFER.decode(SERIES_OFFER.encode(full)) == full
+    with pytest.raises(DecodeError, match="257 orders, allowed: at most 256"):
+        replace(full, orders=many)
+    one = device_pb2.SignedOrder(order=many[-1].order.canonical, signature=many[-1].signature)
+    message = SERIES_OFFER.to_pb(full)
+    message.orders.append(one)
+    with pytest.raises(DecodeError, match="257 orders, not 0 to 256"):
+        SERIES_OFFER.decode(message.SerializeToString(deterministic=True))
+
+
+def test_a_list_has_a_cap() -> None:
+    offer = SeriesOffer(signed=SIGNED, key_lists=(), orders=())
+
+    assert len(SERIES_LIST.decode(SERIES_LIST.encode((offer,) * 64))) == 64
+    with pytest.raises(DecodeError, match="65 series, not 0 to 64"):
+        SERIES_LIST.decode(SERIES_LIST.encode((offer,) * 65))
+
+
+def test_the_seed_has_its_size_and_is_not_shown() -> None:
+    install = InstallSeries(signed=SIGNED, seed=SEED, orders=())
+    message = INSTALL_SERIES.to_pb(install)
+    short = peer_pb2.InstallSeriesRequest(series=message.series, seed=SEED[1:])
+
+    assert SEED.hex() not in repr(install)
+    assert repr(SEED)[2:-1] not in repr(install)
+    with pytest.raises(DecodeError, match="seed has 31 bytes"):
+        INSTALL_SERIES.decode(short.SerializeToString(deterministic=True))
