@@ -24,6 +24,7 @@ from fleetcount_analysis.estimates import ResponseLaw, response_channel, respons
 from fleetcount_analysis.response_tails import ResponseChannel
 
 __all__ = [
+    "channel_ends",
     "closed_form_intervals",
     "direct_intervals",
     "one_sided_intervals",
@@ -157,6 +158,19 @@ def response_ends(
         hit=hit, miss=miss, weight=1 - miss, cell=noises[0], others=noises[1], tolerance=tolerance
     )
     return _response_ends(outputs[..., 1:], outputs.sum(axis=-1, keepdims=True), channel, noises[2], tail)
+
+
+def channel_ends(
+    outputs: Integers, participants: Integers, channel: ResponseChannel, noise: NoiseSum, level: Fraction
+) -> tuple[Integers, Integers]:
+    """Return the ends for any number that a `ResponseChannel` describes, for example the sum of a region's outputs.
+
+    `participants` are the devices (or places of bits) that entered it, read with `noise`; broadcast.
+
+    Raises:
+        RangeError: as `sampling_intervals`.
+    """
+    return _response_ends(outputs, participants, channel, noise, _tail_of(level))
 
 
 def unary_intervals(

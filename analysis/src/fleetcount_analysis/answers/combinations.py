@@ -1,0 +1,149 @@
+"""Sums over cells and windows, and differences, of a series' table: for questions that were fixed before looking.
+
+It must not be given a region chosen by its numbers: its intervals hold for one question each. `chosen` is for the
+largest, the survivors and the largest changes.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_analysis.answers.ends import Sums, difference_ends, estimates_of, sum_ends
+from fleetcount_analysis.answers.table import Region, SeriesTable
+from fleetcount_analysis.errors import RangeError, ShapeError
+
+__all__ = ["Answer", "difference", "differing", "region_sums", "sums_of", "total"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One number in devices, its interval and what the interval rests on.
+
+    `estimate` is unbiased and may be negative or a fraction; a device counts once in every window in which it is
+    counted. `together` intervals hold at once with `level`: 1 for a question fixed before looking. `assumes` is the
+    bound that the asker stated, empty where none was used.
+    """
+
+    estimate: float
+    low: int
+    high: int
+    level: Fraction
+    together: int = 1
+    assumes: str = ""
+
+
+def total(table: SeriesTable, region: Region, *, seen_at_most: int | None = None) -> Answer:
+    """Return the sum of the true counts of a region, for example a district over a week.
+
+    Under a coin that holds for several windows a device may be counted in all of those windows with one toss, and the
+    interval allows for that. `seen_at_most` states that no device is in the region in more than so many windows of one
+    unit; the interval is then narrower and rests on that statement.
+
+    Raises:
+        RangeError: a window or cell that is not there, `seen_at_most` outside 1 to the windows of one unit, or as
+            `ends.sum_ends`.
+    """
+    most = _together(table, region.windows)
+    if seen_at_most is not None and not 1 <= seen_at_most <= most:
+        raise RangeError("seen_at_most", seen_at_most, f"1 to {most}, the windows of one unit of the coin")
+    used = seen_at_most is not None and seen_at_most < most
+    sums = sums_of(table, [region], seen_at_most or most)
+    low, high = sum_ends(table.design, sums, table.level)
+    return Answer(
+        estimate=float(estimates_of(table.design, sums)[0]),
+        low=int(low[0]),
+        high=int(high[0]),
+        level=table.level,
+        assumes=f"no device is counted in more than {seen_at_most} windows of one unit" if used else "",
+    )
+
+
+def difference(table: SeriesTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
+    """Return the sum of the true counts of `later` less that of `earlier`, two regions without a common count.
+
+    How many devices are counted in both is not public: the interval holds for any number. `stayed_at_least` states a
+    number of devices known to be counted in both, two single windows of one unit of the coin; their tosses cancel, so
+    the interval is narrower and rests on that statement.
+
+    Raises:
+        RangeError: a window or cell that is not there, a count in both regions, a `stayed_at_least` that is negative or
+            where no toss is shared, or as `ends.difference_ends`.
+    """
+    common = (later.cells & earlier.cells, later.windows & earlier.windows)
+    if all(common):
+        raise RangeError("difference", f"cell {min(common[0])} of window {min(common[1])} in both", "no common count")
+    if stayed_at_least:
+        _check_stayed(table, later, earlier, stayed_at_least)
+    low, high = difference_ends(
+        table.design,
+        sums_of(table, [later]),
+        sums_of(table, [earlier]),
+        differing(table, later.windows, earlier.windows),
+        table.level,
+        stayed_at_least,
+    )
+    parts = [float(estimates_of(table.design, sums_of(table, [one]))[0]) for one in (later, earlier)]
+    return Answer(
+        estimate=parts[0] - parts[1],
+        low=int(low[0]),
+        high=int(high[0]),
+        level=table.level,
+        assumes=f"at least {stayed_at_least} devices are counted in both" if stayed_at_least else "",
+    )
+
+
+def region_sums(table: SeriesTable, regions: Sequence[Region]) -> list[Answer]:
+    """Return `total` of several regions fixed before looking; each interval holds alone.
+
+    Raises:
+        RangeError: as `total`.
+    """
+    return [total(table, region) for region in regions]
+
+
+def sums_of(table: SeriesTable, regions: Sequence[Region], together: int | None = None) -> Sums:
+    """Return the added-up opened numbers of regions of one form, for `ends`.
+
+    Raises:
+        RangeError: a window or cell that is not there.
+        ShapeError: regions of several forms.
+    """
+    first = regions[0]
+    if any((len(one.cells), len(one.windows)) != (len(first.cells), len(first.windows)) for one in regions):
+        raise ShapeError("regions of several sizes; allowed is one number of cells and one of windows")
+    values, devices = [], []
+    for one in regions:
+        rows, columns = table.rows(one.windows), table.columns(one.cells)
+        values.append(int(table.raw[np.ix_(rows, columns)].sum()))
+        devices.append(int(table.devices[rows].sum()))
+    return Sums(
+        values=np.array(values, dtype=np.int64),
+        cells=len(first.cells),
+        windows=len(first.windows),
+        together=together or max(_together(table, one.windows) for one in regions),
+        devices=np.array(devices, dtype=np.int64) if table.design.baseline_opened else None,
+    )
+
+
+def differing(table: SeriesTable, later: frozenset[int], earlier: frozenset[int]) -> tuple[int, int]:
+    """Return how many windows of one unit hold the wider of two sets of windows, and both of them together."""
+    wider = max(_together(table, one) for one in (later, earlier))
+    return wider, _together(table, later | earlier)
+
+
+def _together(table: SeriesTable, windows: frozenset[int]) -> int:
+    return max(Counter(table.units[table.rows(windows)].tolist()).values())
+
+
+def _check_stayed(table: SeriesTable, later: Region, earlier: Region, stayed: int) -> None:
+    windows = later.windows | earlier.windows
+    shared = len(later.windows) == len(earlier.windows) == 1 and _together(table, windows) == 2
+    if stayed < 0 or not shared:
+        raise RangeError("stayed_at_least", stayed, "0, or more between two single windows of one unit of the coin")

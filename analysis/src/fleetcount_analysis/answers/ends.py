@@ -1,0 +1,213 @@
+"""Interval ends of sums over cells and windows and of differences of two such sums, for many of them at once.
+
+It must not know a table: its arguments are added-up opened numbers. No other module may choose the law of a sum.
+
+* Direct: the sum of K = aggregators * cells * windows noises, exact.
+* Sampling, every window of its own unit of the coin: Bin(n, p) and K noises, exact. Of several windows of one unit: a
+  device counted in b of them enters b times with one toss, so that Var = q (sum of b^2) <= q m n for at most m windows.
+  The widest law, m Bin(n/m, p), decides; it is that of devices that stay in the region all the time.
+* Sampling, difference of n and n': Var = q (n + n' - 2 n_both) + noise, and n_both is not public: 0 is the widest. The
+  spread grows with n + n', for which an upper end is taken from the same release, missed with a twentieth of the error,
+  and both tests are made at that end, each stricter by what was spent (Berger and Boos 1994).
+* Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
+  `response_tails` inverts it. Differences of responses join two intervals, each of half the error.
+
+Source: docs/privacy.md 1.2 and 2.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, cast
+
+import numpy as np
+from fleetcount_mechanisms.answers import AnswerForm
+from fleetcount_mechanisms.design import Design, Outputs
+from fleetcount_mechanisms.noise import OneSidedNoise
+from numpy.typing import NDArray
+from scipy import stats
+
+from fleetcount_analysis.answers.noises import NoiseTotal, ScaledNoise, noise_total
+from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
+from fleetcount_analysis.channels import LARGEST_COUNT, NoiseSum
+from fleetcount_analysis.errors import RangeError
+from fleetcount_analysis.intervals import channel_ends
+from fleetcount_analysis.response_tails import ResponseChannel
+
+__all__ = ["Sums", "difference_ends", "estimates_of", "sum_ends"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Ends = tuple[Integers, Integers]
+
+_DOUBT: Final = 0.05
+"""The share of each side's error that is spent on the upper end of n + n'."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sums:
+    """Added-up opened numbers of regions of one form: `cells` cells in each of `windows` windows, shape (R,).
+
+    `devices` are the added-up noised numbers of devices of those windows, where the design opens them, else None. No
+    device is counted in more than `together` windows of one unit of the coin.
+    """
+
+    values: Integers
+    cells: int
+    windows: int
+    together: int = 1
+    devices: Integers | None = None
+
+    @property
+    def terms(self) -> int:
+        """How many published counts are added up."""
+        return self.cells * self.windows
+
+
+def estimates_of(design: Design, sums: Sums) -> Floats:
+    """Return the unbiased estimates of the sums of true counts, in devices (a device counts once a window)."""
+    hit, miss = (float(chance) for chance in design.channel)
+    mean = design.aggregators * sums.terms * design.noise.mean
+    devices = np.zeros(sums.values.shape) if sums.devices is None else sums.cells * miss * sums.devices
+    return np.asarray((sums.values - mean - devices) / (hit - miss), dtype=np.float64)
+
+
+def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
+    """Return the ends of the interval of every sum, whole numbers of at least 0.
+
+    Raises:
+        RangeError: an output beyond 10^12 in size, or a level outside (0, 1 - 2e-10].
+        TooLargeError: noises so wide that exact tails do not fit.
+    """
+    tail = tail_of(level)
+    _check_size(sums.values)
+    if isinstance(design.noise, OneSidedNoise):
+        low, high = _one_sided(design.noise, sums.values, design.aggregators * sums.terms, 2 * tail)
+    elif design.outputs is not Outputs.CELLS:
+        low, high = _response(design, sums, level, tail)
+    elif design.channel[0] == 1:
+        reach = noise_total(design.noise, design.aggregators * sums.terms).central_reach(tail)
+        low, high = sums.values - reach, sums.values + reach
+    else:
+        low = _sampled_low(design, sums, tail)
+        high = _sampled_high(design, sums, tail)
+    return np.maximum(low, 0), np.maximum(high, 0)
+
+
+def difference_ends(
+    design: Design, later: Sums, earlier: Sums, together: tuple[int, int], level: Fraction, stayed: int = 0
+) -> Ends:
+    """Return the ends of the interval of every difference, later less earlier; they may be negative.
+
+    `together` is how many windows of one unit hold the widest of the two regions, and both of them together; `stayed`
+    a number of devices known to be counted in both, which a shared toss cancels (0 is always right).
+
+    Raises:
+        RangeError, TooLargeError: as `sum_ends`; one-sided noise on regions of two sizes.
+    """
+    tail, values = tail_of(level), later.values - earlier.values
+    for one in (later, earlier):
+        _check_size(one.values)
+    if design.outputs is not Outputs.CELLS:
+        half = 1 - (1 - level) / 2
+        (low, high), (below, above) = (sum_ends(design, one, half) for one in (later, earlier))
+        return low - above, high - below
+    noise = _difference_noise(design, later, earlier)
+    if design.channel[0] == 1:
+        reach = noise.central_reach(tail)
+        return values - reach, values + reach
+    both = Sums(
+        values=later.values + earlier.values, cells=1, windows=later.terms + earlier.terms, together=together[1]
+    )
+    most = _sampled_high(design, both, _DOUBT * tail)
+    step = together[0]
+    devices = -(-np.maximum(most - 2 * stayed, 0) // step)
+    law = SumLaw(steps=(step, -step), sampling_rate=design.channel[0], noise=noise)
+    return _difference_search(law, values, devices, step, tail * (1 - _DOUBT))
+
+
+def _difference_noise(design: Design, later: Sums, earlier: Sums) -> NoiseTotal:
+    """Return the law of the noises of both regions; of one-sided noise as many against as many are two-sided."""
+    if not isinstance(design.noise, OneSidedNoise):
+        return noise_total(design.noise, design.aggregators * (later.terms + earlier.terms))
+    if later.terms != earlier.terms:
+        sizes = f"{later.terms} and {earlier.terms} counts"
+        raise RangeError("difference of one-sided sums", sizes, "as many counts in both")
+    return NoiseSum(epsilon=design.noise.epsilon, terms=design.aggregators * later.terms)
+
+
+def _difference_search(law: SumLaw, values: Integers, devices: Integers, step: int, tail: float) -> Ends:
+    """Return the ends of step * d that pass both tests with `devices` devices in all, never fewer than |d|."""
+    (values, devices), place = np.unique(np.stack([values, devices]), axis=1, return_inverse=True)
+
+    def counts(d: Integers, rows: Integers) -> Integers:
+        total = np.maximum(devices[rows], np.abs(d))
+        total = total + (total + d) % 2
+        return np.stack([(total + d) // 2, (total - d) // 2], axis=1)
+
+    guess, start = _guess(law, values, step), np.full(values.shape, -4 * LARGEST_COUNT)
+    low = first_true(lambda d, r: law.upper_tail(counts(d, r), values[r]) > tail, guess, start)
+    past = first_true(lambda d, r: law.lower_tail(counts(d, r), values[r]) <= tail, guess, start)
+    return ((low - 1) * step + 1)[place], ((past - 1) * step + (step - 1))[place]
+
+
+def _sampled_low(design: Design, sums: Sums, tail: float) -> Integers:
+    """Return the smallest sum that passes the upper test: of ceil(sum / together) devices that stay all the time."""
+    law, values, place = _sampled(design, sums)
+    guess, start = _guess(law, values, sums.together), np.zeros(values.shape, dtype=np.int64)
+    first = first_true(lambda n, r: law.upper_tail(n[:, None], values[r]) > tail, guess, start)
+    return ((first - 1) * sums.together + 1)[place]
+
+
+def _sampled_high(design: Design, sums: Sums, tail: float) -> Integers:
+    """Return the largest sum that passes the lower test, of floor(sum / together) devices; 0 where none does."""
+    law, values, place = _sampled(design, sums)
+    guess, start = _guess(law, values, sums.together), np.zeros(values.shape, dtype=np.int64)
+    past = first_true(lambda n, r: law.lower_tail(n[:, None], values[r]) <= tail, guess, start)
+    return np.maximum((past - 1) * sums.together + (sums.together - 1), 0)[place]
+
+
+def _sampled(design: Design, sums: Sums) -> tuple[SumLaw, Integers, Integers]:
+    """Return the widest law of the sums, their different values, and the place of each sum among these."""
+    noise = noise_total(design.noise, design.aggregators * sums.terms)
+    values, place = np.unique(sums.values, return_inverse=True)
+    return SumLaw(steps=(sums.together,), sampling_rate=design.channel[0], noise=noise), values, place
+
+
+def _guess(law: SumLaw, values: Integers, step: int) -> Integers:
+    return np.rint(values / (step * float(law.sampling_rate))).astype(np.int64)
+
+
+def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float) -> Ends:
+    """Return [Y - m, Y] for noise >= 0 and [Y, Y + m] for noise <= 0, m the upper quantile of the negative binomial."""
+    reach = max(0, int(stats.nbinom.isf(error, terms, -math.expm1(-float(noise.epsilon)))))
+    return (values - reach, values) if noise.direction == "up" else (values, values + reach)
+
+
+def _response(design: Design, sums: Sums, level: Fraction, tail: float) -> Ends:
+    """Invert the law of a region of randomized answers: one value of larger P and Q, or bits of r N places."""
+    hit, miss = design.channel
+    noises, r = design.aggregators * sums.windows, sums.cells
+    devices = cast("Integers", sums.devices)
+    if design.form is AnswerForm.POSITION:
+        hit, miss = hit + (r - 1) * miss, r * miss
+        others = noise_total(design.noise, noises * (design.values + 1 - r))
+        weight, total, scale = 1 - miss, noise_total(design.noise, noises * (design.values + 1)), 1
+    else:
+        others = total = cast("NoiseTotal", ScaledNoise(noise=noise_total(design.noise, noises), factor=r))
+        weight, scale = Fraction(1), r
+    channel = ResponseChannel(
+        hit=hit,
+        miss=miss,
+        weight=weight,
+        cell=cast("NoiseSum", noise_total(design.noise, noises * r)),
+        others=cast("NoiseSum", others),
+        tolerance=max(1e-4 * tail, 1e-14),
+    )
+    return channel_ends(sums.values, scale * devices, channel, cast("NoiseSum", total), level)
+
+
+def _check_size(values: Integers) -> None:
+    size = int(np.max(np.abs(values), initial=0))
+    if size > LARGEST_COUNT:
+        raise RangeError("sum of outputs", f"{size} in size", f"-{LARGEST_COUNT} to {LARGEST_COUNT}")

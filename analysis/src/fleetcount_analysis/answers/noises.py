@@ -1,0 +1,110 @@
+"""Sums of the noises of several aggregators, cells and windows, behind one face for every law of noise.
+
+It must not draw. A further law needs one line in `noise_total`.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Protocol, cast
+
+import numpy as np
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
+from numpy.typing import NDArray
+
+from fleetcount_analysis.answers.gaussian_sum import GaussianSum
+from fleetcount_analysis.channels import noise_sum
+from fleetcount_analysis.errors import RangeError
+
+__all__ = ["NoiseTotal", "ScaledNoise", "noise_total"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_GAUSSIAN: Final = "discrete Gaussian"
+
+
+class NoiseTotal(Protocol):
+    """The law of a sum of independent whole-number noises, symmetric about 0; a hashable value."""
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether there is no noise at all."""
+        ...
+
+    @property
+    def variance(self) -> float:
+        """The variance of the sum."""
+        ...
+
+    def reach_of(self, log_tail: float) -> int:
+        """Return M with P[|Z| >= M] <= 2 exp(-log_tail)."""
+        ...
+
+    def log_characteristic(self, angles: Floats) -> Floats:
+        """Return log |E[exp(i theta Z)]|; the sums here have characteristic functions above 0."""
+        ...
+
+    def log_mass(self, z: Integers) -> Floats:
+        """Return log P[Z = z]."""
+        ...
+
+    def upper_tail(self, at_least: Integers) -> Floats:
+        """Return P[Z >= m] for every m."""
+        ...
+
+    def central_reach(self, tail: float) -> int:
+        """Return the largest m with P[Z >= m] > tail."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledNoise:
+    """`factor` (1 or more) times a draw of `noise`: what a number of devices, read with noise, adds to a region."""
+
+    noise: NoiseTotal
+    factor: int
+
+    @property
+    def is_zero(self) -> bool:
+        """See `NoiseTotal`."""
+        return self.noise.is_zero
+
+    @property
+    def variance(self) -> float:
+        """See `NoiseTotal`."""
+        return self.factor**2 * self.noise.variance
+
+    def reach_of(self, log_tail: float) -> int:
+        """See `NoiseTotal`."""
+        return self.factor * self.noise.reach_of(log_tail)
+
+    def log_characteristic(self, angles: Floats) -> Floats:
+        """See `NoiseTotal`."""
+        return self.noise.log_characteristic(self.factor * angles)
+
+    def log_mass(self, z: Integers) -> Floats:
+        """See `NoiseTotal`."""
+        whole, rest = np.divmod(np.asarray(z, dtype=np.int64), self.factor)
+        return np.asarray(np.where(rest == 0, self.noise.log_mass(whole), -np.inf), dtype=np.float64)
+
+    def upper_tail(self, at_least: Integers) -> Floats:
+        """See `NoiseTotal`."""
+        return self.noise.upper_tail(-(-np.asarray(at_least, dtype=np.int64) // self.factor))
+
+    def central_reach(self, tail: float) -> int:
+        """See `NoiseTotal`."""
+        return self.factor * self.noise.central_reach(tail)
+
+
+def noise_total(law: NoiseLaw, terms: int) -> NoiseTotal:
+    """Return the law of the sum of `terms` independent draws of a symmetric law of noise.
+
+    Raises:
+        RangeError: a one-sided law, whose sums are not symmetric, or an unknown one.
+    """
+    if isinstance(law, TwoSidedNoise | NoNoise):
+        return noise_sum(law.epsilon, terms)
+    if law.name == _GAUSSIAN:
+        # Its parameter s, an exact number, not the variance of a draw.
+        return GaussianSum(parameter=Fraction(cast("Fraction", getattr(law, "variance"))), terms=terms)  # noqa: B009
+    raise RangeError("law of noise", law.name, "none, two-sided geometric or discrete Gaussian")

@@ -1,0 +1,183 @@
+"""The growing table of a series: the opened numbers of every released window, what is read out of them, and how they
+were asked.
+
+It must not know tasks, records or the wire: it is made of plain columns. A window that was not released is absent and
+may be named with its reason; no number stands in for it.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from fleetcount_mechanisms.design import Design, Outputs
+from numpy.typing import NDArray
+
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.reading import read
+
+__all__ = ["Region", "SeriesTable", "WindowCounts", "series_table"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowCounts:
+    """What one window's record shows: its index in the series, when it opened (Unix seconds), its opened numbers.
+
+    `unit` is the number of the coin's unit that holds the window: windows of one unit share one toss a device. Without
+    a sampling coin, or with a fresh one a window, it is the index. `outputs` are `Design.output_count` raw numbers.
+    """
+
+    index: int
+    opens: int
+    unit: int
+    outputs: tuple[int, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A set of cells (values 1..V) in a set of windows (indices in the series): every pair of the two counts.
+
+    Raises:
+        RangeError: no cell or no window.
+    """
+
+    cells: frozenset[int]
+    windows: frozenset[int]
+
+    def __post_init__(self) -> None:
+        """Refuse an empty set."""
+        if not (self.cells and self.windows):
+            raise RangeError("region", f"{len(self.cells)} cells in {len(self.windows)} windows", "1 or more of each")
+
+    @classmethod
+    def of(cls, cells: Iterable[int] | int, windows: Iterable[int] | int) -> "Region":
+        """Return the region of one or several cells and one or several windows."""
+        chosen = ((one,) if isinstance(one, int) else one for one in (cells, windows))
+        return cls(cells=frozenset(next(chosen)), windows=frozenset(next(chosen)))
+
+    def __len__(self) -> int:
+        """Return how many published counts the region adds up."""
+        return len(self.cells) * len(self.windows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeriesTable:
+    """Hold W released windows of V cells; made by `series_table`.
+
+    `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
+    outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval alone at `level`. `statement` is what
+    every adversary can learn, `missing` why windows are absent.
+    """
+
+    design: Design
+    level: Fraction
+    labels: tuple[str, ...] = field(repr=False)
+    statement: tuple[str, ...]
+    missing: Mapping[int, str]
+    windows: Integers = field(repr=False)
+    opens: Integers = field(repr=False)
+    units: Integers = field(repr=False)
+    outputs: Integers = field(repr=False)
+    estimates: Floats = field(repr=False)
+    low: Integers = field(repr=False)
+    high: Integers = field(repr=False)
+
+    @property
+    def raw(self) -> Integers:
+        """The opened numbers of the cells, (W, V), without the baseline."""
+        return self.outputs[:, 1:] if self.design.baseline_opened else self.outputs
+
+    @property
+    def devices(self) -> Integers:
+        """The noised number of devices of every window: the sum of all outputs, or the participation bit; else 0."""
+        if self.design.outputs is Outputs.CELLS:
+            return np.zeros(self.windows.shape, dtype=np.int64)
+        whole = self.design.outputs is Outputs.ALL
+        return np.asarray(self.outputs.sum(axis=1) if whole else self.outputs[:, 0], dtype=np.int64)
+
+    @property
+    def everything(self) -> Region:
+        """All cells in all released windows."""
+        return Region.of(range(1, self.design.values + 1), self.windows.tolist())
+
+    def rows(self, windows: Iterable[int]) -> list[int]:
+        """Return the rows of windows.
+
+        Raises:
+            RangeError: a window that was not released; with its reason where it is known.
+        """
+        places = {window: row for row, window in enumerate(self.windows.tolist())}
+        for window in sorted(windows):
+            if window not in places:
+                why = self.missing.get(window)
+                raise RangeError("window", f"{window} ({why})" if why else window, "a released window")
+        return [places[window] for window in sorted(windows)]
+
+    def columns(self, cells: Iterable[int]) -> list[int]:
+        """Return the columns of cells.
+
+        Raises:
+            RangeError: a cell outside 1..V.
+        """
+        chosen = sorted(cells)
+        for cell in chosen:
+            if not 1 <= cell <= self.design.values:
+                raise RangeError("cell", cell, f"1 to {self.design.values}")
+        return [cell - 1 for cell in chosen]
+
+
+def series_table(
+    design: Design,
+    level: Fraction,
+    labels: Sequence[str],
+    statement: Sequence[str],
+    released: Iterable[WindowCounts],
+    missing: Mapping[int, str] | None = None,
+) -> SeriesTable:
+    """Return the table of the released windows of a series, all of one design, every cell with its own interval.
+
+    Raises:
+        ShapeError: not one label a cell, or a window without `Design.output_count` numbers.
+        RangeError: no window, a window twice or both released and missing, units or times that do not follow the
+            windows, or as `reading.read`.
+    """
+    counts = sorted(released, key=lambda one: one.index)
+    _check_windows(counts, missing or {})
+    if len(labels) != design.values:
+        raise ShapeError(f"{len(labels)} labels; allowed is one a cell, {design.values}")
+    for one in counts:
+        if len(one.outputs) != design.output_count:
+            raise ShapeError(f"window {one.index} has {len(one.outputs)} numbers; allowed is {design.output_count}")
+    outputs = np.array([one.outputs for one in counts], dtype=np.int64)
+    reading = read(design, outputs, level)
+    return SeriesTable(
+        design=design,
+        level=level,
+        labels=tuple(labels),
+        statement=tuple(statement),
+        missing=dict(missing or {}),
+        windows=np.array([one.index for one in counts], dtype=np.int64),
+        opens=np.array([one.opens for one in counts], dtype=np.int64),
+        units=np.array([one.unit for one in counts], dtype=np.int64),
+        outputs=outputs,
+        estimates=reading.estimates,
+        low=reading.low,
+        high=reading.high,
+    )
+
+
+def _check_windows(counts: Sequence[WindowCounts], missing: Mapping[int, str]) -> None:
+    if not counts:
+        raise RangeError("number of released windows", 0, "1 or more")
+    for one, following in itertools.pairwise(counts):
+        if one.index == following.index:
+            raise RangeError("window", f"{one.index} twice", "each window once")
+        if not (one.opens < following.opens and one.unit <= following.unit):
+            raise RangeError("(opens, unit) of windows", f"out of order at window {following.index}", "ascending")
+    both = sorted({one.index for one in counts} & set(missing))
+    if both:
+        raise RangeError("window", f"{both[0]} released and missing", "one of the two")

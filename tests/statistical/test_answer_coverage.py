@@ -1,0 +1,285 @@
+"""Every kind of printed interval covers in 94.5 to 99.9 % of sixty thousand runs at 95 %, small counts included.
+
+The seeds are fixed. At a coverage of 95 % fewer than 94.5 % of 60,000 runs have probability 1e-8, at one below 99.8 %
+more than 99.9 % below 1e-7. Power both ways: half of the noises, and a toss that is shared and not allowed for, cover
+too seldom; noise of twice the spread too often.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from fleetcount_analysis.answers.chosen import each_level
+from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
+from fleetcount_analysis.answers.gaussian_sum import GaussianSum
+from fleetcount_analysis.noise import geometric_noise
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import RandomSource, SeededRandom
+from fleetcount_mechanisms.responses import KaryResponse, MangatVector, OptimizedUnaryEncoding
+from fleetcount_mechanisms.sampling import SamplingDie
+from numpy.typing import NDArray
+
+RUNS = 60_000
+LEVEL = Fraction(19, 20)
+LOWEST, HIGHEST = 0.945, 0.999
+Integers = NDArray[np.int64]
+Draw = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N_Z(0, variance)."""
+
+    variance: Fraction
+    name: str = "discrete Gaussian"
+    epsilon: None = None
+    mean: float = 0.0
+
+    def draw(self, source: RandomSource, count: int) -> list[int]:
+        raise NotImplementedError
+
+
+def design(noise: NoiseLaw | Gaussian, rate: Fraction | None = None, values: int = 4) -> Design:
+    answer: AnswerLaw = Truth(values)
+    if rate is not None:
+        answer = SamplingDie(sampling_rate=rate, values=values, allow_large_rate=True)
+    return Design(answer=answer, noise=noise, values=values, aggregators=2)  # type: ignore[arg-type]
+
+
+def drawn(noise: NoiseLaw | Gaussian, terms: int, seed: int) -> Integers:
+    """Return `RUNS` sums of `terms` noises."""
+    if isinstance(noise, NoNoise):
+        return np.zeros(RUNS, dtype=np.int64)
+    if isinstance(noise, Gaussian):
+        law = GaussianSum(parameter=noise.variance, terms=1)
+        z = np.arange(-law.reach_of(41.0), law.reach_of(41.0) + 1)
+        mass = np.exp(-(z**2) / (2 * float(noise.variance)))
+        return np.random.default_rng(seed).choice(z, (terms, RUNS), p=mass / mass.sum()).sum(axis=0)
+    if isinstance(noise, OneSidedNoise):
+        keep = -math.expm1(-float(noise.epsilon))
+        total = np.random.default_rng(seed).negative_binomial(terms, keep, RUNS)
+        return np.asarray(total if noise.direction == "up" else -total, dtype=np.int64)
+    assert noise.epsilon is not None
+    return geometric_noise(noise.epsilon, terms * RUNS, SeededRandom(seed)).reshape(terms, RUNS).sum(axis=0)
+
+
+def sampled(groups: Sequence[tuple[int, int]], rate: Fraction, seed: int) -> Integers:
+    """Return the sampled part: groups of devices, each counted so often (or less, if negative) with one toss."""
+    generator = np.random.default_rng(seed)
+    return np.sum([step * generator.binomial(number, float(rate), RUNS) for number, step in groups], axis=0)
+
+
+def covered(ends: tuple[Integers, Integers], truth: int) -> float:
+    return float(np.mean((ends[0] <= truth) & (truth <= ends[1])))
+
+
+GEOMETRIC = [TwoSidedNoise(Fraction(2)), TwoSidedNoise(Fraction(1, 2)), TwoSidedNoise(Fraction(1, 20))]
+GAUSSIAN = [Gaussian(Fraction(s)) for s in (Fraction(1, 2), 1, 9, 660)]
+BOTH = [*GEOMETRIC, *GAUSSIAN]
+
+
+def of(noise: NoiseLaw | Gaussian) -> str:
+    return f"{noise.name}-{getattr(noise, 'epsilon', None) or getattr(noise, 'variance', '')}"
+
+
+@pytest.mark.parametrize("noise", BOTH, ids=of)
+@pytest.mark.parametrize(("cells", "windows"), [(1, 1), (4, 1), (1, 3), (4, 24)])
+def test_direct_sums_cover(noise: NoiseLaw, cells: int, windows: int) -> None:
+    values = 40 + drawn(noise, 2 * cells * windows, 11)
+
+    ends = sum_ends(design(noise), Sums(values=values, cells=cells, windows=windows), LEVEL)
+
+    assert LOWEST <= covered(ends, 40) <= HIGHEST or (covered(ends, 40) == 1 and noise in GAUSSIAN[:1])
+
+
+@pytest.mark.parametrize("noise", BOTH, ids=of)
+def test_direct_differences_cover(noise: NoiseLaw) -> None:
+    pair = [Sums(values=count + drawn(noise, 4, 20 + count), cells=2, windows=1) for count in (3, 12)]
+
+    assert LOWEST <= covered(difference_ends(design(noise), *pair, (1, 2), LEVEL), -9) <= HIGHEST
+
+
+@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
+@pytest.mark.parametrize("noise", [NoNoise(), *BOTH], ids=of)
+@pytest.mark.parametrize("count", [0, 1, 5, 50, 1000])
+def test_sums_of_fresh_tosses_cover(noise: NoiseLaw, rate: Fraction, count: int) -> None:
+    values = sampled([(count, 1)], rate, 31) + drawn(noise, 6, 32)
+
+    ends = sum_ends(design(noise, rate), Sums(values=values, cells=3, windows=1), LEVEL)
+
+    assert LOWEST <= covered(ends, count) <= (1 if count * rate < 5 else HIGHEST)
+
+
+STAYS = {
+    "all stay": [(20, 6)],
+    "nobody stays": [(120, 1)],
+    "half stay": [(10, 6), (60, 1)],
+    "few": [(1, 6), (2, 1)],
+    "some": [(3, 5), (4, 3), (7, 2)],
+    "many": [(400, 6), (90, 1)],
+}
+
+
+@pytest.mark.parametrize(
+    "noise", [TwoSidedNoise(Fraction(1, 2)), Gaussian(Fraction(1)), Gaussian(Fraction(42))], ids=of
+)
+@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
+@pytest.mark.parametrize("stays", STAYS)
+def test_sums_over_one_unit_cover_whoever_stays(noise: NoiseLaw, rate: Fraction, stays: str) -> None:
+    groups = STAYS[stays]
+    truth = sum(number * step for number, step in groups)
+    values = sampled(groups, rate, 41) + drawn(noise, 12, 42)
+
+    ends = sum_ends(design(noise, rate), Sums(values=values, cells=1, windows=6, together=6), LEVEL)
+
+    assert LOWEST <= covered(ends, truth) <= (HIGHEST if stays == "all stay" else 1)
+
+
+# Devices counted later only, earlier only, and both times.
+MOVES = [(52 - 42, 61 - 42, 42), (52, 61, 0), (3, 0, 0), (0, 0, 30), (1, 4, 2), (0, 0, 0), (40, 200, 300)]
+
+
+@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 2)), Gaussian(Fraction(1)), Gaussian(Fraction(9))], ids=of)
+@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
+@pytest.mark.parametrize("moves", MOVES, ids=str)
+@pytest.mark.parametrize("shared", [True, False], ids=["one toss", "two tosses"])
+def test_sampled_differences_cover(noise: NoiseLaw, rate: Fraction, moves: tuple[int, int, int], shared: bool) -> None:
+    only_later, only_earlier, both = moves
+    first, second = sampled([(both, 1)], rate, 51), sampled([(both, 1)], rate, 52)
+    later = sampled([(only_later, 1)], rate, 53) + first + drawn(noise, 2, 54)
+    earlier = sampled([(only_earlier, 1)], rate, 55) + (first if shared else second) + drawn(noise, 2, 56)
+    pair = [Sums(values=one, cells=1, windows=1) for one in (later, earlier)]
+    together = (1, 2 if shared else 1)
+
+    ends = difference_ends(design(noise, rate), *pair, together, LEVEL)
+
+    narrow = both > 0 and shared
+    assert LOWEST <= covered(ends, only_later - only_earlier) <= (1 if narrow or max(moves) < 10 else HIGHEST)
+    if narrow:
+        stated = difference_ends(design(noise, rate), *pair, together, LEVEL, stayed=both)
+        assert LOWEST <= covered(stated, only_later - only_earlier) <= 1
+        assert np.mean(stated[1] - stated[0]) < np.mean(ends[1] - ends[0])
+
+
+def test_differences_of_units_that_stay_cover() -> None:
+    """Two halves of one unit of four windows: devices in both halves, in one, and now and then."""
+    noise, rate = Gaussian(Fraction(4)), Fraction(1, 4)
+    tosses = [np.random.default_rng(60 + i).binomial(number, 0.25, RUNS) for i, number in enumerate((30, 25, 8))]
+    later = 2 * tosses[0] + tosses[2] + drawn(noise, 4, 64)
+    earlier = 2 * tosses[1] + tosses[2] + drawn(noise, 4, 65)
+    pair = [Sums(values=one, cells=1, windows=2, together=2) for one in (later, earlier)]
+
+    assert LOWEST <= covered(difference_ends(design(noise, rate), *pair, (2, 4), LEVEL), 10) <= HIGHEST
+
+
+@pytest.mark.parametrize("epsilon", [None, Fraction(1, 2), Fraction(1, 20)])
+@pytest.mark.parametrize(("cells", "windows"), [(1, 1), (3, 1), (2, 2)])
+def test_regions_of_k_ary_answers_cover(epsilon: Fraction | None, cells: int, windows: int) -> None:
+    response, counts = KaryResponse(Fraction(1, 2), 4), np.array([200, 120, 60, 15, 5])
+    noise = NoNoise() if epsilon is None else TwoSidedNoise(epsilon)
+    asked = Design(answer=response, noise=noise, values=4, aggregators=2)
+    generator = np.random.default_rng(71)
+    laws = [[float(response.probability(output, truth)) for output in range(5)] for truth in range(5)]
+    outputs = sum(generator.multinomial(windows * n, law, RUNS) for n, law in zip(counts, laws, strict=True))
+    noises = np.stack([drawn(noise, 2 * windows, 72 + output) for output in range(5)], axis=1)
+    outputs = outputs + noises
+    chosen = outputs[:, 5 - cells :].sum(axis=1)
+    sums = Sums(values=chosen, cells=cells, windows=windows, devices=outputs.sum(axis=1))
+
+    ends = sum_ends(asked, sums, LEVEL)
+
+    assert LOWEST <= covered(ends, windows * int(counts[5 - cells :].sum())) <= HIGHEST
+
+
+@pytest.mark.parametrize("answer", [MangatVector(Fraction(1, 3), 4), OptimizedUnaryEncoding(Fraction(1, 4), 4)])
+@pytest.mark.parametrize("epsilon", [None, Fraction(1, 2), Fraction(1, 20)])
+@pytest.mark.parametrize("cells", [1, 3])
+def test_regions_of_bits_cover(answer: AnswerLaw, epsilon: Fraction | None, cells: int) -> None:
+    noise = NoNoise() if epsilon is None else TwoSidedNoise(epsilon)
+    asked = Design(answer=answer, noise=noise, values=4, aggregators=2)
+    (hit, miss), ones, devices = asked.channel, 30, 300
+    generator = np.random.default_rng(81)
+    bits = generator.binomial(ones, float(hit), RUNS) + generator.binomial(cells * devices - ones, float(miss), RUNS)
+    sums = Sums(
+        values=bits + drawn(noise, 2 * cells, 82), cells=cells, windows=1, devices=devices + drawn(noise, 2, 83)
+    )
+
+    assert LOWEST <= covered(sum_ends(asked, sums, LEVEL), ones) <= HIGHEST
+
+
+def test_differences_of_k_ary_answers_cover() -> None:
+    response, noise = KaryResponse(Fraction(2, 3), 1), TwoSidedNoise(Fraction(1, 2))
+    asked = Design(answer=response, noise=noise, values=1, aggregators=2)
+    generator, parts = np.random.default_rng(91), []
+    for count in (30, 90):
+        ones = generator.binomial(count, float(response.probability(1, 1)), RUNS)
+        ones += generator.binomial(300 - count, float(response.probability(1, 0)), RUNS)
+        opened = ones + drawn(noise, 2, 92 + count)
+        devices = 300 + (opened - ones) + drawn(noise, 2, 93 + count)
+        parts.append(Sums(values=opened, cells=1, windows=1, devices=devices))
+
+    assert LOWEST <= covered(difference_ends(asked, *parts, (1, 1), LEVEL), -60) <= HIGHEST
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("terms", [1, 24])
+def test_one_sided_sums_and_differences_cover(direction: str, terms: int) -> None:
+    noise = OneSidedNoise(Fraction(1, 4), "up" if direction == "up" else "down")
+    pair = [Sums(values=count + drawn(noise, 2 * terms, 100 + count), cells=terms, windows=1) for count in (500, 450)]
+
+    assert LOWEST <= covered(sum_ends(design(noise), pair[0], LEVEL), 500) <= HIGHEST
+    assert LOWEST <= covered(difference_ends(design(noise), *pair, (1, 1), LEVEL), 50) <= HIGHEST
+
+
+@pytest.mark.parametrize("rate", [None, Fraction(1, 4)], ids=["direct", "sampling"])
+@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 2)), Gaussian(Fraction(9))], ids=of)
+def test_intervals_of_all_cells_hold_at_once(rate: Fraction | None, noise: NoiseLaw) -> None:
+    asked, counts = design(noise, rate), np.repeat([0, 3, 17, 40], 5)
+    level, single = each_level(asked, LEVEL, counts.size), []
+    inside = np.ones((2, RUNS), dtype=bool)
+    for cell, count in enumerate(counts.tolist()):
+        values = (count if rate is None else sampled([(count, 1)], rate, 300 + cell)) + drawn(noise, 2, 400 + cell)
+        for row, one in enumerate((level, LEVEL)):
+            low, high = sum_ends(asked, Sums(values=values, cells=1, windows=1), one)
+            inside[row] &= (low <= count) & (count <= high)
+        single.append(values)
+
+    assert LOWEST <= float(inside[0].mean()) <= HIGHEST
+    assert float(inside[1].mean()) < 0.85
+
+
+# Power: what these tests would say of wrong intervals.
+
+
+def test_half_of_the_noises_cover_too_seldom_and_twice_the_spread_too_often() -> None:
+    noise, rate = Gaussian(Fraction(9)), Fraction(1, 4)
+    values = sampled([(50, 1)], rate, 31) + drawn(noise, 4, 32)
+
+    few = sum_ends(design(noise, rate), Sums(values=values, cells=1, windows=1), LEVEL)
+    wide = sum_ends(design(Gaussian(Fraction(36)), rate), Sums(values=values, cells=2, windows=1), LEVEL)
+
+    assert covered(few, 50) < LOWEST
+    assert covered(wide, 50) > HIGHEST - 0.01
+
+
+def test_a_shared_toss_that_is_not_allowed_for_covers_too_seldom() -> None:
+    noise, rate = Gaussian(Fraction(1)), Fraction(1, 4)
+    values = sampled([(20, 6)], rate, 41) + drawn(noise, 12, 42)
+
+    ends = sum_ends(design(noise, rate), Sums(values=values, cells=1, windows=6, together=1), LEVEL)
+
+    assert covered(ends, 120) < 0.75
+
+
+def test_a_false_bound_on_who_stayed_covers_too_seldom() -> None:
+    noise, rate = Gaussian(Fraction(1)), Fraction(1, 4)
+    pair = [Sums(values=sampled([(300, 1)], rate, seed) + drawn(noise, 2, seed), cells=1, windows=1) for seed in (1, 2)]
+
+    ends = difference_ends(design(noise, rate), *pair, (1, 2), LEVEL, stayed=290)
+
+    assert covered(ends, 0) < 0.9
