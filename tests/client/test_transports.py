@@ -14,7 +14,7 @@ from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
@@ -341,7 +341,7 @@ async def test_a_device_that_gives_up_at_any_moment_leaves_no_connection_behind(
 async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt_transport, "_TASK_WAIT_S", 0.2)
     port = free_port()
-    credential = SERVER_AUTHORITY.issue_aggregator("broker", ["127.0.0.1"])
+    credential = SERVER_AUTHORITY.issue_new(Purpose.BROKER, "broker", ["127.0.0.1"])
     save_certificates(tmp_path / "broker.crt", [credential.certificate])
     save_private_key(tmp_path / "broker.key", credential.private_key)
     save_certificates(tmp_path / "ca.crt", [SERVER_AUTHORITY.certificate])

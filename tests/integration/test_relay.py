@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.transport import Transport
-from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_simulator.network.connections import tls_of
 from fleetcount_simulator.network.deployments import HOST, free_ports
 
@@ -25,7 +25,7 @@ class Relay:
 
     def __init__(self, deployment: LiveDeployment, directory: Path) -> None:
         self.address = f"{HOST}:{free_ports(HOST, 1)[0]}"
-        credential = deployment.written.authorities.aggregators.issue_aggregator("relay-1", ["127.0.0.1"])
+        credential = deployment.written.authorities.aggregators.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"])
         save_private_key(directory / "relay.key", credential.private_key)
         save_certificates(directory / "relay.crt", [credential.certificate])
         authorities = deployment.written.root / "ca"

@@ -17,7 +17,7 @@ from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, certified_peer, peer_server
 from fleetcount_client.grpc_transport import GrpcTransport
 from fleetcount_client.transport import Unreachable
-from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
 from fleetcount_protocol.ids import TaskId
@@ -385,7 +385,7 @@ async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
             caller=here.names[1],
             timeout_s=5,
             credentials=grpc.ssl_channel_credentials(
-                authority, *pem_pair(here.authority.issue_aggregator("relay-1", ["127.0.0.1"]))
+                authority, *pem_pair(here.authority.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"]))
             ),
         )
 
@@ -484,7 +484,7 @@ def test_the_sample_configuration_is_one() -> None:
 async def test_a_certificate_that_could_speak_as_an_aggregator_is_refused(tmp_path: Path) -> None:
     async with relayed() as here:
         path = relay_files(here, tmp_path, "127.0.0.1:0")
-        wrong = here.authority.issue_aggregator("relay-1", ["127.0.0.1", "beta"])
+        wrong = here.authority.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1", "beta"])
     for name in ("relay.key", "relay.crt"):
         (tmp_path / name).unlink()
     save_private_key(tmp_path / "relay.key", wrong.private_key)

@@ -34,6 +34,7 @@ from fleetcount_simulator.network.deployments import NAMES
 from fleetcount_simulator.network.parties import Parties
 
 from tests.support.processes import ChildProcess, pace, wait_until
+from tests.support.relays import pem_pair
 
 __all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories"]
 
@@ -233,8 +234,14 @@ class LiveDeployment:
 
     # Connections.
 
+    def device_credentials(self) -> grpc.ChannelCredentials:
+        """Return TLS credentials under a device's certificate of this deployment."""
+        key, certificate = pem_pair(self.written.authorities.devices.issue_device())
+        authorities = (self.written.root / "ca" / "aggregators.crt").read_bytes()
+        return grpc.ssl_channel_credentials(authorities, key, certificate)
+
     def analyst_credentials(self) -> grpc.ChannelCredentials:
-        """Return TLS credentials under a device certificate of this deployment."""
+        """Return TLS credentials under the analyst's certificate."""
         directory = self.analyst.parent
         return grpc.ssl_channel_credentials(
             (self.written.root / "ca" / "aggregators.crt").read_bytes(),
@@ -249,7 +256,7 @@ class LiveDeployment:
         plan = self.written.plans[position]
         port = plan.peer_port if peer else plan.device_port
         options = [("grpc.ssl_target_name_override", str(plan.aggregator_id)), ("grpc.enable_retries", 0)]
-        return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials or self.analyst_credentials(), options=options)
+        return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials or self.device_credentials(), options=options)
 
     def wait_state(self, position: int, task: Task, state: TaskState) -> None:
         """Wait until an aggregator's own store says that the task is in a state or beyond."""

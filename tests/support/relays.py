@@ -15,6 +15,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
     Credential,
+    Purpose,
     save_certificates,
     save_private_key,
 )
@@ -114,7 +115,7 @@ async def running_relay(
 ) -> AsyncIterator[tuple[str, RelayMetrics]]:
     """Run a relay in this process; give its endpoint and metrics."""
     metrics = RelayMetrics()
-    key, certificate = pem_pair(here.authority.issue_aggregator("relay-1", ["127.0.0.1"]))
+    key, certificate = pem_pair(here.authority.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"]))
     upstream = grpc.ssl_channel_credentials(_pem(here.authority), key, certificate)
     channels = {
         name: grpc.aio.secure_channel(here.endpoint(position), upstream, options=upstream_options(name))
@@ -143,7 +144,7 @@ async def running_relay(
 
 def relay_files(here: RelayedNetwork, directory: Path, listen: str) -> Path:
     """Write a relay's certificate and configuration; return the configuration file."""
-    credential = here.authority.issue_aggregator("relay-1", ["127.0.0.1"])
+    credential = here.authority.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"])
     save_private_key(directory / "relay.key", credential.private_key)
     save_certificates(directory / "relay.crt", [credential.certificate])
     save_certificates(directory / "aggregators.crt", [here.authority.certificate])

@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 from cryptography import x509
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.certificates import load_authorities
+from fleetcount_protocol.channel.certificates import Purpose, load_authorities
 from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -148,8 +148,8 @@ def _load_tls(config: AggregatorConfig) -> _Tls | None:
     if config.grpc.insecure:
         return None
     tls = config.tls
-    files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
-    # Aggregators' operators read releases at the device port; a session still needs a device's certificate.
+    files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
+    # Relays and aggregators' operators come to the device port too; the purpose says what each may ask there.
     readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
     return _Tls(devices=files.to_clients(readers), peers=files.to_clients(files.authorities), client=files.to_servers())
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.channel.certificates import save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError
 from fleetcount_simulator.network import deployments
 from fleetcount_simulator.network.deployments import AggregatorPlan, Authorities, Deployment, free_ports
@@ -72,7 +72,7 @@ def write_analyst(deployment: Deployment) -> Path:
         MachineError: the disk does not take it.
     """
     directory = deployment.root / "analyst"
-    credential = deployment.authorities.devices.issue_device()
+    credential = deployment.authorities.devices.issue_new(Purpose.READER, "analyst")
     try:
         directory.mkdir(mode=_DIRECTORY_MODE)
         save_certificates(directory / "analyst.crt", [credential.certificate])

@@ -21,6 +21,7 @@ from fleetcount_protocol.channel.certificates import (
     load_authorities,
     load_certificate,
     load_private_key,
+    purpose_of,
     verify_chain,
 )
 from fleetcount_protocol.endpoint import split_endpoint
@@ -100,7 +101,12 @@ def check_certificate(
         return Finding(what=what, severity=Severity.FAILED, text=f"{key_file} is not its key")
     if authorities:
         verify_chain(certificate, authorities, now, purpose)
-    return _expiry(what, certificate, now, "chain and key fit" if authorities else "key fits")
+    if (found := purpose_of(certificate)) is not purpose:
+        return Finding(
+            what=what, severity=Severity.FAILED, text=f"is for the purpose {found.label}, not {purpose.label}"
+        )
+    fine = "chain and key fit" if authorities else "key fits"
+    return _expiry(what, certificate, now, f"{fine}, purpose {purpose.label}")
 
 
 def check_authority(path: Path, now: float) -> Finding:

@@ -234,7 +234,7 @@ def _reader(path: Path) -> "list[Finding]":
     authority, certificate, key = reader.tls_files
     return [
         *findings,
-        guarded("certificate", lambda: check_certificate(certificate, key, (), Purpose.DEVICE, now)),
+        guarded("certificate", lambda: check_certificate(certificate, key, (), Purpose.READER, now)),
         guarded("authority of aggregators", lambda: check_authority(authority, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),

@@ -3,9 +3,11 @@
 Reads key files; loads only the one transport that is wanted.
 """
 
+from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.key_files import check_purpose
 
 from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
 from fleetcount_client.transport import Transport
@@ -18,12 +20,14 @@ def identity_of(settings: DeviceSettings) -> DeviceIdentity:
     """Return the device's certificate and key.
 
     Raises:
-        ConfigError: a file that holds something else, or a key that is not the certificate's.
+        ConfigError: a file that holds something else, a key that is not the certificate's, or no device's certificate.
     """
     try:
-        return DeviceIdentity.load(settings.certificate_file, settings.key_file)
+        identity = DeviceIdentity.load(settings.certificate_file, settings.key_file)
     except (UsageError, OSError) as error:
         raise ConfigError(f"device.certificate_file and device.key_file: {error}") from None
+    check_purpose(settings.certificate_file, identity.certificate, Purpose.DEVICE)
+    return identity
 
 
 def trust_of(settings: DeviceSettings) -> TrustStore:

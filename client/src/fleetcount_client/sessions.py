@@ -133,7 +133,10 @@ class SessionKeeper:
             session = self._reusable(aggregator, needed)
             if session is not None:
                 return session
-            expiry = max(int(self._timer.now()) + self._lifetime_s, needed)
+            ends = int(self._identity.certificate.not_valid_after_utc.timestamp())
+            if needed > ends:
+                return RejectReason.BAD_CERTIFICATE  # It ends before the task does: no aggregator would take it.
+            expiry = min(max(int(self._timer.now()) + self._lifetime_s, needed), ends)
             return await self._open_new(aggregator, expiry, deadline)
 
     def _reusable(self, aggregator: Aggregator, needed: int) -> OpenSession | None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 import grpc
-from fleetcount_protocol.channel.certificates import aggregator_names, load_certificate
+from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_certificate
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_transport.key_files import TlsFiles, read_public_file
@@ -44,10 +44,10 @@ def _load_tls(config: RelayConfig) -> _Tls:
     """Return the TLS credentials.
 
     Raises:
-        ConfigError, UsageError: a file is missing or wrong, or the certificate could speak as an aggregator.
+        ConfigError, UsageError: a file is missing or wrong, or the certificate is no relay's.
     """
     tls = config.tls
-    files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
+    files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.RELAY)
     names = set(aggregator_names(load_certificate(tls.certificate_file)))
     taken = sorted(names & {one.id for one in config.aggregators})
     if taken:

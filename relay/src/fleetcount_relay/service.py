@@ -4,11 +4,12 @@ Reads of an upload only where one instalment ends and the next begins, and that 
 what is in it. Holds no session, makes no receipt and stores nothing.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import grpc
+from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import DecodeError, PeerProblem, RejectReason
 from fleetcount_protocol.wire.device_columns import (
     InstalmentColumns,
@@ -30,7 +31,15 @@ __all__ = ["RelayShell"]
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
 _SERVICE: Final = "fleetcount_protocol.v1.DeviceService"
-_UNARY: Final = ("ListTasks", "ListSeries", "OpenSessions", "GetRelease")
+_DEVICES: Final = frozenset({Purpose.DEVICE})
+_READERS: Final = _DEVICES | {Purpose.READER}
+_UNARY: Final = {
+    "ListTasks": _READERS,
+    "ListSeries": _READERS,
+    "OpenSessions": _DEVICES,
+    "GetRelease": _READERS,
+}
+"""Whose certificates each call is for: beyond this relay, they count as the relay's."""
 _BATCHES_IN_FLIGHT: Final = 4
 _UNKNOWN_AGGREGATOR: Final = "unknown_aggregator"
 _PASSED_ON: Final = {
@@ -49,17 +58,18 @@ class RelayShell:
         metrics: RelayMetrics,
         bytes_in_memory: int,
         limits: CallLimits | None = None,
+        denies: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._forwarders = forwarders
         self._metrics = metrics
-        self._callers = Quotas(limits or CallLimits(), ByteBudget(bytes_in_memory))
+        self._callers = Quotas(limits or CallLimits(), ByteBudget(bytes_in_memory), denies)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: self._callers.unary(partial(self._ask, name)) for name in _UNARY
+            name: self._callers.unary(partial(self._ask, name), purposes) for name, purposes in _UNARY.items()
         }
-        methods["Upload"] = self._callers.stream(self._upload)
+        methods["Upload"] = self._callers.stream(self._upload, _DEVICES)
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
     async def _forwarder(self, context: _Context) -> Forwarder:

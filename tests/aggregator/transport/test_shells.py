@@ -1,6 +1,7 @@
 """The shells around the rules: gRPC with mutual TLS, worker processes, metrics; MQTT is in test_mqtt_intake.py."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +22,7 @@ from fleetcount_aggregator.transport.grpc_server import (
     peer_server,
 )
 from fleetcount_aggregator.verification.workers import ProcessWorkers
-from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose
 from fleetcount_protocol.errors import DecodeError, MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
@@ -39,6 +40,7 @@ from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_transport.quotas import CallLimits
 
 from tests.support.aggregators import Network, TestDevice, device_authority
+from tests.support.twins import twin_of
 
 _SERVICE = "/fleetcount_protocol.v1.DeviceService"
 ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
@@ -70,8 +72,15 @@ class Listening:
         await server.start()
         return server
 
-    def peer(self, name: str, *, expects: str = "beta", authority: CertificateAuthority | None = None) -> GrpcPeer:
-        key, certificate = pem_pair((authority or self.authority).issue_aggregator(name, ["127.0.0.1"]))
+    def peer(
+        self,
+        name: str,
+        *,
+        expects: str = "beta",
+        authority: CertificateAuthority | None = None,
+        purpose: Purpose = Purpose.AGGREGATOR,
+    ) -> GrpcPeer:
+        key, certificate = pem_pair((authority or self.authority).issue_new(purpose, name, ["127.0.0.1"]))
         credentials = grpc.ssl_channel_credentials(
             root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
             private_key=key,
@@ -106,6 +115,20 @@ async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
     assert refusal.value.problem is PeerProblem.NOT_LEADER
     await leader.close()
     await stranger.close()
+
+
+@pytest.mark.parametrize("purpose", [Purpose.RELAY, Purpose.READER, Purpose.DEVICE])
+async def test_only_an_aggregator_s_certificate_is_a_peer_whatever_its_name(
+    listening: Listening, purpose: Purpose
+) -> None:
+    task = await listening.network.ask(values=4)
+    other = listening.peer("alpha", purpose=purpose)
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await other.status(task.task_id)
+
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+    await other.close()
 
 
 async def test_a_helper_s_certificate_does_not_lead(listening: Listening) -> None:
@@ -324,6 +347,47 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
 
         assert refused is RejectReason.BUSY
         assert answers == [RejectReason.UNKNOWN_TASK] * 2
+
+
+async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> None:
+    reading = {"ListTasks": TASK_LIST_QUERY.encode("test"), "GetRelease": b""}
+    calls = {**reading, "OpenSessions": b"", "Upload": b""}
+    found: dict[Purpose, set[str]] = {}
+    async with DeviceListening(CallLimits()) as here:
+        for purpose in (Purpose.DEVICE, Purpose.READER, Purpose.RELAY, Purpose.AGGREGATOR):
+            async with here.channel(device_authority().issue_new(purpose, "somebody")) as channel:
+                for method, query in calls.items():
+                    call = channel.stream_stream(f"{_SERVICE}/{method}")(iter([query]))
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        while await call.read() is not grpc.aio.EOF:
+                            pass
+                    if await call.code() is not grpc.StatusCode.PERMISSION_DENIED:
+                        found.setdefault(purpose, set()).add(method)
+
+    assert found == {
+        Purpose.DEVICE: set(calls),
+        Purpose.RELAY: set(calls),
+        Purpose.READER: set(reading),
+        Purpose.AGGREGATOR: set(reading),
+    }
+
+
+async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> None:
+    one = device_authority().issue_device()
+    twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
+    query = TASK_LIST_QUERY.encode("test")
+    async with (
+        DeviceListening(CallLimits(calls_each=1)) as here,
+        here.channel(one) as first,
+        here.channel(twin) as second,
+    ):
+        held = await here.upload(first)
+        await here.answer(held)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await second.unary_unary(f"{_SERVICE}/ListTasks")(query)
+        held.cancel()
+
+    assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
 
 
 # Workers.

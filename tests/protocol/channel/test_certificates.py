@@ -19,8 +19,8 @@ NOW = datetime(2027, 1, 15, tzinfo=UTC)
 TIME = NOW.timestamp()
 FLEET = CertificateAuthority.create("Fleet", NOW)
 P256 = ec.generate_private_key(ec.SECP256R1())
-CLIENT = [ExtendedKeyUsageOID.CLIENT_AUTH]
-SERVER = [ExtendedKeyUsageOID.SERVER_AUTH]
+CLIENT = [*Purpose.DEVICE.usages]
+SERVER = [*Purpose.AGGREGATOR.usages]
 YEAR = timedelta(days=365)
 
 
@@ -73,9 +73,34 @@ def test_issued_certificates_are_accepted_for_their_purpose() -> None:
 
     verify_chain(leaf(), [FLEET.certificate], TIME, Purpose.DEVICE)
     verify_chain(device, [FLEET.certificate], TIME, Purpose.DEVICE)
-    for purpose in Purpose:
-        verify_chain(aggregator, [FLEET.certificate], TIME, purpose)
+    verify_chain(aggregator, [FLEET.certificate], TIME, Purpose.AGGREGATOR)
     refused(device, "EKU", Purpose.AGGREGATOR)
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+@pytest.mark.parametrize("wanted", Purpose)
+def test_a_certificate_serves_the_one_purpose_it_was_issued_for(purpose: Purpose, wanted: Purpose) -> None:
+    certificate = FLEET.issue_new(purpose, "somebody", now=NOW).certificate
+
+    assert certificates.purpose_of(certificate) is purpose
+    if purpose is wanted:
+        verify_chain(certificate, [FLEET.certificate], TIME, wanted)
+    else:
+        refused(certificate, "not accepted|for the purpose", wanted)
+
+
+def test_a_certificate_of_no_purpose_or_of_two_has_none() -> None:
+    refused(leaf(usages=[ExtendedKeyUsageOID.CLIENT_AUTH]), "exactly one purpose of this project; it names none")
+    refused(leaf(usages=[*CLIENT, Purpose.READER.value]), "it names device, reader")
+
+
+def test_a_leaf_ends_with_its_authority_at_the_latest() -> None:
+    short = CertificateAuthority.create("short", NOW, validity=timedelta(days=10))
+    leaf = short.issue(Purpose.DEVICE, P256.public_key(), "d-1", validity=timedelta(days=30), now=NOW)
+
+    assert leaf.not_valid_after_utc == short.certificate.not_valid_after_utc
+    with pytest.raises(UsageError, match="the authority ended"):
+        short.issue(Purpose.DEVICE, P256.public_key(), "d-1", validity=timedelta(days=30), now=NOW + timedelta(days=10))
 
 
 def test_one_of_several_authorities_is_enough() -> None:
@@ -130,7 +155,7 @@ def test_impossible_times_are_refused(now: float) -> None:
 
 @pytest.mark.parametrize("usages", [[ExtendedKeyUsageOID.CODE_SIGNING], SERVER, [ExtendedKeyUsageOID.EMAIL_PROTECTION]])
 def test_other_usages_are_refused(usages: list[x509.ObjectIdentifier]) -> None:
-    refused(leaf(usages=usages), "not accepted")
+    refused(leaf(usages=usages), "not accepted|for the purpose aggregator")
 
 
 def test_common_name_alone_is_no_name() -> None:
@@ -280,7 +305,7 @@ def test_impossible_hosts_are_refused(host: str) -> None:
 
 
 def test_aggregator_id_must_be_a_dns_name() -> None:
-    with pytest.raises(UsageError, match="aggregator id"):
+    with pytest.raises(UsageError, match="cannot stand in a certificate"):
         FLEET.issue_aggregator("127.0.0.1", [], NOW)
 
 

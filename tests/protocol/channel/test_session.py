@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.channel import certificates
 from fleetcount_protocol.channel.session import (
@@ -28,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.protocol_samples import aggregator, key_pair, seed_bytes, session_secret
+from tests.support.twins import twin_of
 
 NOW = datetime(2027, 1, 15, tzinfo=UTC)
 TIME = int(NOW.timestamp())
@@ -88,23 +88,12 @@ def test_session_is_named_by_the_signed_bytes_not_the_signature() -> None:
 
 
 def test_certificate_copied_with_another_authority_signature_is_the_same_device() -> None:
-    # ECDSA: (r, n - s) verifies wherever (r, s) does, so a device can make a second certificate out of its own.
-    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-    r, s = decode_dss_signature(DEVICE.certificate.signature)
-    twin_signature = encode_dss_signature(r, order - s)
-    der, old = certificates.certificate_der(DEVICE.certificate), DEVICE.certificate.signature
-    twin = _with_signature(der, old, twin_signature)
+    twin = certificates.certificate_der(twin_of(DEVICE.certificate))
     request = resigned(replace(REQUEST, certificate=twin))
 
-    assert twin != der
+    assert twin != certificates.certificate_der(DEVICE.certificate)
     _, _, digest = accept_session(request, {1: key_pair(0)}, ALPHA, (AUTHORITY.certificate,), TIME)
     assert digest == certificates.key_digest(DEVICE.certificate)
-
-
-def _with_signature(der: bytes, old: bytes, new: bytes) -> bytes:
-    # Certificate ::= SEQUENCE { tbs, algorithm, BIT STRING (0 unused bits || signature) }, lengths in two bytes.
-    content = der[4 : -len(old) - 3] + b"\x03" + bytes([len(new) + 1, 0]) + new
-    return b"\x30\x82" + len(content).to_bytes(2) + content
 
 
 def test_wrong_aggregator_key_time_or_size_is_refused_by_name() -> None:
@@ -163,6 +152,27 @@ def test_certificates_of_others_are_refused() -> None:
     year = datetime.fromtimestamp(TIME + 400 * 86_400, UTC).timestamp()
     late = resigned(replace(REQUEST, expiry=int(year) + 60))
     refuses(RejectReason.BAD_CERTIFICATE, late, now=year)
+
+
+@pytest.mark.parametrize("purpose", set(certificates.Purpose) - {certificates.Purpose.DEVICE})
+def test_only_a_device_s_certificate_reports(purpose: certificates.Purpose) -> None:
+    credential = AUTHORITY.issue_new(purpose, "somebody", now=NOW)
+    other = DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
+    request, _ = new_session(aggregator(0), aggregator(0).hpke_keys[0], other, TIME + 60, SeededRandom(3))
+
+    refuses(RejectReason.BAD_CERTIFICATE, request)
+
+
+def test_a_session_ends_with_its_certificate_at_the_latest() -> None:
+    end = int(DEVICE.certificate.not_valid_after_utc.timestamp())
+    now = end - 12
+    last, beyond = (
+        new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, expiry, SeededRandom(3))[0]
+        for expiry in (end, end + 1)
+    )
+
+    assert accept(last, now=now).expiry == end
+    refuses(RejectReason.BAD_CERTIFICATE, beyond, now=now)
 
 
 def test_every_changed_byte_of_a_request_is_refused() -> None:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:  # Each transport loads its own library, a device only one of 
     import ssl
 
     import grpc
+    from cryptography import x509
+    from fleetcount_protocol.channel.certificates import Purpose
 
-__all__ = ["TlsFiles", "read_public_file", "read_secret", "tls_context"]
+__all__ = ["TlsFiles", "check_purpose", "read_public_file", "read_secret", "tls_context"]
 
 _MAX_BYTES: Final = 16 * 1024
 
@@ -63,11 +65,14 @@ class TlsFiles:
     private_key: bytes = field(repr=False)
 
     @classmethod
-    def read(cls, ca_file: Path, certificate_file: Path, key_file: Path) -> "TlsFiles":
+    def read(
+        cls, ca_file: Path, certificate_file: Path, key_file: Path, purpose: "Purpose | None" = None
+    ) -> "TlsFiles":
         """Return the content of the three files.
 
         Raises:
-            ConfigError, UsageError: one is missing or holds something else, or the key is not the certificate's.
+            ConfigError, UsageError: one is missing or holds something else, the key is not the certificate's, or the
+                certificate is for another purpose than the one given.
         """
         from fleetcount_protocol.channel.certificates import load_certificate, load_private_key
 
@@ -77,6 +82,8 @@ class TlsFiles:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
         if certificate.public_key() != key.public_key():
             raise ConfigError(f"{key_file} is not the key of {certificate_file}")
+        if purpose is not None:
+            check_purpose(certificate_file, certificate, purpose)
         return cls(
             authorities=read_public_file(ca_file),
             certificate=read_public_file(certificate_file),
@@ -95,6 +102,25 @@ class TlsFiles:
 
         pair = [(self.private_key, self.certificate)]
         return grpc.ssl_server_credentials(pair, root_certificates=authorities, require_client_auth=True)
+
+
+def check_purpose(file: Path, certificate: "x509.Certificate", purpose: "Purpose") -> None:
+    """Refuse a party's own certificate if it is for another purpose.
+
+    Raises:
+        ConfigError: it is; the line says how to get the right one.
+    """
+    from fleetcount_protocol.channel.certificates import purpose_of
+    from fleetcount_protocol.errors import SignatureError
+
+    try:
+        found = purpose_of(certificate).label
+    except SignatureError:
+        found = "none"
+    if found != purpose.label:
+        raise ConfigError(
+            f'{file} is for the purpose {found!r}, allowed: {purpose.label!r} (docs/operating.md, "Certificates")'
+        )
 
 
 def tls_context(ca_file: Path | None, certificate_file: Path | None, key_file: Path | None) -> "ssl.SSLContext | None":

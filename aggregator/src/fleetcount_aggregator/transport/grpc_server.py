@@ -5,11 +5,13 @@ caller is named by its peer certificate alone; an error is told to the other sid
 nothing more.
 """
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
+from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, ReportId
 from fleetcount_protocol.limits import (
@@ -51,6 +53,7 @@ from fleetcount_protocol.wire.peer import (
     join_seal_set,
 )
 from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_transport.callers import caller_of
 from fleetcount_transport.listening import server_options
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import ByteBudget, in_order
@@ -86,6 +89,9 @@ BATCHES_IN_FLIGHT: Final = 4
 """Batches of one stream that are read and not answered yet."""
 BYTES_IN_FLIGHT: Final = 64 * MAX_BATCH_BYTES
 """Upload bytes of all streams that are read and not answered yet; in memory they are about three times as much."""
+_REPORTING: Final = frozenset({Purpose.DEVICE, Purpose.RELAY})
+_READING: Final = _REPORTING | {Purpose.READER, Purpose.AGGREGATOR}
+"""Whose calls the device port takes: a reader and an aggregator's operator read what is public, and report nothing."""
 
 
 async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaitable[Response]]) -> Response:
@@ -115,8 +121,9 @@ async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaita
 class DeviceShell:
     """DeviceService over gRPC. Beyond `bytes_in_flight` of uploads, over all streams, instalments are refused as busy.
 
-    TLS decides who may call. It does not identify a report's device: the signature of the session does, so that a relay
-    may carry what it cannot read. `limits` are each caller's.
+    The purpose of the caller's certificate decides what it may call. It does not identify a report's device: the
+    signature of the session does, so that a relay may carry what it cannot read. `limits` are each caller's; `denies`
+    is true of public keys that are shut out.
     """
 
     def __init__(
@@ -125,18 +132,19 @@ class DeviceShell:
         metrics: Metrics,
         bytes_in_flight: int = BYTES_IN_FLIGHT,
         limits: CallLimits | None = None,
+        denies: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._service = service
         self._metrics = metrics
-        self._callers = Quotas(limits or CallLimits(), ByteBudget(bytes_in_flight))
+        self._callers = Quotas(limits or CallLimits(), ByteBudget(bytes_in_flight), denies)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "ListTasks": self._callers.unary(self._list_tasks),
-            "OpenSessions": self._callers.unary(self._open_sessions),
-            "Upload": self._callers.stream(self._upload),
-            "GetRelease": self._callers.unary(self._get_release),
+            "ListTasks": self._callers.unary(self._list_tasks, _READING),
+            "OpenSessions": self._callers.unary(self._open_sessions, _REPORTING),
+            "Upload": self._callers.stream(self._upload, _REPORTING),
+            "GetRelease": self._callers.unary(self._get_release, _READING),
         }
         return grpc.method_handlers_generic_handler(_DEVICE_SERVICE, methods)
 
@@ -254,14 +262,23 @@ async def _gather_chunks(stream: AsyncIterator[bytes]) -> list[peer_pb.SealSetRe
     return chunks
 
 
-def certified_peer(known: Iterable[AggregatorId]) -> Callable[[_Context], AggregatorId]:
-    """Return the function that names a caller: exactly one known id among the names of its TLS certificate."""
+_PEERS: Final = frozenset({Purpose.AGGREGATOR})
+
+
+def certified_peer(
+    known: Iterable[AggregatorId], denies: Callable[[bytes], bool] = lambda _: False
+) -> Callable[[_Context], AggregatorId]:
+    """Return the function that names a caller: exactly one known id among the names of its TLS certificate.
+
+    The certificate must be an aggregator's, still valid, and its public key none that `denies` is true of.
+    """
     ids = frozenset(known)
 
     def identify(context: _Context) -> AggregatorId:
+        caller = caller_of(context)
         names = context.auth_context().get("x509_subject_alternative_name", [])
         found = ids & {name.decode("ascii", "replace") for name in names}
-        if len(found) != 1:
+        if len(found) != 1 or not caller.may(_PEERS, time.time()) or denies(caller.key):
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
         return AggregatorId(next(iter(found)))
 

@@ -1,7 +1,7 @@
-"""X.509 certificates of a deployment: who may speak as an aggregator, who as a device (docs/wire.md, "Certificates").
+"""X.509 certificates of a deployment: who may speak as what (docs/wire.md, "Certificates"; decision 21).
 
-P-256 leaves directly below a P-256 authority. A device's certificate names nothing but a random text, never a vehicle.
-Building certificates is for test deployments and small fleets; a fleet's own enrolment service replaces it.
+P-256 leaves directly below a P-256 authority, each for one purpose. A device's certificate names nothing but a random
+text, never a vehicle. A fleet's own enrolment service may replace what builds certificates here.
 """
 
 import enum
@@ -30,6 +30,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
 
 __all__ = [
+    "YEAR",
     "CertificateAuthority",
     "Credential",
     "Purpose",
@@ -40,13 +41,19 @@ __all__ = [
     "load_certificate",
     "load_private_key",
     "parse_certificate",
+    "purpose_of",
     "random_device_name",
     "save_certificates",
     "save_private_key",
     "verify_chain",
 ]
 
-_VALIDITY: Final = timedelta(days=365)
+YEAR: Final = timedelta(days=365)
+"""What a test deployment's certificates and authorities live."""
+_ARC: Final = "2.25.229226371858029907233568260518592717640"
+"""The project's own arc of object identifiers, from a UUID (ITU-T X.667); decision 21 lists what is below it."""
+_CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
+_SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 _BACKDATING: Final = timedelta(minutes=5)
 # What the library raises on certificates it cannot read; they have no common base.
 _UNREADABLE: Final = (
@@ -64,10 +71,29 @@ _DNS_NAME: Final = re.compile(rf"(?=.{{1,253}}\Z){_DNS_LABEL}(?:\.{_DNS_LABEL})*
 
 
 class Purpose(enum.Enum):
-    """What a certificate is presented for; the value is the extended key usage it must carry."""
+    """Whose a certificate is; the value is the extended key usage that says so, and a leaf carries exactly one."""
 
-    AGGREGATOR = ExtendedKeyUsageOID.SERVER_AUTH
-    DEVICE = ExtendedKeyUsageOID.CLIENT_AUTH
+    DEVICE = x509.ObjectIdentifier(f"{_ARC}.1")
+    READER = x509.ObjectIdentifier(f"{_ARC}.2")
+    RELAY = x509.ObjectIdentifier(f"{_ARC}.3")
+    AGGREGATOR = x509.ObjectIdentifier(f"{_ARC}.4")
+    BROKER = x509.ObjectIdentifier(f"{_ARC}.5")
+
+    @property
+    def label(self) -> str:
+        """The purpose as people and files spell it."""
+        return self.name.lower()
+
+    @property
+    def listens(self) -> bool:
+        """Whether such a party is a server in TLS, under host names."""
+        return self in {Purpose.RELAY, Purpose.AGGREGATOR, Purpose.BROKER}
+
+    @property
+    def usages(self) -> tuple[x509.ObjectIdentifier, ...]:
+        """Every extended key usage of such a certificate: what it does in TLS, then the purpose itself."""
+        calls = () if self is Purpose.BROKER else (_CLIENT,)
+        return (*((_SERVER,) if self.listens else ()), *calls, self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +112,12 @@ class CertificateAuthority:
     private_key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
-    def create(cls, name: str, now: datetime | None = None) -> "CertificateAuthority":
-        """Return a new self-signed authority, valid for one year from `now` (default: this moment)."""
+    def create(cls, name: str, now: datetime | None = None, *, validity: timedelta = YEAR) -> "CertificateAuthority":
+        """Return a new self-signed authority, valid from `now` (default: this moment)."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _common_name(name)
-        builder = _builder(subject, subject, key.public_key(), now).add_extension(
+        start = _start(now)
+        builder = _builder(subject, subject, key.public_key(), (start, start + validity)).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
         builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True).add_extension(
@@ -104,11 +131,7 @@ class CertificateAuthority:
         Raises:
             UsageError: a host that is neither a DNS name nor an address, or an id that is no DNS name.
         """
-        names = [_general_name(name) for name in dict.fromkeys((aggregator_id, *hosts))]
-        if not isinstance(names[0], x509.DNSName):
-            raise UsageError(f"aggregator id {aggregator_id!r} cannot stand in a certificate as a DNS name")
-        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        return self._issue(aggregator_id, names, usages, now)
+        return self.issue_new(Purpose.AGGREGATOR, aggregator_id, hosts, now)
 
     def issue_device(self, name: str | None = None, now: datetime | None = None) -> Credential:
         """Return a client certificate for a device; without a name (the rule) under a random one.
@@ -116,28 +139,55 @@ class CertificateAuthority:
         Raises:
             UsageError: a name that is no DNS name.
         """
-        name = name or random_device_name()
-        return self._issue(name, [_general_name(name)], [ExtendedKeyUsageOID.CLIENT_AUTH], now)
+        return self.issue_new(Purpose.DEVICE, name or random_device_name(), now=now)
 
-    def _issue(
-        self,
-        name: str,
-        names: Sequence[x509.GeneralName],
-        usages: Sequence[x509.ObjectIdentifier],
-        now: datetime | None,
+    def issue_new(
+        self, purpose: Purpose, name: str, hosts: Sequence[str] = (), now: datetime | None = None
     ) -> Credential:
+        """Return a certificate and the key made for it, for a year: for tests, where one person makes everybody's keys.
+
+        Raises:
+            UsageError: see `issue`.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        issuer = self.certificate.subject
+        certificate = self.issue(purpose, key.public_key(), name, hosts, validity=YEAR, now=now)
+        return Credential(certificate=certificate, private_key=key)
+
+    def issue(
+        self,
+        purpose: Purpose,
+        key: ec.EllipticCurvePublicKey,
+        name: str,
+        hosts: Sequence[str] = (),
+        *,
+        validity: timedelta,
+        now: datetime | None = None,
+    ) -> x509.Certificate:
+        """Return a leaf for somebody else's key, valid from `now` (default: this moment) and not beyond the authority.
+
+        Its names are `name`, which is the common name too, then the hosts.
+
+        Raises:
+            UsageError: a host that is neither a DNS name nor an address, a name that is no DNS name, or an authority
+                that has ended.
+        """
+        names = [_general_name(one) for one in dict.fromkeys((name, *hosts))]
+        if not isinstance(names[0], x509.DNSName):
+            raise UsageError(f"{name!r} cannot stand in a certificate as a DNS name")
+        start = _start(now)
+        end = min(start + validity, self.certificate.not_valid_after_utc)
+        if end <= start + _BACKDATING:
+            raise UsageError(f"the authority ended at {end:%Y-%m-%dT%H:%M:%SZ}; make a new one")
         authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
-            _builder(_common_name(name), issuer, key.public_key(), now)
+            _builder(_common_name(name), self.certificate.subject, key, (start, end))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purpose.usages), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(authority_key, critical=False)
         )
-        return Credential(certificate=builder.sign(self.private_key, hashes.SHA256()), private_key=key)
+        return builder.sign(self.private_key, hashes.SHA256())
 
 
 def random_device_name() -> str:
@@ -154,7 +204,7 @@ def verify_chain(
     """Accept a leaf issued directly by one of the authorities, valid now, for this purpose (RFC 5280, section 6).
 
     Signature, validity, names, usages and key strength are judged by the library under the Web PKI profile. Ours on
-    top: a P-256 key, no wildcard, and a SHA-256 signature.
+    top: exactly this purpose, a P-256 key, no wildcard, and a SHA-256 signature.
 
     Raises:
         SignatureError: the first fault found, named.
@@ -163,15 +213,34 @@ def verify_chain(
     try:
         moment = datetime.fromtimestamp(now, UTC)
         builder = PolicyBuilder().store(_store(tuple(ca_certificates))).time(moment).max_chain_depth(0)
-        if purpose is Purpose.DEVICE:
-            builder.build_client_verifier().verify(certificate, [])
-        else:
+        if purpose.listens:
             builder.build_server_verifier(_subject(certificate)).verify(certificate, [])
+        else:
+            builder.build_client_verifier().verify(certificate, [])
     except VerificationError as error:
         reason = str(error).partition(" (encountered")[0]
         raise SignatureError(f"certificate is not accepted: {reason}") from None
     except (ValueError, OverflowError, OSError) as error:
         raise SignatureError(f"certificate is not accepted: {type(error).__name__}") from None
+    if (found := purpose_of(certificate)) is not purpose:
+        raise SignatureError(f"certificate is for the purpose {found.label}, not {purpose.label}")
+
+
+def purpose_of(certificate: x509.Certificate) -> Purpose:
+    """Return whose the certificate says it is; it is not verified here.
+
+    Raises:
+        SignatureError: it names none of our purposes, or more than one.
+    """
+    try:
+        usages = list(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except (x509.ExtensionNotFound, *_UNREADABLE):
+        usages = []
+    found = [purpose for purpose in Purpose if purpose.value in usages]
+    if len(found) != 1:
+        named = ", ".join(purpose.label for purpose in found) or "none"
+        raise SignatureError(f"certificate must name exactly one purpose of this project; it names {named}")
+    return found[0]
 
 
 def aggregator_names(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -320,18 +389,21 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 # Parts of a certificate.
 
 
+def _start(now: datetime | None) -> datetime:
+    return (now or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0) - _BACKDATING
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime | None
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, period: tuple[datetime, datetime]
 ) -> x509.CertificateBuilder:
-    start = (now or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0) - _BACKDATING
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(start + _VALIDITY)
+        .not_valid_before(period[0])
+        .not_valid_after(period[1])
     )
 
 

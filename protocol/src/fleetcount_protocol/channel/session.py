@@ -249,6 +249,8 @@ def _accepted_certificate(request: SessionRequest, ca: Sequence[x509.Certificate
         certificates.verify_chain(certificate, ca, now, certificates.Purpose.DEVICE)
     except SignatureError:
         raise Refused(RejectReason.BAD_CERTIFICATE) from None
+    if request.expiry > certificate.not_valid_after_utc.timestamp():
+        raise Refused(RejectReason.BAD_CERTIFICATE)  # A session ends no later than the certificate that opened it.
     return certificate
 
 

@@ -1,0 +1,49 @@
+"""Who makes a gRPC call: what the caller's TLS certificate says of it, read once a certificate.
+
+TLS has verified the chain and that the caller holds the key; what a purpose may do is decided by whoever listens.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from cryptography import x509
+from fleetcount_protocol.channel.certificates import Purpose, key_digest, purpose_of
+from fleetcount_protocol.errors import SignatureError
+
+__all__ = ["Caller", "caller_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """A caller by its public key, so that a second certificate for the same key is the same caller (decision 5).
+
+    `key` is the digest of the public key. Without TLS it is the connection, `purpose` is None and there is no end.
+    `purpose` is None too for a certificate that names none, which `certified` tells apart.
+    """
+
+    key: bytes
+    purpose: Purpose | None = None
+    ends: float = float("inf")
+    certified: bool = False
+
+    def may(self, purposes: frozenset[Purpose], now: float) -> bool:
+        """Return whether a caller of this purpose, whose certificate has not ended, is among `purposes`."""
+        return not self.certified or (self.purpose in purposes and now <= self.ends)
+
+
+def caller_of(context: Any) -> Caller:
+    """Return who makes a call, from its `grpc.aio.ServicerContext`."""
+    [certificate] = context.auth_context().get("x509_pem_cert", [b""])
+    return _caller(certificate) if certificate else Caller(key=str(context.peer()).encode())
+
+
+@lru_cache(maxsize=4096)
+def _caller(pem: bytes) -> Caller:
+    certificate = x509.load_pem_x509_certificate(pem)
+    try:
+        purpose = purpose_of(certificate)
+    except SignatureError:
+        purpose = None
+    ends = certificate.not_valid_after_utc.timestamp()
+    return Caller(key=key_digest(certificate), purpose=purpose, ends=ends, certified=True)
