@@ -8,26 +8,32 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from fractions import Fraction
 
 from fleetcount_mechanisms.errors import MechanismError, require_fraction
-from fleetcount_mechanisms.exponential import exp_minus_bounds, float_up, near_log
+from fleetcount_mechanisms.exponential import WIDE, exp_minus_bounds, float_up, near_decimal, near_log
 
 __all__ = [
     "affordable_queries",
     "asymmetric_optimal_epsilon",
     "basic_epsilon",
     "optimal_delta",
+    "optimal_delta_repeated",
     "optimal_epsilon",
     "optimal_epsilon_per_query",
     "optimal_epsilon_repeated",
+    "optimal_loss_approximate",
+    "optimal_loss_repeated",
 ]
 
 LARGEST_OUTCOMES = 20_000
+LARGEST_COPIES = 1_000_000
 LARGEST_EPSILON = 700
 INVERSE_DENOMINATOR = 10**12
 PRECISION_BITS = 96
+_LEAST = Decimal(1).scaleb(-600)
 
 
 def basic_epsilon(epsilons: Iterable[Fraction]) -> Fraction:
@@ -63,8 +69,91 @@ def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
 def optimal_epsilon_repeated(epsilon: Fraction, queries: int, delta: Fraction) -> float:
     """Return the optimal total eps of `queries` releases of the same eps at this delta, rounded up (see
     `optimal_epsilon`)."""
-    _require_queries(queries)
-    return optimal_epsilon((epsilon,) * queries, delta)
+    return float_up(max(Fraction(0), optimal_loss_repeated(epsilon, queries, delta)))
+
+
+def optimal_loss_repeated(epsilon: Fraction, copies: int, delta: Fraction) -> Fraction:
+    """Return the same to an error below 1e-60, for up to a million copies; below 0 means 0.
+
+    Source: as `optimal_epsilon`, summed from the largest ratio on with 80 digits; later sets are no better once one is
+    worse, for their ratios fall.
+
+    Raises:
+        MechanismError: eps not in (0, 700], copies not in 1..10**6, or delta outside [0, 1).
+    """
+    _require_delta(delta)
+    outcomes = _repeated_outcomes(epsilon, copies)
+    if delta == 0:
+        return epsilon * copies
+    slack, best = near_decimal(delta), Decimal(0)
+    first = second = Decimal(0)
+    for weight, other in outcomes:
+        first, second = WIDE.add(first, weight), WIDE.add(second, other)
+        reached = WIDE.divide(WIDE.subtract(first, slack), second)
+        if 0 < reached < best:
+            break
+        best = max(best, reached)
+    return Fraction(WIDE.ln(best))
+
+
+def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: int, delta: Fraction) -> Fraction:
+    """Return the optimal total eps of `copies` releases, each (eps, delta_each)-DP, to 1e-60; below 0 means 0.
+
+    Each is a randomized response except with chance delta_each, so delta' = 1 - (1-delta)/(1-delta_each)**n is left.
+
+    Source: Kairouz, Oh, Viswanath, Theorem 3.3. Raises:
+        MechanismError: eps not in (0, 700], copies not in 1..10**6, a delta outside [0, 1), or delta below what the
+            releases need together.
+    """
+    _require_delta(delta_each)
+    _require_delta(delta)
+    _require_queries(copies)
+    left = 1 - (1 - delta) / (1 - delta_each) ** copies
+    if left < 0:
+        raise MechanismError(f"delta is {delta}; it must be at least 1-(1-{delta_each})**{copies}, what all need")
+    return optimal_loss_repeated(epsilon, copies, left)
+
+
+def optimal_delta_repeated(epsilon: Fraction, copies: int, total: Fraction) -> Fraction:
+    """Return the smallest delta of so many releases at a total eps, to a relative error below 1e-60; 0 from the sum on.
+
+    Raises:
+        MechanismError: eps not in (0, 700], copies not in 1..10**6, or a negative total.
+    """
+    if total < 0:
+        raise MechanismError(f"total epsilon is {total}; it must be at least 0")
+    outcomes = _repeated_outcomes(epsilon, copies)
+    if total >= epsilon * copies:
+        return Fraction(0)
+    factor, excess = WIDE.exp(near_decimal(total)), Decimal(0)
+    for weight, other in outcomes:
+        more = WIDE.subtract(weight, WIDE.multiply(factor, other))
+        if more <= 0:
+            break
+        excess = WIDE.add(excess, more)
+    return Fraction(max(excess, _LEAST))
+
+
+def _repeated_outcomes(epsilon: Fraction, copies: int) -> Iterator[tuple[Decimal, Decimal]]:
+    """Yield (under X, under X') of outcomes of equal randomized responses, largest ratio first."""
+    exact = _checked_epsilon(epsilon)
+    _require_queries(copies)
+    if copies > LARGEST_COPIES:
+        raise MechanismError(f"queries is {copies}; it must be at most {LARGEST_COPIES}")
+    power = WIDE.exp(near_decimal(exact))
+    return _falling_outcomes(power, copies)
+
+
+def _falling_outcomes(power: Decimal, copies: int) -> Iterator[tuple[Decimal, Decimal]]:
+    lower = WIDE.power(WIDE.divide(Decimal(1), WIDE.add(Decimal(1), power)), copies)
+    weight, other = WIDE.multiply(lower, WIDE.power(power, copies)), lower
+    for down in range(copies + 1):
+        yield weight, other
+        ways = WIDE.divide(Decimal(copies - down), Decimal(down + 1))
+        weight, other = (
+            WIDE.divide(WIDE.multiply(weight, ways), power),
+            WIDE.multiply(WIDE.multiply(other, ways), power),
+        )
 
 
 def optimal_delta(epsilons: Sequence[Fraction], total: Fraction) -> float:
@@ -116,6 +205,8 @@ def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fra
         return count
     while optimal_epsilon_repeated(epsilon, count + 1, delta) <= total:
         count += 1
+        if count >= LARGEST_OUTCOMES:
+            raise MechanismError(f"more than {LARGEST_OUTCOMES} releases of {epsilon} fit into {total}")
     return count
 
 

@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_fraction, require_positive
 from fleetcount_mechanisms.randomness import RandomSource
 
 __all__ = [
+    "WIDE",
     "CoinShape",
     "ExponentialCoin",
     "exp_minus_bounds",
     "float_up",
     "fraction_down",
     "fraction_up",
+    "near_decimal",
     "near_exp",
     "near_log",
     "near_sqrt",
@@ -33,6 +36,9 @@ REFINEMENT_BITS = 128
 # trusted to 1e-60 and moved by that much to the safe side before they are rounded.
 _CONTEXT = decimal.Context(prec=80, Emin=-999_999, Emax=999_999)
 _TRUST = Fraction(1, 10**60)
+
+WIDE: Final = decimal.Context(prec=80, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
+"""80 digits and no overflow, for sums of positive terms: they keep 70 digits and no fraction with a billion of them."""
 
 
 def exp_minus_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
@@ -140,20 +146,21 @@ def _shape_floor(shape: CoinShape, bound: int, work: int, bits: int) -> int:
 
 def near_exp(value: Fraction) -> Fraction:
     """Return exp(value) to a relative error below 1e-70."""
-    return Fraction(_CONTEXT.exp(_decimal(value)))
+    return Fraction(_CONTEXT.exp(near_decimal(value)))
 
 
 def near_log(value: Fraction) -> Fraction:
     """Return ln(value) of a positive fraction to an error below 1e-70."""
-    return Fraction(_CONTEXT.ln(_decimal(value)))
+    return Fraction(_CONTEXT.ln(near_decimal(value)))
 
 
 def near_sqrt(value: Fraction) -> Fraction:
     """Return the square root of a fraction of at least 0 to a relative error below 1e-70."""
-    return Fraction(_CONTEXT.sqrt(_decimal(value)))
+    return Fraction(_CONTEXT.sqrt(near_decimal(value)))
 
 
-def _decimal(value: Fraction) -> Decimal:
+def near_decimal(value: Fraction) -> Decimal:
+    """Return a fraction to 80 digits."""
     return _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
