@@ -5,10 +5,8 @@ the like are the facts of docs/privacy.md, "A series". Sources: Canonne, Kamath,
 differential privacy" (2020), Proposition 12; Bun, Steinke, "Concentrated differential privacy" (2016), Proposition 1.3.
 """
 
-import decimal
 import math
 from collections.abc import Callable
-from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
@@ -16,9 +14,7 @@ from fleetcount_mechanisms.errors import MechanismError, require_fraction, requi
 from fleetcount_mechanisms.exponential import near_exp, near_log, near_sqrt
 
 __all__ = [
-    "CONTEXT",
     "checked_order",
-    "decimal_near",
     "entry_price",
     "order_delta",
     "order_epsilon",
@@ -27,14 +23,7 @@ __all__ = [
     "zcdp_epsilon_simple",
 ]
 
-CONTEXT: Final = decimal.Context(prec=80, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
-"""80 digits and no overflow: sums of positive terms keep 70 of them."""
 _STEPS: Final = 100
-
-
-def decimal_near(value: Fraction) -> Decimal:
-    """Return a fraction to 80 digits."""
-    return CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
 def checked_order(order: Fraction | int) -> Fraction:
@@ -80,8 +69,8 @@ def order_delta(loss: Fraction, order: Fraction | int, epsilon: Fraction) -> Fra
 
 
 def _exponential(exponent: Fraction) -> Fraction:
-    """Return e**exponent, or a number above it where it is below 1e-600: nobody prints so small a delta."""
-    return near_exp(max(exponent, Fraction(-1400)))
+    """Return e**exponent, or a number above it where it is below 1e-40,000: nobody prints so small a delta."""
+    return near_exp(max(exponent, Fraction(-100_000)))
 
 
 def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
@@ -93,8 +82,8 @@ def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     Raises:
         MechanismError: rho below 0, or delta not in (0, 1).
     """
-    weight, small = float(_checked_rho(rho)), float(require_open_unit("delta", delta))
-    excess = _root(lambda above: weight * above * above + math.log1p(above) + math.log(small))
+    weight, small = float(_checked_rho(rho)), float(near_log(require_open_unit("delta", delta)))
+    excess = _root(lambda above: weight * above * above + math.log1p(above) + small)
     order = 1 + Fraction(excess)
     return order_epsilon(rho * order, order, delta)
 

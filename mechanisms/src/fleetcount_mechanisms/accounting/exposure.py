@@ -8,15 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, prod
+from math import prod
 from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 
-__all__ = ["Exposure", "chance_of_all", "chance_of_any", "expected_answers", "exposure_of", "quantile"]
+__all__ = ["Exposure", "chance_of_all", "chance_of_any", "checked_rate", "expected_answers", "exposure_of", "quantile"]
 
 RARE: Final = Fraction(1, 10**9)
 _MOST_STATES: Final = 2_000_000
+_MOST_UNITS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ def exposure_of(rate: Fraction, windows: int) -> Exposure:
     Raises:
         MechanismError: p not in (0, 1], or windows below 1.
     """
-    return Exposure(chance=_rate(rate), answers=_rate(rate) * require_at_least("windows", windows, 1))
+    return Exposure(chance=checked_rate(rate), answers=checked_rate(rate) * require_at_least("windows", windows, 1))
 
 
 def chance_of_any(rate: Fraction, units: int) -> Fraction:
@@ -49,12 +50,12 @@ def chance_of_any(rate: Fraction, units: int) -> Fraction:
     Raises:
         MechanismError: p not in (0, 1], or units below 1.
     """
-    return 1 - (1 - _rate(rate)) ** require_at_least("units", units, 1)
+    return 1 - (1 - checked_rate(rate)) ** require_at_least("units", units, 1)
 
 
 def chance_of_all(rate: Fraction, units: int) -> Fraction:
     """Return p**U: every answer is seen; raises as `chance_of_any`."""
-    return Fraction(_rate(rate) ** require_at_least("units", units, 1))
+    return Fraction(checked_rate(rate) ** require_at_least("units", units, 1))
 
 
 def expected_answers(rate: Fraction, units: Sequence[int]) -> Fraction:
@@ -63,7 +64,7 @@ def expected_answers(rate: Fraction, units: Sequence[int]) -> Fraction:
     Raises:
         MechanismError: p not in (0, 1].
     """
-    return _rate(rate) * sum(units)
+    return checked_rate(rate) * sum(units)
 
 
 def quantile(rate: Fraction, units: Sequence[int], rare: Fraction = RARE) -> int:
@@ -72,10 +73,10 @@ def quantile(rate: Fraction, units: Sequence[int], rare: Fraction = RARE) -> int
     `units` are the answers of each unit.
 
     Raises:
-        MechanismError: p not in (0, 1], no unit, a unit without an answer, rare not in [0, 1), or units of so many
-            different sizes that their sums are more than two million steps.
+        MechanismError: p not in (0, 1], no unit, a unit without an answer, rare not in [0, 1), more than 20,000
+            units, or so many sizes of units that there are more than two million sums.
     """
-    exact = _rate(rate)
+    exact = checked_rate(rate)
     if not 0 <= require_fraction("rare", rare) < 1:
         raise MechanismError(f"rare is {rare}, allowed: 0 <= rare < 1")
     if not units or min(units) < 1:
@@ -91,12 +92,13 @@ def quantile(rate: Fraction, units: Sequence[int], rare: Fraction = RARE) -> int
 
 def _seen(rate: Fraction, sizes: Counter[int]) -> dict[int, int]:
     """Return the law of the answers seen, in integers of 1/denominator**units."""
-    if prod(count + 1 for count in sizes.values()) > _MOST_STATES:
-        raise MechanismError(f"there are {len(sizes)} sizes of units, allowed: fewer, for the law of what is seen")
-    hit, miss = rate.numerator, rate.denominator - rate.numerator
+    if sizes.total() > _MOST_UNITS or prod(count + 1 for count in sizes.values()) > _MOST_STATES:
+        raise MechanismError(
+            f"{sizes.total()} units have {len(sizes)} sizes, allowed: {_MOST_UNITS} units, and not many sizes"
+        )
     law = {0: 1}
     for size, count in sizes.items():
-        added, chances = dict[int, int](), [comb(count, n) * hit**n * miss ** (count - n) for n in range(count + 1)]
+        added, chances = dict[int, int](), _binomial(rate, count)
         for answers, weight in law.items():
             for seen, chance in enumerate(chances):
                 total = answers + seen * size
@@ -105,7 +107,23 @@ def _seen(rate: Fraction, sizes: Counter[int]) -> dict[int, int]:
     return law
 
 
-def _rate(rate: Fraction) -> Fraction:
+def _binomial(rate: Fraction, count: int) -> list[int]:
+    hit, miss = rate.numerator, rate.denominator - rate.numerator
+    if miss == 0:
+        return [0] * count + [hit**count]
+    weight, chances = miss**count, list[int]()
+    for seen in range(count + 1):
+        chances.append(weight)
+        weight = weight * (count - seen) * hit // ((seen + 1) * miss)
+    return chances
+
+
+def checked_rate(rate: Fraction) -> Fraction:
+    """Return a sampling rate.
+
+    Raises:
+        MechanismError: not exact, or not in (0, 1].
+    """
     exact = require_fraction("sampling rate", rate)
     if not 0 < exact <= 1:
         raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")

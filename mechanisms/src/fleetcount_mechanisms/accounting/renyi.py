@@ -8,9 +8,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.accounting.conversion import CONTEXT, checked_order, decimal_near
+from fleetcount_mechanisms.accounting.conversion import checked_order
+from fleetcount_mechanisms.accounting.exposure import checked_rate
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
-from fleetcount_mechanisms.exponential import near_exp, near_log
+from fleetcount_mechanisms.exponential import WIDE, near_decimal, near_exp, near_log
 
 __all__ = [
     "bounded_divergence",
@@ -64,9 +65,11 @@ def bounded_divergence(up: Fraction, down: Fraction | None, order: Fraction | in
         raise MechanismError(f"epsilon is {min(up, down or up)}, allowed: epsilon >= 0")
     if down is None or up == 0 or down == 0:
         return up if down is None else Fraction(0)
-    high, low = near_exp(up), near_exp(-down)
-    moment = (1 - low) * near_exp(exact * up) + (high - 1) * near_exp(-exact * down)
-    return near_log(moment / (high - low)) / (exact - 1)
+    high, low = WIDE.exp(near_decimal(up)), WIDE.exp(near_decimal(-down))
+    rare = WIDE.multiply(WIDE.subtract(_ONE, low), WIDE.exp(near_decimal(exact * up)))
+    often = WIDE.multiply(WIDE.subtract(high, _ONE), WIDE.exp(near_decimal(-exact * down)))
+    moment = WIDE.divide(WIDE.add(rare, often), WIDE.subtract(high, low))
+    return Fraction(WIDE.ln(moment)) / (exact - 1)
 
 
 def gaussian_rho(cells: int, windows: int, variance: Fraction) -> Fraction:
@@ -88,9 +91,7 @@ def gaussian_divergence(cells: int, windows: int, variance: Fraction, order: Fra
 
 
 def _checked_unit(rate: Fraction, windows: int) -> Fraction:
-    exact = require_fraction("sampling rate", rate)
-    if not 0 < exact <= 1:
-        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
+    exact = checked_rate(rate)
     if require_at_least("windows", windows, 1) > _MOST_WINDOWS:
         raise MechanismError(f"windows is {windows}, allowed: 1..{_MOST_WINDOWS} in one unit")
     return exact
@@ -109,19 +110,19 @@ def panel_gaussian_divergence(rate: Fraction, windows: int, variance: Fraction, 
     exact = _checked_unit(rate, windows)
     if require_at_least("order", order, 2) > 4096:
         raise MechanismError(f"order is {order}, allowed: 2..4096")
-    p = decimal_near(exact)
-    step = CONTEXT.exp(decimal_near(windows / require_positive("variance", variance)))
+    p = near_decimal(exact)
+    step = WIDE.exp(near_decimal(windows / require_positive("variance", variance)))
     # The term of i + 1 is that of i times (a-i)/(i+1) p/(1-p) step**i; with p = 1 the last is the only one.
     if exact == 1:
         return gaussian_divergence(2, windows, variance, order)
-    odds, growth = decimal_near(exact / (1 - exact)), _ONE
-    term = total = CONTEXT.power(CONTEXT.subtract(_ONE, p), order)
+    odds, growth = near_decimal(exact / (1 - exact)), _ONE
+    term = total = WIDE.power(WIDE.subtract(_ONE, p), order)
     for i in range(order):
-        factor = CONTEXT.multiply(CONTEXT.divide(Decimal(order - i), Decimal(i + 1)), odds)
-        term = CONTEXT.multiply(term, CONTEXT.multiply(factor, growth))
-        growth = CONTEXT.multiply(growth, step)
-        total = CONTEXT.add(total, term)
-    return 2 * Fraction(CONTEXT.ln(total)) / (order - 1)
+        factor = WIDE.multiply(WIDE.divide(Decimal(order - i), Decimal(i + 1)), odds)
+        term = WIDE.multiply(term, WIDE.multiply(factor, growth))
+        growth = WIDE.multiply(growth, step)
+        total = WIDE.add(total, term)
+    return 2 * Fraction(WIDE.ln(total)) / (order - 1)
 
 
 def panel_geometric_divergence(rate: Fraction, windows: int, noise: Fraction, order: Fraction | int) -> Fraction:
@@ -132,13 +133,13 @@ def panel_geometric_divergence(rate: Fraction, windows: int, noise: Fraction, or
     Raises:
         MechanismError: p not in (0, 1], windows below 1, e1 not above 0, or an order not above 1.
     """
-    exact, power = checked_order(order), decimal_near(checked_order(order))
-    inverse = CONTEXT.subtract(_ONE, power)
+    exact, power = checked_order(order), near_decimal(checked_order(order))
+    inverse = WIDE.subtract(_ONE, power)
     added = removed = Decimal(0)
     for weight, ratio in unit_law(rate, windows, noise):
-        added = CONTEXT.add(added, CONTEXT.multiply(weight, CONTEXT.power(ratio, power)))
-        removed = CONTEXT.add(removed, CONTEXT.multiply(weight, CONTEXT.power(ratio, inverse)))
-    return (Fraction(CONTEXT.ln(added)) + Fraction(CONTEXT.ln(removed))) / (exact - 1)
+        added = WIDE.add(added, WIDE.multiply(weight, WIDE.power(ratio, power)))
+        removed = WIDE.add(removed, WIDE.multiply(weight, WIDE.power(ratio, inverse)))
+    return (Fraction(WIDE.ln(added)) + Fraction(WIDE.ln(removed))) / (exact - 1)
 
 
 def unit_law(rate: Fraction, windows: int, noise: Fraction) -> list[tuple[Decimal, Decimal]]:
@@ -149,15 +150,15 @@ def unit_law(rate: Fraction, windows: int, noise: Fraction) -> list[tuple[Decima
     Raises:
         MechanismError: as `panel_geometric_divergence`.
     """
-    p = decimal_near(_checked_unit(rate, windows))
-    power = CONTEXT.exp(decimal_near(require_positive("noise epsilon", noise)))
-    squared, rest = CONTEXT.multiply(power, power), CONTEXT.subtract(_ONE, p)
-    weight = CONTEXT.power(CONTEXT.divide(power, CONTEXT.add(_ONE, power)), windows)
-    factor, law = CONTEXT.power(power, -windows), list[tuple[Decimal, Decimal]]()
+    p = near_decimal(_checked_unit(rate, windows))
+    power = WIDE.exp(near_decimal(require_positive("noise epsilon", noise)))
+    squared, rest = WIDE.multiply(power, power), WIDE.subtract(_ONE, p)
+    weight = WIDE.power(WIDE.divide(power, WIDE.add(_ONE, power)), windows)
+    factor, law = WIDE.power(power, -windows), list[tuple[Decimal, Decimal]]()
     for up in range(windows + 1):
-        law.append((weight, CONTEXT.add(rest, CONTEXT.multiply(p, factor))))
-        more = CONTEXT.divide(Decimal(windows - up), CONTEXT.multiply(Decimal(up + 1), power))
-        weight, factor = CONTEXT.multiply(weight, more), CONTEXT.multiply(factor, squared)
+        law.append((weight, WIDE.add(rest, WIDE.multiply(p, factor))))
+        more = WIDE.divide(Decimal(windows - up), WIDE.multiply(Decimal(up + 1), power))
+        weight, factor = WIDE.multiply(weight, more), WIDE.multiply(factor, squared)
     return law
 
 
@@ -170,9 +171,9 @@ def panel_linear_divergence(rate: Fraction, direct: Fraction, order: Fraction | 
         MechanismError: p not in (0, 1], or an order not above 1.
     """
     exact, share = checked_order(order), _checked_unit(rate, 1)
-    grown = CONTEXT.exp(decimal_near((exact - 1) * direct))
-    mixed = CONTEXT.add(decimal_near(1 - share), CONTEXT.multiply(decimal_near(share), grown))
-    return Fraction(CONTEXT.ln(mixed)) / (exact - 1)
+    grown = WIDE.exp(near_decimal((exact - 1) * direct))
+    mixed = WIDE.add(near_decimal(1 - share), WIDE.multiply(near_decimal(share), grown))
+    return Fraction(WIDE.ln(mixed)) / (exact - 1)
 
 
 def panel_pure_epsilon(rate: Fraction, windows: int, changed: int, noise: Fraction, cells: int) -> Fraction:
@@ -197,4 +198,4 @@ def panel_pure_epsilon(rate: Fraction, windows: int, changed: int, noise: Fracti
 
 
 def _unit_ratio(rate: Fraction, exponent: Fraction) -> Fraction:
-    return 1 - rate + rate * Fraction(CONTEXT.exp(decimal_near(exponent)))
+    return 1 - rate + rate * Fraction(WIDE.exp(near_decimal(exponent)))

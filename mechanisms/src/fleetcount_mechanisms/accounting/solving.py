@@ -1,0 +1,115 @@
+"""The weakest noise with which a whole series keeps its promise, by the statement that is printed.
+
+It must not choose noise that loses more than the promise: noise is rounded to the strong side.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil, sqrt
+from typing import Final
+
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.accounting.series_losses import units_loss
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
+from fleetcount_mechanisms.errors import (
+    InfeasibleTargetError,
+    MechanismError,
+    require_open_unit,
+    require_positive,
+)
+from fleetcount_mechanisms.exponential import rounded_up
+from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON
+from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+
+__all__ = ["LARGEST_SD", "noise_for_promise", "sd_of_cell"]
+
+LARGEST_SD: Final = 10_000
+"""The strongest noise that is planned: the standard deviation of one aggregator's."""
+_SD_GRID: Final = 1000
+_EPSILON_GRID: Final = 10**6
+_PLACES: Final = 5
+_Keeps = Callable[[GaussianNoise | TwoSidedNoise], bool]
+
+
+def noise_for_promise(
+    answer: AnswerLaw,
+    shape: SeriesShape,
+    epsilon: Fraction,
+    delta: Fraction,
+    law: type[GaussianNoise] | type[TwoSidedNoise] = GaussianNoise,
+) -> GaussianNoise | TwoSidedNoise:
+    """Return the weakest noise with which all answers of one device over the series lose at most (epsilon, delta).
+
+    A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
+    of 10**-6 up to 10; what the statement prints, rounded up, is within the promise.
+
+    Raises:
+        MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
+        InfeasibleTargetError: noise of the law's largest standard deviation, 10,000, is not enough; with the one
+            needed where that is found within a million.
+    """
+    if require_positive("epsilon", epsilon) > LARGEST_BUDGET:
+        raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= {LARGEST_BUDGET}")
+    require_open_unit("delta", delta)
+    sizes = Counter(shape.units)
+
+    def keeps(noise: GaussianNoise | TwoSidedNoise) -> bool:
+        design = Design(answer=answer, noise=noise, values=answer.values, aggregators=FEWEST_AGGREGATORS)
+        return rounded_up(units_loss(design, sizes, delta), _PLACES) <= epsilon
+
+    if law is TwoSidedNoise:
+        return _weakest_geometric(keeps)
+    if law is GaussianNoise:
+        return _weakest_gaussian(keeps)
+    raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise")
+
+
+def _gaussian(step: int) -> GaussianNoise:
+    return GaussianNoise(Fraction(step, _SD_GRID) ** 2)
+
+
+def _weakest_gaussian(keeps: _Keeps) -> GaussianNoise:
+    least, most = _SD_GRID // 2, 100 * LARGEST_SD * _SD_GRID
+    step = _first(lambda one: keeps(_gaussian(one)), least, most)
+    if step is None or step > LARGEST_SD * _SD_GRID:
+        raise _beyond(None if step is None else ceil(Fraction(step, _SD_GRID)))
+    return _gaussian(step)
+
+
+def _weakest_geometric(keeps: _Keeps) -> TwoSidedNoise:
+    most = LARGEST_PLANNED_EPSILON * _EPSILON_GRID
+    # Counted from the weakest noise on, so that the first step that keeps the promise is the weakest that does.
+    step = _first(lambda one: keeps(TwoSidedNoise(Fraction(most - one, _EPSILON_GRID))), 0, most - 1)
+    if step is None:
+        raise _beyond(None)
+    noise = TwoSidedNoise(Fraction(most - step, _EPSILON_GRID))
+    if noise.variance > LARGEST_SD**2:
+        raise _beyond(ceil(sqrt(noise.variance)))
+    return noise
+
+
+def _first(keeps: Callable[[int], bool], least: int, most: int) -> int | None:
+    """Return the first step that keeps the promise, None if none does; the loss falls from step to step."""
+    if keeps(least):
+        return least
+    if not keeps(most):
+        return None
+    low, high = least, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return high
+
+
+def _beyond(needed: int | None) -> InfeasibleTargetError:
+    found = f"noise of a standard deviation of {needed}" if needed else "more noise than a million"
+    return InfeasibleTargetError(f"the promise needs {found}, allowed: at most {LARGEST_SD} an aggregator")
+
+
+def sd_of_cell(design: Design) -> float:
+    """Return the standard deviation of an empty cell's estimate in one window: k noises, divided by p when sampling."""
+    hit, miss = (float(one) for one in design.channel)
+    return sqrt(design.aggregators * float(design.noise.variance)) / (hit - miss)
