@@ -86,8 +86,8 @@ def _weakest_geometric(keeps: _Keeps) -> TwoSidedNoise:
     if step is None:
         raise _beyond(None)
     noise = TwoSidedNoise(Fraction(most - step, _EPSILON_GRID))
-    if noise.variance > LARGEST_SD**2:
-        raise _beyond(ceil(sqrt(noise.variance)))
+    if noise.draw_variance > LARGEST_SD**2:
+        raise _beyond(ceil(sqrt(noise.draw_variance)))
     return noise
 
 
@@ -112,4 +112,4 @@ def _beyond(needed: int | None) -> InfeasibleTargetError:
 def sd_of_cell(design: Design) -> float:
     """Return the standard deviation of an empty cell's estimate in one window: k noises, divided by p when sampling."""
     hit, miss = (float(one) for one in design.channel)
-    return sqrt(design.aggregators * float(design.noise.variance)) / (hit - miss)
+    return sqrt(design.aggregators * float(design.noise.draw_variance)) / (hit - miss)
