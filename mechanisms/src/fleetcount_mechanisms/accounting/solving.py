@@ -48,22 +48,21 @@ def noise_for_promise(
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
-        InfeasibleTargetError: noise of the law's largest standard deviation, 10,000, is not enough; with the one
-            needed where that is found within a million.
+        InfeasibleTargetError: noise of the largest standard deviation, 10,000, is not enough; with one that would be.
     """
     if require_positive("epsilon", epsilon) > LARGEST_BUDGET:
         raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= {LARGEST_BUDGET}")
     require_open_unit("delta", delta)
     sizes = Counter(shape.units)
 
-    def keeps(noise: GaussianNoise | TwoSidedNoise) -> bool:
+    def loss(noise: GaussianNoise | TwoSidedNoise) -> Fraction:
         design = Design(answer=answer, noise=noise, values=answer.values, aggregators=FEWEST_AGGREGATORS)
-        return rounded_up(units_loss(design, sizes, delta), _PLACES) <= epsilon
+        return Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
 
     if law is TwoSidedNoise:
-        return _weakest_geometric(keeps)
+        return _weakest_geometric(lambda noise: loss(noise) <= epsilon)
     if law is GaussianNoise:
-        return _weakest_gaussian(keeps)
+        return _weakest_gaussian(loss, epsilon)
     raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise")
 
 
@@ -71,11 +70,11 @@ def _gaussian(step: int) -> GaussianNoise:
     return GaussianNoise(Fraction(step, _SD_GRID) ** 2)
 
 
-def _weakest_gaussian(keeps: _Keeps) -> GaussianNoise:
-    least, most = _SD_GRID // 2, 100 * LARGEST_SD * _SD_GRID
-    step = _first(lambda one: keeps(_gaussian(one)), least, most)
-    if step is None or step > LARGEST_SD * _SD_GRID:
-        raise _beyond(None if step is None else ceil(Fraction(step, _SD_GRID)))
+def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fraction) -> GaussianNoise:
+    step = _first(lambda one: loss(_gaussian(one)) <= epsilon, _SD_GRID // 2, LARGEST_SD * _SD_GRID)
+    if step is None:
+        # The loss is convex in 1/sd and vanishes with it: so many times the noise lose so many times less, or still less.
+        raise _beyond(ceil(LARGEST_SD * loss(_gaussian(LARGEST_SD * _SD_GRID)) / epsilon))
     return _gaussian(step)
 
 
