@@ -21,6 +21,7 @@ _TABLE = table(
         ("demo", "fleetcount.demo_command", "demo", "Count a fleet on this machine, from keys to picture."),
         ("keys", "fleetcount.keys_command", "keys", "Make the keys and configurations of a test deployment."),
         ("task", "fleetcount.task_commands", "task", "Create, sign, submit, follow and fetch a counting task."),
+        ("series", "fleetcount.series_commands", "series", "Ask the same question every hour, under one promise."),
         ("aggregator", "fleetcount.aggregator_commands", "aggregator", "Run one aggregator."),
         ("relay", "fleetcount.relay_command", "relay", "Carry many devices' reports to aggregators, unread."),
         ("device", "fleetcount.device_commands", "device", "Run one device; read its ledger and spool."),

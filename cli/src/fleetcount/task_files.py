@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.task.fields import TaskFields
 from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task, signed_task
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Operator",
     "add_signature",
+    "check_before_signing",
     "describe_task",
     "new_task_files",
     "operator_of",
     "read_task",
     "submit_task",
+    "utc",
     "verify_key_path",
 ]
 
@@ -117,7 +120,7 @@ def add_signature(path: Path, operator: Operator) -> SignedTask:
     signed = read_task(path)
     task = signed.task
     position = task.position_of(operator.aggregator_id)
-    _check_before_signing(task, operator)
+    check_before_signing(task, operator)
     key = load_signing_key(operator.config.keys.signing_key_file)
     signatures = list(signed.signatures)
     signatures[position] = sign_task(task, key)
@@ -126,11 +129,18 @@ def add_signature(path: Path, operator: Operator) -> SignedTask:
     return result
 
 
-def _check_before_signing(task: Task, operator: Operator) -> None:
+def check_before_signing(task: TaskFields, operator: Operator) -> None:
+    """Refuse a question that this operator's aggregator would not take on; of a series, that of its windows.
+
+    Raises:
+        RefusedByPolicyError: another deployment, other keys or operators than configured, a batch that is too small, or
+            sealing keys that this aggregator does not hold.
+    """
     config = operator.config
     if task.deployment != config.aggregator.deployment:
         raise RefusedByPolicyError(
-            f"deployment of the task is {task.deployment!r}; this aggregator serves {config.aggregator.deployment!r}"
+            f"deployment of the question is {task.deployment!r}; this aggregator serves"
+            f" {config.aggregator.deployment!r}"
         )
     for one in task.aggregators:
         known = operator.trusted.get(one.aggregator_id)
@@ -145,7 +155,7 @@ def _check_before_signing(task: Task, operator: Operator) -> None:
     _check_own_keys(task, operator)
 
 
-def _check_own_keys(task: Task, operator: Operator) -> None:
+def _check_own_keys(task: TaskFields, operator: Operator) -> None:
     """Refuse a task that names sealing keys this aggregator does not hold.
 
     Devices seal to the keys that a task names because its aggregators signed it. Another party that held such a key

@@ -25,10 +25,20 @@ from fleetcount_transport.toml_values import Range, exact_number
 
 from fleetcount.descriptors import read_descriptor
 
-__all__ = ["read_spec"]
+__all__ = [
+    "TASK_KEYS",
+    "UPLOAD_STYLES",
+    "read_aggregators",
+    "read_domain",
+    "read_mechanism",
+    "read_moment",
+    "read_names",
+    "read_spec",
+]
 
+UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
 _SECTIONS: Final = ("task", "domain", "windows", "mechanism", "release", "aggregators")
-_TASK_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")
+TASK_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")
 _WINDOW_KEYS: Final = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
 _RELEASE_KEYS: Final = ("kind", "epsilon", "noise_epsilon", "level", "thresholds")
 _DURATION: Final = re.compile(r"in ([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
@@ -49,19 +59,17 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
         UsageError: anything unknown, missing or out of range, with file, key, value and what is allowed.
     """
     root = read_toml(path, _SECTIONS)
-    task = root.section("task", _TASK_KEYS)
+    task = root.section("task", TASK_KEYS)
     mode = Mode[task.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
-    domain = _domain(root)
-    mechanism = _mechanism(root, mode, domain.values)
+    domain = read_domain(root)
+    mechanism = read_mechanism(root, mode, domain.values)
     opens, one, two, expiry = _windows(root, mode, now, task.integer("time_precision_s", 1, 86_400, 1))
     return Task(
-        name=task.text("name", _TEXT, "1 to 200 characters"),
-        deployment=task.deployment("deployment"),
-        signal=task.text("signal", _TEXT, "a VSS path"),
+        **read_names(task),
         domain=domain,
         mode=mode,
         mechanism=mechanism,
-        aggregators=_aggregators(root),
+        aggregators=read_aggregators(root),
         round_one_opens=opens,
         round_one_closes=one,
         round_two_closes=two,
@@ -69,18 +77,25 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
         time_precision_s=task.integer("time_precision_s", 1, 86_400, 1),
         min_batch_size=task.integer("min_batch_size", 2, 2**32),
         release=_release(root, Truth(domain.values) if mechanism is None else mechanism, epsilon),
-        upload_style=UploadStyle[task.choice("upload_style", _STYLES, "two_instalments").upper()],
+        upload_style=UploadStyle[task.choice("upload_style", UPLOAD_STYLES, "two_instalments").upper()],
         verify_key_digest=verify_key_digest,
     )
 
 
-_STYLES: Final = ("two_instalments", "one_envelope")
+def read_names(task: Table) -> dict[str, str]:
+    """Return name, deployment and signal of [task]; raises as `read_spec`."""
+    return {
+        "name": task.text("name", _TEXT, "1 to 200 characters"),
+        "deployment": task.deployment("deployment"),
+        "signal": task.text("signal", _TEXT, "a VSS path"),
+    }
 
 
 # The question's values.
 
 
-def _domain(root: Table) -> ValueDomain:
+def read_domain(root: Table) -> ValueDomain:
+    """Return what [domain] describes; raises as `read_spec`."""
     kind = root.section("domain", None)
     readers: dict[str, Callable[[Table], ValueDomain]] = {
         "bins": _bins,
@@ -151,18 +166,18 @@ def _exact(table: Table, key: str, value: object) -> Fraction:
 
 def _windows(root: Table, mode: Mode, now: float, step: int) -> tuple[int, int, int, int]:
     table = root.section("windows", _WINDOW_KEYS)
-    opens = _moment(table, "round_one_opens", now, step)
-    one = _moment(table, "round_one_closes", now, step)
+    opens = read_moment(table, "round_one_opens", now, step)
+    one = read_moment(table, "round_one_closes", now, step)
     if mode is Mode.SAMPLING or table.has("round_two_closes"):
-        two = _moment(table, "round_two_closes", now, step)
+        two = read_moment(table, "round_two_closes", now, step)
     else:
         two = one
-    expiry = _moment(table, "expiry", now, step) if table.has("expiry") else _on_grid(two + 86_400, step)
+    expiry = read_moment(table, "expiry", now, step) if table.has("expiry") else _on_grid(two + 86_400, step)
     return opens, one, two, expiry
 
 
-def _moment(table: Table, key: str, now: float, step: int) -> int:
-    """Return an absolute time, or "in 10 s" from now, rounded up to the grid of the task's time precision."""
+def read_moment(table: Table, key: str, now: float, step: int) -> int:
+    """Return an absolute time, or "in 10 s" from now, rounded up to the grid of the time precision; as `read_spec`."""
     value = table.raw(key)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return _on_grid(value.astimezone(UTC).timestamp(), step)
@@ -183,12 +198,16 @@ def _on_grid(moment: float, step: int) -> int:
 # How.
 
 
-def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
+def read_mechanism(root: Table, mode: Mode, values: int, *, half_allowed: bool = False) -> AnswerLaw | None:
+    """Return what [mechanism] describes, None in direct mode; `half_allowed` lets a sampling rate be 1/2.
+
+    Raises as `read_spec`.
+    """
     if mode is Mode.DIRECT:
         root.section("mechanism", ())
         return None
     if mode is Mode.SAMPLING:
-        return _die(root, values)
+        return _die(root, values, half_allowed=half_allowed)
     kinds = {kind.name: kind for kind in map(kind_of_law, MECHANISM_NUMBERS) if kind.form in MODE_FORMS[mode]}
     kind = kinds[root.section("mechanism", None).choice("kind", tuple(kinds))]
     table = root.section("mechanism", ("kind", "epsilon_local", *kind.parameters))
@@ -202,14 +221,15 @@ def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
     )
 
 
-def _die(root: Table, values: int) -> SamplingDie:
+def _die(root: Table, values: int, *, half_allowed: bool) -> SamplingDie:
     table = root.section("mechanism", ("kind", "sampling_rate", "face_probabilities"))
     table.choice("kind", ("sampling",), "sampling")
     rate = table.number("sampling_rate", _SHARE, default_sampling_rate(values))
+    large = half_allowed and rate == Fraction(1, 2)
     if not table.has("face_probabilities"):
-        return SamplingDie.uniform(rate, values)
+        return SamplingDie.uniform(rate, values, allow_large_rate=large)
     faces = [_exact(table, "face_probabilities", one) for one in _list(table, "face_probabilities", "numbers as text")]
-    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=tuple(faces))
+    return SamplingDie(sampling_rate=rate, values=values, face_probabilities=tuple(faces), allow_large_rate=large)
 
 
 # What comes out.
@@ -245,6 +265,7 @@ def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction
     return noise_for(answer, target, OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise).epsilon
 
 
-def _aggregators(root: Table) -> tuple[Aggregator, ...]:
+def read_aggregators(root: Table) -> tuple[Aggregator, ...]:
+    """Return the aggregators of the descriptor files that [[aggregators]] name; raises as `read_spec`."""
     rows = root.sections("aggregators", ("descriptor",), least=2, most=5, what="tables, the first of which leads")
     return tuple(read_descriptor(row.file_name("descriptor")) for row in rows)

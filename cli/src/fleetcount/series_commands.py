@@ -1,0 +1,122 @@
+"""`fleetcount series`: a standing question from its specification to a growing table of maps.
+
+Each sub-command is one party's step; what they share are files and the aggregators' own answers.
+"""
+
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from fleetcount_protocol.errors import UsageError
+
+from fleetcount.lazy import LazyGroup
+
+if TYPE_CHECKING:  # `fleetcount series --help` starts without cryptography.
+    from fleetcount_protocol.series.series import SignedSeries
+
+__all__ = ["series"]
+
+_FILE = click.Path(path_type=Path)
+_CONFIG = click.option(
+    "--config", "config_path", required=True, metavar="FILE.toml", type=_FILE, help="The aggregator's configuration."
+)
+_EXPLAIN = click.option("--explain", is_flag=True, help="Add the statement in full: every adversary, every change.")
+_WIDEST: Final = 100
+
+
+@click.group(cls=LazyGroup, short_help="Ask the same question every hour: one signature, one budget.")
+def series() -> None:
+    """Ask a question of a fleet again and again, under one promise.
+
+    \b
+    create   the asker writes NAME.series from a specification
+    show     what it asks, and what it lets anybody learn
+    sign     every operator signs it, once for all windows
+    submit   the leader's operator hands it to its aggregator
+    """
+
+
+@series.command("create", short_help="Write NAME.series from a specification.")
+@click.option("--spec", required=True, metavar="SPEC.toml", type=_FILE, help="The question and its schedule.")
+@click.option("--output", required=True, metavar="NAME.series", type=_FILE, help="The file to make.")
+@_EXPLAIN
+def create(spec: Path, output: Path, explain: bool) -> None:
+    """Write an unsigned series, NAME.json for people, and the seed of its verify keys (NAME.verify-seed, mode 0600).
+
+    Run by the leader's operator: the seed is for the aggregators alone; anybody who has it can make false reports
+    pass. The specification is that of a task with [series] in place of [windows]: first, every, windows or until,
+    window, coin. The noise of a window is given, or solved from epsilon and delta of the whole series. All times are
+    UTC.
+    """
+    import hashlib
+
+    from fleetcount_protocol.ids import Digest
+    from fleetcount_protocol.series.series import SignedSeries
+
+    from fleetcount.series_files import new_series_files, seed_path
+    from fleetcount.series_spec import read_series_spec
+
+    _check_series_name(output)
+    seed = secrets.token_bytes(32)
+    made = read_series_spec(spec, time.time(), Digest(hashlib.sha256(seed).digest()))
+    new_series_files(output, made, seed)
+    _describe(SignedSeries(series=made, signatures=(b"",) * len(made.aggregators)), explain)
+    click.echo(f"wrote {output}, {output.with_suffix('.json')} and {seed_path(output)}")
+
+
+@series.command("show", short_help="What a series asks, and what it lets anybody learn.")
+@_EXPLAIN
+@click.argument("path", metavar="NAME.series", type=_FILE)
+def show(path: Path, explain: bool) -> None:
+    """Show what the series asks and promises, in plain words first."""
+    from fleetcount.series_files import read_series
+
+    _check_series_name(path)
+    _describe(read_series(path), explain)
+
+
+@series.command("sign", short_help="Sign NAME.series as one aggregator's operator.")
+@_CONFIG
+@_EXPLAIN
+@click.argument("path", metavar="NAME.series", type=_FILE)
+def sign(config_path: Path, path: Path, explain: bool) -> None:
+    """Show what the series asks and promises, check it against this aggregator's configuration, and sign it.
+
+    One signature stands for every window: nothing more is signed until the series ends.
+    """
+    from fleetcount.series_files import add_series_signature
+    from fleetcount.task_files import operator_of
+
+    _check_series_name(path)
+    signed = add_series_signature(path, operator_of(config_path))
+    _describe(signed, explain)
+    click.echo(f"signed {path}: {'complete' if signed.complete else 'others have still to sign'}")
+
+
+@series.command("submit", short_help="Hand a complete NAME.series to the leader.")
+@_CONFIG
+@click.argument("path", metavar="NAME.series", type=_FILE)
+def submit(config_path: Path, path: Path) -> None:
+    """Check all signatures and the seed, and put both into the leader's task directory."""
+    from fleetcount.series_files import submit_series
+    from fleetcount.task_files import operator_of
+
+    _check_series_name(path)
+    target = submit_series(path, operator_of(config_path), time.time())
+    click.echo(f"submitted {target}")
+
+
+def _check_series_name(path: Path) -> None:
+    if path.suffix != ".series" or not path.stem:
+        raise UsageError(f"the series file is {str(path)[:80]!r}; its name must end in .series")
+
+
+def _describe(signed: "SignedSeries", explain: bool) -> None:
+    from fleetcount.series_files import describe_series
+
+    width = min(_WIDEST, max(40, shutil.get_terminal_size((_WIDEST, 24)).columns))
+    for line in describe_series(signed, width, explain=explain):
+        click.echo(line)
