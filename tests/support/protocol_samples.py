@@ -99,9 +99,10 @@ def one_round_task(mode: Mode, **changes: Any) -> Task:
     return sampling_task(**(fields | changes))
 
 
-def in_series(task: Task, index: int = 5, **changes: Any) -> Task:
+def in_series(task: Task, index: int = 5, *, noised_participants: bool = False, **changes: Any) -> Task:
     """Return the task as a window of a series: with its place there, and without sealing keys."""
-    ref = SeriesRef(series_id=SeriesId(seed_bytes("series")), index=index)
+    series_id = SeriesId(seed_bytes("series"))
+    ref = SeriesRef(series_id=series_id, index=index, noised_participants=noised_participants)
     aggregators = tuple(replace(one, hpke_keys=()) for one in task.aggregators)
     return replace(task, **({"series": ref, "aggregators": aggregators} | changes))
 

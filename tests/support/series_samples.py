@@ -9,6 +9,8 @@ from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.release.record import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
 from fleetcount_protocol.series.key_list import KeyList, ListedKey
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder
@@ -17,7 +19,7 @@ from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.domain import Categories, SquareGrid
 from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
-from tests.support.protocol_samples import aggregator, key_pair, seed_bytes, signing_key
+from tests.support.protocol_samples import aggregator, key_pair, record, seed_bytes, signing_key
 
 SEED = seed_bytes("verify seed")
 """What the verify keys of every sample's windows are derived from."""
@@ -110,3 +112,15 @@ def order(series: Series, number: int, action: OrderAction, from_window: int, po
         aggregator_id=series.aggregators[position].aggregator_id,
         from_window=from_window,
     )
+
+
+def window_record(series: Series, index: int, **changes: Any) -> ReleaseRecord:
+    """Return a record of a window, the first of its series, with made-up numbers and the named fields changed."""
+    task = window_task(series, index)
+    missing = tuple(MissingWindow(index=one, reason="paused" if one % 3 else "missed") for one in range(index))
+    noised = series.participants is Participants.NOISED
+    fields: dict[str, Any] = {
+        "chain": ChainLink(previous=None, previous_index=None, missing=missing),
+        "participants": NoisedParticipants(raw=-3, low=10, high=41) if noised else None,
+    }
+    return record(task, **(fields | changes))

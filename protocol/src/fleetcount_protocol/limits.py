@@ -84,7 +84,7 @@ VERIFY_KEY_BYTES: Final = 32
 
 # Series.
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
-"""A window's task has 21 bytes more than its series."""
+"""A window's task has 22 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
 MAX_SERIES_PER_LIST: Final = 64
 MAX_SERIES_LIST_BYTES: Final = 3 * MIB

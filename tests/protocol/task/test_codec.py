@@ -21,6 +21,7 @@ from tests.support.protocol_samples import every_task, in_series, sampling_task,
 TASKS = every_task() | {
     f"window_{name}": in_series(every_task()[name]) for name in ("sampling_faces_bins", "direct", "k_ary")
 }
+TASKS["window_noised"] = in_series(every_task()["direct"], noised_participants=True)
 NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=30).map(
     lambda text: unicodedata.normalize("NFC", text)
 )
@@ -140,7 +141,9 @@ def test_decoding_refuses_what_may_not_be_asked() -> None:
 
 def test_a_window_is_the_task_it_would_be_alone_behind_its_place_in_the_series() -> None:
     window = in_series(TASKS["direct"], index=719)
-    without_keys = bytes(window.canonical).replace(b"FCTASK02" + window.series.series_id + uint(719, 4), b"FCTASK01")  # type: ignore[union-attr]
+    without_keys = bytes(window.canonical).replace(
+        b"FCTASK02" + window.series.series_id + uint(719, 4) + b"\1", b"FCTASK01"
+    )  # type: ignore[union-attr]
     plain = TASKS["direct"].canonical
     for one in TASKS["direct"].aggregators:
         keys = b"\x01" + uint(one.hpke_keys[0].key_id, 1) + uint(0x20, 2) + one.hpke_keys[0].public_key
@@ -156,7 +159,7 @@ def test_a_window_names_no_sealing_keys_on_the_wire() -> None:
     task = TASKS["direct"]
     window = in_series(task)
     assert window.series is not None
-    smuggled = b"FCTASK02" + window.series.series_id + uint(5, 4) + task.canonical[8:]
+    smuggled = b"FCTASK02" + window.series.series_id + uint(5, 4) + b"\1" + task.canonical[8:]
 
     with pytest.raises(DecodeError, match="names 1 sealing keys"):
         decode_task(smuggled)

@@ -229,6 +229,12 @@ def test_a_window_has_a_place_in_its_series(index: int) -> None:
         in_series(sampling_task(), index=index)
 
 
+def test_a_response_window_has_no_noised_participants() -> None:
+    assert in_series(one_round_task(Mode.DIRECT), noised_participants=True).series
+    with pytest.raises(TaskError, match="participants is noised, allowed in response mode: hidden"):
+        in_series(one_round_task(Mode.RESPONSE), noised_participants=True)
+
+
 def test_a_window_of_a_series_names_no_sealing_keys() -> None:
     task = sampling_task()
     ref = SeriesRef(series_id=SeriesId(bytes(32)), index=0)

@@ -14,6 +14,9 @@ from fleetcount_protocol.release.commitment import (
 )
 from fleetcount_protocol.release.record import (
     Cell,
+    ChainLink,
+    MissingWindow,
+    NoisedParticipants,
     NoiseLaw,
     ReleaseRecord,
     decode_record,
@@ -26,7 +29,10 @@ from fleetcount_protocol.release.record_json import decimal_text, record_from_js
 
 __all__ = [
     "Cell",
+    "ChainLink",
+    "MissingWindow",
     "NoiseLaw",
+    "NoisedParticipants",
     "ReleaseRecord",
     "centred_lift",
     "check_commitment",

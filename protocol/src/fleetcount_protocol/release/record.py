@@ -4,6 +4,7 @@ It must not hold a round's sum, a share, the set digest or the exact number of p
 numbers, analysis computes estimates and intervals; this module encodes, signs and verifies them.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,15 +18,19 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_TASK_BYTES, MAX_UNIX_TIME
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow, check_link, encode_link, read_link
 from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
 from fleetcount_protocol.task.task import Task, decode_task
 
 __all__ = [
     "Cell",
+    "ChainLink",
+    "MissingWindow",
     "NoiseLaw",
+    "NoisedParticipants",
     "ReleaseRecord",
     "decode_record",
     "encode_record",
@@ -36,7 +41,11 @@ __all__ = [
 ]
 
 RECORD_LABEL: Final = b"FCRECD01"
+WINDOW_RECORD_LABEL: Final = b"FCRECD02"
+"""First bytes of the record of a window of a series."""
 _MAX_VIEWS: Final = 16
+_MAX_WINDOW_VIEWS: Final = 32
+"""Each adversary could learn from one answer, from a day and from the whole series."""
 _MAX_SENTENCE_BYTES: Final = 1_000
 _MAX_INT64: Final = 2**63 - 1
 _PLAIN_DECIMAL: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])?", re.ASCII)
@@ -54,6 +63,18 @@ class Cell:
     label: str
     raw: int
     estimate: Fraction
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedParticipants:
+    """How many took part: the opened number, which is theirs plus every aggregator's noise, and interval ends.
+
+    `low` <= `high` are the whole-number ends of the interval at the task's level.
+    """
+
+    raw: int
     low: int
     high: int
 
@@ -81,11 +102,13 @@ class ReleaseRecord:
 
     `baseline_raw` is the opened number of output 0 in response mode (for vector Mangat, of the participation bit),
     from which the estimates follow; None in the other modes. `released_at` is a Unix time on the task's grid, not
-    before the last round closed. Level, noise and the least number of participants follow from the task.
+    before the last round closed. Level, noise and the least number of participants follow from the task. `chain` is for
+    windows of a series, and needed there; `participants` for those whose series says that the number is noised.
 
     Raises:
         UsageError: cells that are not values 1..V with the task's labels, ends out of order, numbers beyond 64 bits,
-            a time off the grid, or a statement that is empty or too long.
+            a time off the grid, a statement that is empty or too long, or a chain that does not account for every
+            window before.
     """
 
     task: Task
@@ -93,6 +116,8 @@ class ReleaseRecord:
     statement: tuple[AdversaryView, ...]
     released_at: int
     baseline_raw: int | None = None
+    chain: ChainLink | None = None
+    participants: NoisedParticipants | None = None
 
     def __post_init__(self) -> None:
         _check_cells(self.task, self.cells)
@@ -105,7 +130,8 @@ class ReleaseRecord:
                 f"released_at is {self.released_at}, allowed: a multiple of {self.task.time_precision_s} s "
                 f"from {self.task.round_two_closes} on"
             )
-        _check_statement(self.statement)
+        _check_statement(self.statement, _most_views(self.task))
+        _check_window(self)
 
     @property
     def task_id(self) -> TaskId:
@@ -132,6 +158,11 @@ class ReleaseRecord:
         """The bytes that are signed."""
         return encode_record(self)
 
+    @cached_property
+    def digest(self) -> Digest:
+        """SHA-256 of the canonical bytes: what the next record of a series holds of this one."""
+        return Digest(hashlib.sha256(self.canonical).digest())
+
     def safe(self, cell: Cell) -> bool | None:
         """Return whether a one-sided release shows that the count is at most its threshold; None in other releases.
 
@@ -148,9 +179,11 @@ def encode_record(record: ReleaseRecord) -> bytes:
         UsageError: they are more than `MAX_RECORD_BYTES`.
     """
     baseline = b"" if record.baseline_raw is None else _int64(record.baseline_raw)
+    window = b"" if record.chain is None else encode_link(record.chain) + _encode_participants(record.participants)
     parts = [
-        RECORD_LABEL,
+        _label_of(record.task),
         sized(record.task.canonical, 4),
+        window,
         uint(record.released_at, 8),
         uint(bool(baseline), 1),
         baseline,
@@ -172,16 +205,27 @@ def decode_record(data: bytes) -> ReleaseRecord:
         DecodeError: they are not the canonical bytes of a record.
     """
     reader = Reader(data, "record", MAX_RECORD_BYTES)
-    reader.expect(RECORD_LABEL)
+    label = reader.take(len(RECORD_LABEL))
     task = decode_task(reader.sized(4, 1, MAX_TASK_BYTES))
+    if label != _label_of(task):
+        raise DecodeError(f"record does not begin with {_label_of(task)!r}")
+    chain, participants = (None, None) if task.series is None else (read_link(reader), _read_participants(reader))
     released_at = reader.uint(8)
     baseline = reader.int64() if reader.flag() else None
     count = reader.count(2, task.values, task.values)
     cells = tuple(_read_cell(reader, value, task.domain.label(value)) for value in range(1, count + 1))
-    views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _MAX_VIEWS)))
+    views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _most_views(task))))
     reader.finish()
     try:
-        record = ReleaseRecord(task=task, cells=cells, statement=views, released_at=released_at, baseline_raw=baseline)
+        record = ReleaseRecord(
+            task=task,
+            cells=cells,
+            statement=views,
+            released_at=released_at,
+            baseline_raw=baseline,
+            chain=chain,
+            participants=participants,
+        )
     except UsageError as error:
         raise DecodeError(f"record that cannot be: {error}") from error
     if record.canonical != data:
@@ -220,6 +264,41 @@ def verify_record_signatures(
 # Parts.
 
 
+def _label_of(task: Task) -> bytes:
+    return RECORD_LABEL if task.series is None else WINDOW_RECORD_LABEL
+
+
+def _most_views(task: Task) -> int:
+    return _MAX_VIEWS if task.series is None else _MAX_WINDOW_VIEWS
+
+
+def _check_window(record: ReleaseRecord) -> None:
+    series, participants = record.task.series, record.participants
+    if (record.chain is None) != (series is None):
+        raise UsageError("chain is for windows of a series, and needed there")
+    if (participants is not None) != (series is not None and series.noised_participants):
+        raise UsageError("participants is for windows of a series with noised participants, and needed there")
+    if record.chain is not None and series is not None:
+        check_link(record.chain, series.index)
+    if participants is not None:
+        for what in ("raw", "low", "high"):
+            _check_int64(f"{what} of participants", getattr(participants, what))
+        if participants.low > participants.high:
+            raise UsageError(f"interval of participants is {participants.low} to {participants.high}")
+
+
+def _encode_participants(participants: NoisedParticipants | None) -> bytes:
+    if participants is None:
+        return uint(0, 1)
+    return uint(1, 1) + _int64(participants.raw) + _int64(participants.low) + _int64(participants.high)
+
+
+def _read_participants(reader: Reader) -> NoisedParticipants | None:
+    if not reader.flag():
+        return None
+    return NoisedParticipants(raw=reader.int64(), low=reader.int64(), high=reader.int64())
+
+
 def _check_int64(what: str, value: int) -> None:
     if type(value) is not int or abs(value) > _MAX_INT64:
         raise UsageError(f"{what} is {str(value)[:40]}, allowed: whole numbers of 63 bits and a sign")
@@ -241,9 +320,9 @@ def _check_cells(task: Task, cells: Sequence[Cell]) -> None:
             raise UsageError(f"label of cell {cell.value} is not the task's")
 
 
-def _check_statement(statement: Sequence[AdversaryView]) -> None:
-    if not 1 <= len(statement) <= _MAX_VIEWS:
-        raise UsageError(f"statement has {len(statement)} views, allowed: 1 to {_MAX_VIEWS}")
+def _check_statement(statement: Sequence[AdversaryView], most: int) -> None:
+    if not 1 <= len(statement) <= most:
+        raise UsageError(f"statement has {len(statement)} views, allowed: 1 to {most}")
     for view in statement:
         for number in (view.delta, view.epsilon or view.delta):
             if not number.is_finite() or not _PLAIN_DECIMAL.fullmatch(plain_decimal(number)):

@@ -70,6 +70,7 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
         "released_at_utc": _utc(record.released_at),
         "level": str(record.level),
         "participants_at_least": record.participants_at_least,
+        **_readable_window(record),
         "cells": [_readable_cell(record, cell) for cell in record.cells],
         "baseline_raw": record.baseline_raw,
         "noise": [
@@ -88,6 +89,22 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
             for name, signature in zip(names, signatures, strict=True)
         ],
         "record": base64.b64encode(record.canonical).decode(),
+    }
+
+
+def _readable_window(record: ReleaseRecord) -> dict[str, Any]:
+    """Return what only the record of a window of a series says; nothing for any other."""
+    series, chain, noised = record.task.series, record.chain, record.participants
+    if series is None or chain is None:
+        return {}
+    shown = None if noised is None else {"raw": noised.raw, "low": noised.low, "high": noised.high}
+    return {
+        "series_id": series.series_id.hex(),
+        "window": series.index,
+        "participants": shown,
+        "previous_record": None if chain.previous is None else chain.previous.hex(),
+        "previous_window": chain.previous_index,
+        "missing_windows": [{"window": one.index, "reason": one.reason} for one in chain.missing],
     }
 
 

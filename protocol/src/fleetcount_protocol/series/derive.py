@@ -12,9 +12,8 @@ from fleetcount_protocol.errors import TaskError, UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.windows import window_times
+from fleetcount_protocol.series.windows import window_ref, window_times
 from fleetcount_protocol.task.codec import encode_times, window_label
-from fleetcount_protocol.task.fields import SeriesRef
 from fleetcount_protocol.task.task import Task
 
 __all__ = ["check_verify_seed", "window_task", "window_verify_key"]
@@ -33,7 +32,7 @@ def window_task(series: Series, index: int) -> Task:
     """
     if type(index) is not int or not 0 <= index < series.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {series.schedule.windows - 1}")
-    ref = SeriesRef(series_id=series.series_id, index=index)
+    ref = window_ref(series, series.series_id, index)
     first = series.first_window
     # Not checked again: `check_series` has applied the rules of a task to the first and the last window.
     task = object.__new__(Task)

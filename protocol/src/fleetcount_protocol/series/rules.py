@@ -84,7 +84,3 @@ def _check_promise(series: SeriesFields) -> None:
     kind = series.release.kind
     require(kind not in _NOT_REPEATED, f"release is {kind.label}, allowed in a series: noise on both sides")
     require(isinstance(series.participants, Participants), "participants is unknown, allowed: hidden, noised")
-    require(
-        series.participants is Participants.HIDDEN or series.mode is not Mode.RESPONSE,
-        "participants is noised, allowed in response mode: hidden; the opened numbers of all outputs tell it already",
-    )

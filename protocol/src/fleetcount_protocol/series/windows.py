@@ -6,10 +6,10 @@ It must not apply rules (`rules`) or make the task itself (`derive`).
 from typing import Any, Final
 
 from fleetcount_protocol.ids import SeriesId
-from fleetcount_protocol.series.fields import Schedule, SeriesFields
+from fleetcount_protocol.series.fields import Participants, Schedule, SeriesFields
 from fleetcount_protocol.task.fields import SeriesRef, TaskFields
 
-__all__ = ["window_fields", "window_times"]
+__all__ = ["window_fields", "window_ref", "window_times"]
 
 _SHARED: Final = (
     "name",
@@ -37,11 +37,17 @@ def window_times(schedule: Schedule, index: int) -> dict[str, int]:
     }
 
 
+def window_ref(series: SeriesFields, series_id: SeriesId, index: int) -> SeriesRef:
+    """Return a window's place in its series."""
+    noised = series.participants is Participants.NOISED
+    return SeriesRef(series_id=series_id, index=index, noised_participants=noised)
+
+
 def window_fields(series: SeriesFields, series_id: SeriesId, index: int) -> TaskFields:
     """Return the fields of a window's task: those of the series, the window's times and its place in the series."""
     shared: dict[str, Any] = {name: getattr(series, name) for name in _SHARED}
     return TaskFields(
         **(shared | window_times(series.schedule, index)),
         verify_key_digest=series.verify_seed_digest,
-        series=SeriesRef(series_id=series_id, index=index),
+        series=window_ref(series, series_id, index),
     )

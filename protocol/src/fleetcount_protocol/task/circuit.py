@@ -13,7 +13,7 @@ from fleetcount_protocol.task.task import Task
 if TYPE_CHECKING:  # A device starts without the circuits.
     from fleetcount_protocol.vdaf.prio3 import Prio3
 
-__all__ = ["CONTEXT_LABEL", "context_of", "opened_outputs", "prio3_for"]
+__all__ = ["CONTEXT_LABEL", "context_of", "opened_count", "opened_outputs", "prio3_for"]
 
 CONTEXT_LABEL: Final = b"FCT1"
 """Keeps the VDAF context at 36 bytes, so that the words of a joint-randomness hash stay 8-byte aligned."""
@@ -31,6 +31,15 @@ def opened_outputs(task: Task) -> slice:
     The truth's circuit alone gives one number more than is opened: output 0.
     """
     return slice(1, None) if task.design.form is AnswerForm.TRUTH else slice(None)
+
+
+def opened_count(task: Task) -> int:
+    """Return how many numbers every aggregator noises, commits to and opens: the outputs, then the participants.
+
+    The number of participants is opened in windows of series that say so: the leader's element is the number of
+    accepted reports plus its noise, everybody else's its noise alone (docs/wire.md, "Opening").
+    """
+    return task.design.output_count + (task.series is not None and task.series.noised_participants)
 
 
 def prio3_for(task: Task) -> "Prio3":

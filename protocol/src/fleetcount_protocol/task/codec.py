@@ -69,8 +69,8 @@ def encode_fields(task: TaskFields) -> bytes:
 
 
 def window_label(ref: SeriesRef) -> bytes:
-    """Return the first bytes of the task of a window: label, series id and index."""
-    return WINDOW_LABEL + ref.series_id + uint(ref.index, 4)
+    """Return the first bytes of the task of a window: label, series id, index, and what is said of participants."""
+    return WINDOW_LABEL + ref.series_id + uint(ref.index, 4) + uint(1 + ref.noised_participants, 1)
 
 
 def encode_question(task: TaskFields) -> bytes:
@@ -137,7 +137,8 @@ def _read_label(reader: Reader) -> SeriesRef | None:
         raise DecodeError(f"task does not begin with {TASK_LABEL!r} or {WINDOW_LABEL!r}")
     if label == TASK_LABEL:
         return None
-    return SeriesRef(series_id=SeriesId(reader.take(SeriesId.SIZE)), index=reader.uint(4))
+    series_id, index = SeriesId(reader.take(SeriesId.SIZE)), reader.uint(4)
+    return SeriesRef(series_id=series_id, index=index, noised_participants=reader.count(1, 1, 2) == 2)
 
 
 def read_question(reader: Reader) -> dict[str, Any]:

@@ -144,10 +144,14 @@ class Aggregator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesRef:
-    """Which window of which signed series a task is; `index` counts from 0."""
+    """Which window of which signed series a task is; `index` counts from 0.
+
+    `noised_participants`: the record tells the number of participants, with every aggregator's noise.
+    """
 
     series_id: SeriesId
     index: int
+    noised_participants: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

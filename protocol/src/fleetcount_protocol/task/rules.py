@@ -254,6 +254,11 @@ def _check_series(task: TaskFields) -> None:
     if task.series is not None:
         require(len(task.series.series_id) == 32, "series_id must have 32 bytes")
         check_range("index of the window", task.series.index, 0, MAX_SERIES_WINDOWS - 1)
+        require(
+            not task.series.noised_participants or task.mode is not Mode.RESPONSE,
+            "participants is noised, allowed in response mode: hidden; the opened numbers of all outputs tell it "
+            "already",
+        )
 
 
 def _check_aggregators(task: TaskFields) -> None:

@@ -19,7 +19,10 @@ def task_to_json(task: Task) -> dict[str, Any]:
     """
     release = task.release
     series = task.series
-    window = {} if series is None else {"series_id": series.series_id.hex(), "window": series.index}
+    window: dict[str, Any] = {}
+    if series is not None:
+        participants = "noised" if series.noised_participants else "hidden"
+        window = {"series_id": series.series_id.hex(), "window": series.index, "participants": participants}
     return {
         "task_id": task.task_id.hex(),
         **window,

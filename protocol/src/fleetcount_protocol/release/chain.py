@@ -1,0 +1,93 @@
+"""How the records of a series hang together: which one came before, and why windows between them have none.
+
+It must not decide why a window is missing: the aggregators do. Digests are of records, never of a set of reports.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.layout import Reader, check_text, text_bytes, uint
+from fleetcount_protocol.limits import MAX_REASON_BYTES, MAX_SERIES_WINDOWS
+
+__all__ = ["ChainLink", "MissingWindow", "check_link", "encode_link", "read_link"]
+
+_MAX_RUNS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingWindow:
+    """A window that has no record, and why: a word or a sentence for the public, 1 to 200 bytes."""
+
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLink:
+    """What a window's record says of the windows before it.
+
+    `previous` is the digest (`ReleaseRecord.digest`) of the last record of the series before it and `previous_index`
+    its window, both None if it is the first; `missing` are all windows in between, ascending.
+    """
+
+    previous: Digest | None
+    previous_index: int | None
+    missing: tuple[MissingWindow, ...]
+
+
+def check_link(link: ChainLink, index: int) -> None:
+    """Refuse a link that does not account for every window before `index`.
+
+    Raises:
+        UsageError: a digest without a window or the other way round, a record that is not before this one, windows
+            missing that are not exactly those in between, a reason that is no plain text, or more than 4,096 runs.
+    """
+    if (link.previous is None) != (link.previous_index is None):
+        raise UsageError("a previous record needs its digest and its window, allowed: both or none")
+    before = -1 if link.previous_index is None else link.previous_index
+    if not -1 <= before < index:
+        raise UsageError(f"the previous record is of window {before}, allowed: below {index}")
+    if [one.index for one in link.missing] != list(range(before + 1, index)):
+        raise UsageError(f"missing windows must be those from {before + 1} to below {index}, each once, in order")
+    runs = _runs(link.missing)
+    if len(runs) > _MAX_RUNS:
+        raise UsageError(f"missing windows have {len(runs)} runs of one reason, allowed: at most {_MAX_RUNS}")
+    for _, _, reason in runs:
+        try:
+            check_text(reason, 1, MAX_REASON_BYTES)
+        except ValueError as error:
+            raise UsageError(f"reason of a missing window: {error}") from None
+
+
+def encode_link(link: ChainLink) -> bytes:
+    """Return a link as it stands in a record: what came before, then runs of missing windows of one reason."""
+    before = b""
+    if link.previous is not None and link.previous_index is not None:
+        before = link.previous + uint(link.previous_index, 4)
+    runs = _runs(link.missing)
+    parts = (uint(first, 4) + uint(count, 4) + text_bytes(reason) for first, count, reason in runs)
+    return uint(bool(before), 1) + before + uint(len(runs), 2) + b"".join(parts)
+
+
+def read_link(reader: Reader) -> ChainLink:
+    """Return a link, which `check_link` has still to accept."""
+    previous, previous_index = None, None
+    if reader.flag():
+        previous, previous_index = Digest(reader.take(Digest.SIZE)), reader.uint(4)
+    missing: list[MissingWindow] = []
+    for _ in range(reader.count(2, 0, _MAX_RUNS)):
+        first, count = reader.uint(4), reader.count(4, 1, MAX_SERIES_WINDOWS)
+        reason = reader.text(1, MAX_REASON_BYTES)
+        if len(missing) + count > MAX_SERIES_WINDOWS:
+            raise DecodeError(f"record misses more than {MAX_SERIES_WINDOWS} windows")
+        missing += (MissingWindow(index=index, reason=reason) for index in range(first, first + count))
+    return ChainLink(previous=previous, previous_index=previous_index, missing=tuple(missing))
+
+
+def _runs(missing: Sequence[MissingWindow]) -> list[tuple[int, int, str]]:
+    grouped = ((reason, list(windows)) for reason, windows in groupby(missing, lambda one: one.reason))
+    return [(windows[0].index, len(windows), reason) for reason, windows in grouped]
