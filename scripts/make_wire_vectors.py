@@ -17,14 +17,17 @@ sys.path.insert(0, str(ROOT))
 
 from fleetcount_protocol import release  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, receipts, session  # noqa: E402 - path
-from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
+from fleetcount_protocol.errors import PeerError, TaskError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
 from fleetcount_protocol.release import set_digest  # noqa: E402 - path
+from fleetcount_protocol.series import derive, key_list, orders, series_json  # noqa: E402 - path
+from fleetcount_protocol.series import signed_file as signed_series_file  # noqa: E402 - path
+from fleetcount_protocol.series.series import decode_series  # noqa: E402 - path
 from fleetcount_protocol.task import signed_file, task_json  # noqa: E402 - path
 from fleetcount_protocol.task.task import decode_task  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
-from tests.support import wire_messages  # noqa: E402 - path
+from tests.support import series_samples, wire_messages  # noqa: E402 - path
 
 TARGET = ROOT / "tests" / "vectors" / "wire"
 
@@ -67,6 +70,100 @@ def tasks() -> list[dict[str, Any]]:
         }
         for name, task in samples.every_task().items()
     ]
+
+
+def series() -> list[dict[str, Any]]:
+    """Return series of every kind with the tasks and verify keys of some of their windows."""
+    found = []
+    for name, made in series_samples.every_series().items():
+        signed = series_samples.sign_everywhere(made)
+        last = made.schedule.windows - 1
+        tasks = [derive.window_task(made, index) for index in sorted({0, min(1, last), last})]
+        found.append(
+            {
+                "name": name,
+                "canonical": made.canonical.hex(),
+                "series_id": made.series_id.hex(),
+                "series": series_json.series_to_json(made),
+                "seed": series_samples.SEED.hex(),
+                "signatures": [signature.hex() for signature in signed.signatures],
+                "file": signed_series_file.encode_signed_series(signed).hex(),
+                "windows": [
+                    {
+                        "index": task.series.index,
+                        "canonical": task.canonical.hex(),
+                        "task_id": task.task_id.hex(),
+                        "verify_key": derive.window_verify_key(series_samples.SEED, task.task_id).hex(),
+                        "file": signed_file.encode_signed_task(samples.sign_all(task)).hex(),
+                        "bad": refused_only(decode_task, cut_and_flipped(task.canonical)),
+                    }
+                    for task in tasks
+                    if task.series
+                ],
+                "bad": refused_only(decode_series, cut_and_flipped(made.canonical)),
+            }
+        )
+    return found
+
+
+def key_lists() -> list[dict[str, Any]]:
+    """Return key lists with the key they give for some windows, null where there is none."""
+    found = []
+    for place in range(2):
+        signed = key_list.sign_key_list(series_samples.key_list(place), samples.signing_key(place))
+        data = key_list.encode_signed_key_list(signed)
+        early, late = signed.key_list.keys
+        at = (early.not_before, late.not_before - 60, late.not_before, late.not_after - 600, late.not_after)
+        found.append(
+            {
+                "name": str(signed.key_list.aggregator_id),
+                "canonical": signed.key_list.canonical.hex(),
+                "signing_key": samples.seed_bytes(f"signing {place}").hex(),
+                "signature": signed.signature.hex(),
+                "file": data.hex(),
+                "keys": [{"opens": one, "closes": one + 600, "key_id": _key_id(signed.key_list, one)} for one in at],
+                "bad": refused_only(key_list.decode_signed_key_list, cut_and_flipped(data)),
+            }
+        )
+    return found
+
+
+def _key_id(listed: key_list.KeyList, opens: int) -> int | None:
+    try:
+        return key_list.key_for(listed, opens, opens + 600).key_id
+    except TaskError:
+        return None
+
+
+def order_files() -> list[dict[str, Any]]:
+    """Return orders about one series, given one after the other, with the windows skipped after each."""
+    made = series_samples.sampling_series()
+    steps = (
+        ("pause", 1, orders.OrderAction.PAUSE, 10, 0),
+        ("resume", 2, orders.OrderAction.RESUME, 24, 0),
+        ("pause_again", 3, orders.OrderAction.PAUSE, 300, 0),
+        ("resume_before", 4, orders.OrderAction.RESUME, 290, 0),
+        ("stop", 1, orders.OrderAction.STOP, 500, 1),
+        ("pause_last", 9, orders.OrderAction.PAUSE, 490, 0),
+    )
+    given, found = [], []
+    for name, number, action, window, place in steps:
+        order = series_samples.order(made, number, action, window, place)
+        signed = orders.sign_order(order, samples.signing_key(place))
+        data = orders.encode_signed_order(signed)
+        given.append(order)
+        found.append(
+            {
+                "name": name,
+                "series": made.canonical.hex(),
+                "canonical": order.canonical.hex(),
+                "signature": signed.signature.hex(),
+                "file": data.hex(),
+                "skipped": [[one.start, one.stop] for one in orders.skipped_windows(made, given)],
+                "bad": refused_only(orders.decode_signed_order, cut_and_flipped(data)),
+            }
+        )
+    return found
 
 
 def sessions() -> list[dict[str, Any]]:
@@ -161,10 +258,16 @@ def digests() -> dict[str, Any]:
 
 
 def records() -> list[dict[str, Any]]:
-    """Return records of several kinds of task with signatures and their JSON form."""
+    """Return records of several kinds of task, windows of series too, with signatures and their JSON form."""
     found = []
-    for name in ("sampling_grid", "mangat", "one_sided", "sampling_exact"):
-        made = samples.record(samples.every_task()[name])
+    names = ("sampling_grid", "mangat", "one_sided", "sampling_exact")
+    every = {name: samples.record(samples.every_task()[name]) for name in names}
+    direct = series_samples.every_series()["direct"]
+    every["window"] = series_samples.window_record(series_samples.every_series()["response"], 5)
+    every["window_first"] = series_samples.window_record(direct, 0)
+    before = release.ChainLink(previous=every["window_first"].digest, previous_index=0, missing=())
+    every["window_second"] = series_samples.window_record(direct, 1, chain=before)
+    for name, made in every.items():
         keys = [samples.signing_key(place) for place in range(len(made.task.aggregators))]
         signatures = [release.sign_record(made, key) for key in keys]
         found.append(
@@ -202,6 +305,9 @@ def main() -> None:
     TARGET.mkdir(parents=True, exist_ok=True)
     files = {
         "tasks": tasks(),
+        "series": series(),
+        "key_lists": key_lists(),
+        "orders": order_files(),
         "sessions": sessions(),
         "reports": reports(),
         "digests": digests(),

@@ -21,10 +21,22 @@ from fleetcount_protocol import release
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import SessionSecret, accept_session, seal_instalment, unseal_instalment
-from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import SessionRequest
 from fleetcount_protocol.release import set_digest
+from fleetcount_protocol.series.derive import window_task, window_verify_key
+from fleetcount_protocol.series.key_list import decode_signed_key_list, key_for
+from fleetcount_protocol.series.orders import (
+    SeriesOrder,
+    check_follows,
+    decode_signed_order,
+    skipped_windows,
+    verify_order,
+)
+from fleetcount_protocol.series.series import decode_series
+from fleetcount_protocol.series.series_json import series_to_json
+from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
 from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.task.task_json import task_to_json
@@ -70,6 +82,76 @@ def test_bad_task(case: dict[str, Any]) -> None:
     for bad in case["bad"]:
         with pytest.raises(DecodeError):
             decode_task(raw(bad, "data"))
+
+
+@pytest.mark.parametrize("case", by_name("series"))
+def test_series(case: dict[str, Any]) -> None:
+    canonical, seed = raw(case, "canonical"), raw(case, "seed")
+    series = decode_series(canonical)
+
+    assert hashlib.sha256(canonical).hexdigest() == case["series_id"] == series.series_id.hex()
+    assert hashlib.sha256(seed).digest() == series.verify_seed_digest
+    assert series_to_json(series) == case["series"]
+    signed = decode_signed_series(raw(case, "file"))
+    assert signed.series == series
+    assert [signature.hex() for signature in signed.signatures] == case["signatures"]
+    for aggregator, signature in zip(series.aggregators, signed.signatures, strict=True):
+        Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(signature, canonical)
+    for window in case["windows"]:
+        task, data = window_task(series, window["index"]), raw(window, "canonical")
+        task_id = hashlib.sha256(data).digest()
+        assert (task.canonical, task.task_id.hex()) == (data, window["task_id"])
+        assert task_id.hex() == window["task_id"]
+        assert data.startswith(b"FCTASK02" + series.series_id + window["index"].to_bytes(4))
+        assert decode_signed_task(raw(window, "file")).task == task
+        expected = expand(seed, b"fleetcount v1 window key" + task_id, 32).hex()
+        assert expected == window["verify_key"] == window_verify_key(seed, task.task_id).hex()
+
+
+@pytest.mark.parametrize("case", by_name("series"))
+def test_bad_series(case: dict[str, Any]) -> None:
+    for refuse, list_of_bad in ((decode_series, case), *((decode_task, window) for window in case["windows"])):
+        assert len(list_of_bad["bad"]) >= 5
+        for bad in list_of_bad["bad"]:
+            with pytest.raises(DecodeError):
+                refuse(raw(bad, "data"))
+
+
+@pytest.mark.parametrize("case", by_name("key_lists"))
+def test_key_list(case: dict[str, Any]) -> None:
+    signed = decode_signed_key_list(raw(case, "file"))
+    key = Ed25519PrivateKey.from_private_bytes(raw(case, "signing_key"))
+
+    assert signed.key_list.canonical == raw(case, "canonical")
+    assert key.sign(raw(case, "canonical")) == raw(case, "signature") == signed.signature
+    for at in case["keys"]:
+        if at["key_id"] is None:
+            with pytest.raises(TaskError, match="no sealing key"):
+                key_for(signed.key_list, at["opens"], at["closes"])
+        else:
+            assert key_for(signed.key_list, at["opens"], at["closes"]).key_id == at["key_id"]
+    assert len(case["bad"]) >= 5
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            decode_signed_key_list(raw(bad, "data"))
+
+
+def test_orders() -> None:
+    given: list[SeriesOrder] = []
+    for case in load("orders"):
+        series = decode_series(raw(case, "series"))
+        signed = decode_signed_order(raw(case, "file"))
+        verify_order(signed, series)
+        check_follows(signed.order, given)
+        given.append(signed.order)
+
+        assert signed.order.canonical == raw(case, "canonical")
+        assert signed.signature == raw(case, "signature")
+        assert [[one.start, one.stop] for one in skipped_windows(series, given)] == case["skipped"]
+        assert len(case["bad"]) >= 5
+        for bad in case["bad"]:
+            with pytest.raises(DecodeError):
+                decode_signed_order(raw(bad, "data"))
 
 
 @pytest.mark.parametrize("case", load("sessions"), ids=["x25519", "mlkem768_x25519"])
