@@ -98,6 +98,16 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         "tasks_directory is unknown; did you mean 'task_d",
     ),
     "unknown table": (lambda: GOOD + "[grcp]\n", "grcp is unknown; did you mean 'grpc'"),
+    "a deny list from two places": (
+        change(
+            'device_ca_file = "devices.crt"', 'device_ca_file = "d"\ndeny_list_file = "x"\ndeny_list_url = "https://x/"'
+        ),
+        "tls.deny_list_file and tls.deny_list_url are both there; allowed: one of them",
+    ),
+    "a deny list that is no URL": (
+        change('device_ca_file = "devices.crt"', 'device_ca_file = "d"\ndeny_list_url = "file:///etc/passwd"'),
+        "deny_list_url is 'file:///etc/passwd'",
+    ),
     "unknown limit": (lambda: GOOD + "largest_epsilom = 3\n", "did you mean 'largest_epsilon'"),
     "unknown key of a peer": (
         change('endpoint = "127.0.0.1:7422"', 'endpoint = "127.0.0.1:7422"\nurl = "x"'),

@@ -35,7 +35,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
@@ -334,6 +334,7 @@ class TestDevice:
     task: Task
     number: int
     secrets: list[SessionSecret] = field(default_factory=list)
+    requests: list[SessionRequest] = field(default_factory=list)
     nonce: bytes = b""
     rand: bytes = b""
 
@@ -355,6 +356,7 @@ class TestDevice:
             if seat.core is not None:
                 [reply] = await seat.core.service.open_sessions([request])
                 assert isinstance(reply, SessionAccepted), reply
+            self.requests.append(request)
             self.secrets.append(secret)
 
     def first(self, round_one: int) -> list[Instalment]:

@@ -23,6 +23,7 @@ from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.denials import Denials
 from fleetcount_transport.failpoints import failpoints_from_environment
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind, serve_metrics
@@ -205,6 +206,7 @@ async def _context(config: AggregatorConfig, environment: Mapping[str, str]) -> 
         peers=peers,
         noise=SystemNoise(SystemRandom()),
         failpoints=failpoints,
+        denials=Denials.open(config.tls.deny_source(kept=directory / "deny-list"), identity.device_ca),
     )
     try:
         yield context
@@ -242,9 +244,12 @@ async def _run(config: AggregatorConfig, core: Core, stop: asyncio.Event) -> Non
     tls = _load_tls(config)
     context = core.context
     limits = CallLimits(idle_s=config.grpc.idle_s, calls_each=config.grpc.calls_each, bytes_each=config.grpc.bytes_each)
-    devices = device_server(DeviceShell(core.service, context.metrics, limits=limits), config.grpc.concurrent_calls)
+    devices = device_server(
+        DeviceShell(core.service, context.metrics, limits=limits, denies=context.denials.denies),
+        config.grpc.concurrent_calls,
+    )
     known = [context.aggregator_id, *context.peers]
-    identify = claimed_peer(known) if tls is None else certified_peer(known)
+    identify = claimed_peer(known) if tls is None else certified_peer(known, context.denials.denies)
     aggregators = peer_server(PeerShell(core.helper, context.metrics, identify))
     ports = {
         "device_port": bind(devices, config.grpc.device_listen, None if tls is None else tls.devices),
@@ -291,6 +296,7 @@ def _background(
     tasks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "task-directory": lambda: _every(1.0, directory.poll, core.context),
         "watch": lambda: _watch_tasks(core),
+        "deny-list": lambda: _every(core.context.denials.poll_s, core.context.denials.poll, core.context),
         "sessions": lambda: _every(3600.0, lambda: _forget_sessions(core.context), core.context),
     }
     if config.mqtt is not None:

@@ -17,6 +17,7 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.denials import Denials
 from fleetcount_transport.failpoints import Failpoints
 
 from fleetcount_aggregator.host.keys import KeyRing
@@ -92,6 +93,7 @@ class Context:
     source: RandomSource = field(default_factory=SystemRandom)
     failpoints: Failpoints = field(default_factory=Failpoints)
     metrics: Metrics = field(default_factory=Metrics)
+    denials: Denials = field(default_factory=Denials)
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     tasks: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
     states: dict[TaskId, State] = field(default_factory=dict[TaskId, State])

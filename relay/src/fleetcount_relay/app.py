@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 import grpc
-from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_certificate
+from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
+from fleetcount_transport.denials import Denials
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind, serve_metrics, server_options
 from fleetcount_transport.logs import log
@@ -70,11 +71,12 @@ async def serve(config: RelayConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     tls, metrics = _load_tls(config), RelayMetrics()
+    denials = Denials.open(config.tls.deny_source(), load_authorities(config.tls.device_ca_file))
     async with _forwarders(config, tls, metrics) as forwarders:
         limits = CallLimits(
             idle_s=config.relay.idle_s, calls_each=config.relay.calls_each, bytes_each=config.relay.bytes_each
         )
-        shell = RelayShell(forwarders, metrics, config.relay.bytes_in_memory, limits)
+        shell = RelayShell(forwarders, metrics, config.relay.bytes_in_memory, limits, denials.denies)
         devices = grpc.aio.server(
             options=server_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=config.relay.concurrent_calls
         )
@@ -87,7 +89,10 @@ async def serve(config: RelayConfig) -> None:
         try:
             print(json.dumps({"event": "ready", **ports}), flush=True)
             log.info("ready", **ports)
-            await stop.wait()
+            while not stop.is_set():
+                await denials.poll()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), denials.poll_s)
             log.info("draining")
             await devices.stop(DRAIN_S)
         finally:

@@ -15,6 +15,7 @@ from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, Sess
 from fleetcount_protocol.task.task import Task, UploadStyle
 
 from tests.support.aggregators import START, Network, SimulatedCrashError, TestDevice, device_identity
+from tests.support.denials import denials_of, write_list
 
 
 async def ready(network: Network, task: Task, number: int = 0) -> TestDevice:
@@ -106,6 +107,44 @@ async def test_no_receipt_without_a_commit() -> None:
 
     digest = await network.seats[0].memory.instalment_digest(task.task_id, device.report_id, 1)
     assert digest is None
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["in memory", "from the store"])
+async def test_a_revoked_device_gets_no_receipt_any_more_and_no_session(tmp_path: Path, live: bool) -> None:
+    network, task = await start()
+    device, other = await ready(network, task), await ready(network, task, 1)
+    await network.advance_to(task.round_one_opens)
+    [before, _] = await device.send(device.first(0))
+    if not live:
+        await network.stop(0)
+        await network.start(0)
+    network.core(0).context.denials = denials_of(tmp_path / "deny-list", 0)
+
+    answers = [(await one.send(one.first(0)))[0] for one in (device, other)]
+    again = await network.core(0).service.open_sessions([device.requests[0], other.requests[0]])
+
+    assert isinstance(before, Receipt)
+    assert [reason(answer) for answer in answers] == [RejectReason.UNKNOWN_SESSION, None]
+    assert [getattr(one, "reason", None) for one in again] == [RejectReason.BAD_CERTIFICATE, None]
+
+
+async def test_nobody_is_served_under_a_deny_list_that_has_ended_and_everybody_after_the_next(tmp_path: Path) -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    network.core(0).context.denials = denials_of(tmp_path / "deny-list", expires=task.round_one_opens)
+
+    [answer, _] = await device.send(device.first(0))
+    [again] = await network.core(0).service.open_sessions([device.requests[0]])
+    write_list(tmp_path / "deny-list", number=2)
+    await network.core(0).context.denials.poll()
+    [receipt, _] = await device.send(device.first(0))
+
+    assert reason(answer) is RejectReason.UNKNOWN_SESSION
+    assert again == SessionRefused(session_id=device.requests[0].session_id, reason=RejectReason.BUSY)
+    assert not RejectReason.BUSY.final
+    assert not RejectReason.UNKNOWN_SESSION.final
+    assert isinstance(receipt, Receipt)
 
 
 async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(tmp_path: Path) -> None:

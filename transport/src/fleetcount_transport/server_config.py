@@ -5,6 +5,7 @@ It must not read a key or open a port.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.endpoint import is_loopback, split_listener
 
@@ -12,17 +13,36 @@ from fleetcount_transport.logs import LEVELS
 from fleetcount_transport.settings import InconsistentError, setting, settings
 from fleetcount_transport.toml_table import Table
 
+if TYPE_CHECKING:  # Reading a configuration loads no cryptography.
+    from fleetcount_transport.denials import DenySource
+
 __all__ = ["LogTable", "MetricsTable", "TlsTable", "check_distinct", "is_local", "read_operator"]
+
+_URL: Final = r"https?://[!-~]{1,500}"
 
 
 @settings
 class TlsTable:
-    """[tls]: the server's own certificate and the two authorities it trusts."""
+    """[tls]: the server's own certificate, the two authorities it trusts, and the devices' authority's deny list."""
 
     certificate_file: Path = setting(Table.file_name)
     key_file: Path = setting(Table.file_name)
     aggregator_ca_file: Path = setting(Table.file_name)
     device_ca_file: Path = setting(Table.file_name)
+    deny_list_file: Path | None = setting(Table.file_name, default=None)
+    deny_list_url: str = setting(Table.text, _URL, "an http:// or https:// URL", default="")
+
+    def __post_init__(self) -> None:
+        if self.deny_list_file is not None and self.deny_list_url:
+            raise InconsistentError("tls.deny_list_file and tls.deny_list_url are both there; allowed: one of them")
+
+    def deny_source(self, kept: Path | None = None) -> "DenySource | None":
+        """Return where the deny list comes from, None if none is asked for; `kept` is where the newest one lies."""
+        from fleetcount_transport.denials import DenySource
+
+        if self.deny_list_file is None and not self.deny_list_url:
+            return None
+        return DenySource(file=self.deny_list_file, url=self.deny_list_url, kept=kept)
 
 
 @settings

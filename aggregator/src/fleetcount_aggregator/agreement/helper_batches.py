@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchRepl
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.agreement.report_set import of_denied
 from fleetcount_aggregator.agreement.rules import (
     answers,
     count_reasons,
@@ -100,7 +101,8 @@ class HelperBatches:
         positions = found[present]
         await self._claim(task.task_id, len(reports.ids), positions, proposal.batch)
         verified = await self._verification.verify(task, reports, positions)
-        entry = self._proposed(task, proposal, present, positions, verified)
+        denied = await of_denied(self._context, task.task_id, ReportIds(reports.ids.at(positions)))
+        entry = self._proposed(task, proposal, present, positions, verified, denied)
         self._context.failpoints.hit("helper.before_propose_store")
         return entry
 
@@ -123,9 +125,10 @@ class HelperBatches:
         present: NDArray[np.bool_],
         positions: NDArray[np.int64],
         verified: VerifiedReports,
+        denied: NDArray[np.bool_],
     ) -> Entry:
         """Return the batch, the reply about it, and the counts of what is out here."""
-        said, verdicts = answers(present, verified.reasons, verified.share_digests, proposal.share_digests)
+        said, verdicts = answers(present, verified.reasons, verified.share_digests, proposal.share_digests, denied)
         reply = BatchReply(
             task_id=task.task_id,
             batch=proposal.batch,
@@ -167,18 +170,28 @@ class HelperBatches:
         row = await self._context.store.batch(task.task_id, request.batch)
         if row is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
-        verdicts = self._judge(task, reports, row, request)
+        denied = await of_denied(self._context, task.task_id, ReportIds(reports.ids.at(row.positions)))
+        verdicts = self._judge(task, reports, row, request, denied)
         accepted = _with(verdicts, ReportVerdict.ACCEPTED)
         pending = _with(row.verdicts, ReportVerdict.VERIFIED)
         named = ReportIds(request.report_ids).find(reports.ids.at(row.positions)) >= 0
-        rejections = Counter({RejectReason.INVALID_PROOF: int((pending & named & ~accepted).sum())})
+        failed = pending & named & ~accepted
+        rejections = Counter({RejectReason.INVALID_PROOF: int((failed & ~denied).sum())})
+        rejections[RejectReason.BAD_CERTIFICATE] = int((failed & denied).sum())
         rejections[dropped_reason(len(task.task.aggregators))] += int((pending & ~named).sum())
         self._context.failpoints.hit("helper.before_finish_store")
         finished = replace(row, verdicts=verdicts)
         return Entry(answer=reports.ids.at(row.positions[accepted]), batch=finished, rejections=+rejections)
 
-    def _judge(self, task: InstalledTask, reports: CompleteReports, row: BatchRow, request: FinishBatch) -> bytes:
-        """Return the batch's verdicts after the leader's messages."""
+    def _judge(
+        self,
+        task: InstalledTask,
+        reports: CompleteReports,
+        row: BatchRow,
+        request: FinishBatch,
+        denied: NDArray[np.bool_],
+    ) -> bytes:
+        """Return the batch's verdicts after the leader's messages; what is denied by now is dropped."""
         places = ReportIds(reports.ids.at(row.positions)).find(request.report_ids)
         if len(request.messages) != SEED_SIZE * len(places):
             raise PeerRefusalError(PeerProblem.MALFORMED)
@@ -189,6 +202,7 @@ class HelperBatches:
         holds = holding(matching(seeds[places].tobytes(), request.messages))
         verdicts[verdicts == ReportVerdict.VERIFIED] = ReportVerdict.DROPPED
         verdicts[places[holds]] = ReportVerdict.ACCEPTED
+        verdicts[(verdicts == ReportVerdict.ACCEPTED) & denied] = ReportVerdict.DROPPED
         return verdicts.tobytes()
 
     def forget(self, task_id: TaskId) -> None:

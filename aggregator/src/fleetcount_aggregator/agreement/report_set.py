@@ -5,6 +5,7 @@ reports (`release`).
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +22,7 @@ from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
 from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
 
-__all__ = ["abort_here", "accepted_set", "close_intake", "seal_here", "sealed_digest"]
+__all__ = ["abort_here", "accepted_set", "close_intake", "of_denied", "seal_here", "sealed_digest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,30 @@ async def _standing(context: Context, task_id: TaskId) -> _Standing:
     return _Standing(ids, verdicts, digests)
 
 
+async def of_denied(context: Context, task_id: TaskId, ids: ReportIds) -> NDArray[np.bool_]:
+    """Return, by position, which reports are of devices that the deny list names now."""
+    denied = np.zeros(len(ids), dtype=np.bool_)
+    if keys := context.denials.keys:
+        found = ids.find(await context.store.reports_of(task_id, b"".join(keys)))
+        denied[found[found >= 0]] = True
+    return denied
+
+
 async def accepted_set(context: Context, task: InstalledTask) -> tuple[bytes, Digest]:
-    """Return the ids of the reports accepted here, ascending and joined, and the digest of the set they make."""
+    """Return the ids of the reports accepted here, ascending and joined, and the digest of the set they make.
+
+    Reports of devices that are denied by now are left out; once the set is sealed it stays what it is.
+    """
     standing = await _standing(context, task.task_id)
+    sealed = await context.store.chosen(task.task_id)
+    if sealed is None:
+        wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, task.task_id, standing.ids)
+    else:
+        wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
 
     def collect() -> tuple[bytes, Digest]:
         order = standing.ids.order
-        positions = order[standing.verdicts[order] == ReportVerdict.ACCEPTED]
+        positions = order[wanted[order]]
         ids = standing.ids.at(positions)
         return ids, sorted_set_digest(ids, standing.share_digests, positions)
 
@@ -104,10 +122,11 @@ async def _chosen(context: Context, task: InstalledTask, accepted: bytes, digest
         raise PeerRefusalError(PeerProblem.TOO_FEW)
     chosen = np.zeros(len(standing.ids), dtype=np.uint8)
     chosen[positions] = 1
-    counted = np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
-    left_out = len(chosen) - len(positions) - int(counted.sum())
-    rejections = {RejectReason.MISSING_AT_PEER: left_out} if left_out else {}
-    return Entry(answer=digest, chosen=chosen.tobytes(), rejections=rejections)
+    left_out = (chosen == 0) & ~np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
+    denied = await of_denied(context, task.task_id, standing.ids)
+    rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
+    rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
+    return Entry(answer=digest, chosen=chosen.tobytes(), rejections=+rejections)
 
 
 def _find(standing: _Standing, accepted: bytes, digest: Digest) -> NDArray[np.int64] | None:

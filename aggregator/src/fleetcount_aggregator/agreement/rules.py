@@ -107,22 +107,27 @@ def commitments_digest(commitments: Sequence[Commitment]) -> bytes:
 
 
 def answers(
-    present: NDArray[np.bool_], reasons: bytes, own_digests: bytes, proposed_digests: bytes
+    present: NDArray[np.bool_],
+    reasons: bytes,
+    own_digests: bytes,
+    proposed_digests: bytes,
+    denied: NDArray[np.bool_] | None = None,
 ) -> tuple[bytes, bytes]:
     """Return the reasons of a helper's reply, one byte a proposed report, and the verdicts of those it holds.
 
     `present`: which proposed reports are complete here; the other columns are about those only, but for the proposed
     digests. Missing: not complete here, or under another public share than the leader's. Otherwise what verification
-    said here: 0, and a verifier share is due, or the reason.
+    said here: 0, and a verifier share is due, or the reason; then whether its device is `denied` (default: none is).
     """
     own = np.frombuffer(own_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
     proposed = np.frombuffer(proposed_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)[present]
     verified = np.frombuffer(reasons, dtype=np.uint8)
     other = (verified == 0) & (own != proposed).any(axis=1)
     said = np.full(len(present), _MISSING, dtype=np.uint8)
-    said[present] = np.where(other, _MISSING, verified)
+    shut_out = (verified == 0) & ~other & (False if denied is None else denied)
+    said[present] = np.where(other, _MISSING, np.where(shut_out, RejectReason.BAD_CERTIFICATE.value, verified))
     verdicts = np.where(
-        verified != 0, ReportVerdict.REFUSED, np.where(other, ReportVerdict.DROPPED, ReportVerdict.VERIFIED)
+        verified != 0, ReportVerdict.REFUSED, np.where(other | shut_out, ReportVerdict.DROPPED, ReportVerdict.VERIFIED)
     )
     return said.tobytes(), verdicts.astype(np.uint8).tobytes()
 

@@ -88,26 +88,32 @@ class Sessions:
 
         Devices go side by side, so that they share commits; one device's requests in turn, so that its quota holds.
         """
-        now = self._context.now()
-        held = [self._live.get(request.session_id) for request in requests]
-        new = [request for request, known in zip(requests, held, strict=True) if known is None or known.expiry <= now]
+        held = self._usable([request.session_id for request in requests])
+        new = [request for request, known in zip(requests, held, strict=True) if known is None]
         opened = iter(await self._open([(request, False) for request in new]))
         answers = [
-            _accepted(request, known.expiry)
-            if known is not None and known.expiry > now
-            else self._admit(request, next(opened))
+            self._admit(request, next(opened)) if known is None else _accepted(request, known.expiry)
             for request, known in zip(requests, held, strict=True)
         ]
         return await asyncio.gather(*answers)
 
     async def find(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
-        """Return sessions that have not expired, or None: the device opens such a one again with the same request."""
+        """Return sessions that may be used, or None: the device opens such a one again with the same request."""
         missing = [session_id for session_id in dict.fromkeys(session_ids) if session_id not in self._live]
         if missing:
             await self._reopen(missing)
-        now = self._context.now().to_bytes(_EXPIRY_BYTES)
-        found = map(self._live.get, session_ids)
-        return [session if session is not None and session[96:] > now else None for session in found]
+        return self._usable(session_ids)
+
+    def _usable(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
+        """Return the sessions in memory that have not expired, and whose device is not shut out."""
+        clock, denials = self._context.now(), self._context.denials
+        if denials.is_stale(clock):
+            return [None] * len(session_ids)
+        now, denied = clock.to_bytes(_EXPIRY_BYTES), denials.keys
+        return [
+            session if session is not None and session[96:] > now and session[64:96] not in denied else None
+            for session in map(self._live.get, session_ids)
+        ]
 
     async def _reopen(self, session_ids: Sequence[bytes]) -> None:
         """Take sessions from the store into memory, if they are there and still open."""
@@ -166,7 +172,18 @@ class Sessions:
         for key_id in {request.key_id for request, _ in requests}:
             self._context.keys.pairs(key_id)  # A key that came since the start is found when a request names it.
         judged = await self._judging.ask([(SESSION_REQUEST.encode(request), known) for request, known in requests])
-        return [self._unseal(request, digest) for (request, _), digest in zip(requests, judged, strict=True)]
+        return [
+            self._unseal(request, self._unless_shut_out(digest))
+            for (request, _), digest in zip(requests, judged, strict=True)
+        ]
+
+    def _unless_shut_out(self, digest: Digest | RejectReason) -> Digest | RejectReason:
+        """Refuse a device on the deny list for good, and everybody for now while the list is out of date."""
+        if isinstance(digest, RejectReason):
+            return digest
+        if self._context.denials.denies(digest):
+            return RejectReason.BAD_CERTIFICATE
+        return RejectReason.BUSY if self._context.denials.is_stale(self._context.now()) else digest
 
     def _unseal(self, request: SessionRequest, digest: Digest | RejectReason) -> PackedSession | RejectReason:
         """Open the seal: here, since private keys stay in this process."""

@@ -173,6 +173,11 @@ class MemoryStore:
         whole = [[rows[number] for number in sorted(rows)] for rows in reports if _is_complete(rows)]
         return _MemoryReports(whole, ReportIds(b"".join(rows[0].report_id for rows in whole)))
 
+    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+        """See `Store.reports_of`."""
+        wanted = [Digest(devices[at : at + Digest.SIZE]) for at in range(0, len(devices), Digest.SIZE)]
+        return b"".join(self._devices.get((task_id, one), b"") for one in wanted)
+
     async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
         rows = self._batches.get(task_id, {})

@@ -268,6 +268,12 @@ class ReportIndex:
             rows[:, at] = self._column(number)[slots]
         return CompleteRows(ids=self._ids.keys[slots].tobytes(), rounds=rounds, rows=rows)
 
+    def of_certificates(self, certificates: bytes) -> bytes:
+        """Return the ids of the reports under these certificates, complete or not, joined."""
+        words = self._certificates.words(certificates)
+        slots = self._certificates.find(words, self._certificates.sums(words))
+        return self._ids.keys[slots[slots >= 0]].tobytes()
+
     def by_id(self, size: int) -> Iterator[KnownReports]:
         """Yield all reports in the order of their ids, `size` at a time."""
         order = ReportIds(self._ids.keys.tobytes()).order

@@ -291,6 +291,11 @@ class ReportLog:
                 self._whole = whole
             return whole
 
+    def reports_of(self, devices: bytes) -> bytes:
+        """Return the ids of the reports of these devices (digests, n x 32), joined."""
+        with self._lock:
+            return self._index.of_certificates(devices)
+
     # The end of the task.
 
     @property

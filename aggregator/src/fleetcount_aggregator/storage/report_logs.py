@@ -190,6 +190,11 @@ class ReportLogs:
             frames={},
         )
 
+    def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+        """See `Store.reports_of`."""
+        log = self._logs.get(task_id)
+        return b"" if log is None else log.reports_of(devices)
+
     @property
     def memory_bytes(self) -> int:
         """Bytes of all indexes."""

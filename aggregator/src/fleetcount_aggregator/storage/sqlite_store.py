@@ -329,6 +329,11 @@ class SqliteStore:
         )
         return found
 
+    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+        """See `Store.reports_of`."""
+        found: bytes = await self._read(lambda _: self._logs.reports_of(task_id, devices))
+        return found
+
     async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
         rows: Sequence[BatchRow] = await self._read(lambda db: sqlite_rows.read_batches(db, task_id, above))

@@ -309,6 +309,13 @@ class Store(Protocol):
         """Return the complete reports of a task, until it is purged: the same ever after intake is closed."""
         ...
 
+    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+        """Return the ids of the reports of a task under way that these devices sent, joined, in any order.
+
+        `devices` are the digests of their public keys, n x 32.
+        """
+        ...
+
     async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
         """Return the batches of a task by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
         ...

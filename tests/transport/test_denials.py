@@ -1,0 +1,120 @@
+"""The newest genuine list holds; older, foreign and broken ones change nothing, and an ended one says so."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.deny_list import sign_deny_list
+from fleetcount_transport.denials import Denials, DenySource
+from fleetcount_transport.toml_table import ConfigError
+
+from tests.support.aggregators import START, device_authority
+from tests.support.denials import denials_of, device_key, write_list
+
+AUTHORITIES = [device_authority().certificate]
+
+
+def test_without_a_source_nobody_is_denied_and_nothing_is_stale() -> None:
+    denials = Denials.open(None, AUTHORITIES)
+
+    assert not denials.denies(device_key(0))
+    assert not denials.is_stale(1e12)
+
+
+def test_a_list_denies_its_keys_until_a_newer_one_and_is_stale_from_its_end_on(tmp_path: Path) -> None:
+    denials = denials_of(tmp_path / "deny-list", 1, expires=START + 10)
+
+    assert [denials.denies(device_key(number)) for number in (0, 1)] == [False, True]
+    assert [denials.is_stale(START + second) for second in (9, 10)] == [False, True]
+
+
+async def test_a_new_file_is_taken_without_a_restart_and_an_older_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "deny-list"
+    denials = denials_of(path, 1, number=5)
+
+    for devices, number, wanted in (((1, 2), 6, {1, 2}), ((), 4, {1, 2}), ((3,), 6, {1, 2}), ((3,), 7, {3})):
+        write_list(path, *devices, number=number)
+        await denials.poll()
+        assert denials.keys == {bytes(device_key(device)) for device in wanted}
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+async def test_a_broken_or_missing_file_changes_nothing(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "deny-list"
+    denials = denials_of(path, 1)
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+
+    await denials.poll()
+
+    assert denials.denies(device_key(1))
+
+
+async def test_a_stranger_s_list_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "deny-list"
+    denials = denials_of(path, 1)
+    stranger = CertificateAuthority.create("test devices")
+    path.write_bytes(sign_deny_list(stranger, [], number=9, issued_at=START, expires=START + 9).encode())
+
+    await denials.poll()
+
+    assert denials.denies(device_key(1))
+
+
+@pytest.mark.parametrize("content", [None, b"nonsense"])
+def test_a_start_without_a_usable_file_is_refused_by_name(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "deny-list"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=r"tls\.deny_list_file: "):
+        Denials.open(DenySource(file=path), AUTHORITIES)
+
+
+def test_a_list_does_not_go_back_over_a_restart(tmp_path: Path) -> None:
+    path, kept = tmp_path / "deny-list", tmp_path / "kept"
+    source = DenySource(file=write_list(path, 1, number=5), kept=kept)
+    Denials.open(source, AUTHORITIES)
+    write_list(path, number=4)
+
+    with pytest.raises(ConfigError, match="number 4, allowed: above 5"):
+        Denials.open(source, AUTHORITIES)
+
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """A web server of the files of a directory."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments, directory=str(tmp_path))  # type: ignore[arg-type]
+
+        def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the library's name
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}/deny-list"
+        running.shutdown()
+        thread.join()
+
+
+async def test_a_url_is_asked_again_and_may_be_away(tmp_path: Path, server: str) -> None:
+    denials = Denials.open(DenySource(url=server), AUTHORITIES)
+    before = denials.is_stale(START)
+    write_list(tmp_path / "deny-list", 1)
+    await denials.poll()
+
+    assert before
+    assert not denials.is_stale(START)
+    assert denials.denies(device_key(1))
+    (tmp_path / "deny-list").unlink()
+    await denials.poll()
+    assert denials.denies(device_key(1))

@@ -1,0 +1,174 @@
+"""The public keys that are shut out here: one signed deny list from a file or a URL, loaded again when it changes.
+
+A list never gives way to an older one, also over a restart where a copy is kept. It must not decide what is refused.
+"""
+
+import asyncio
+import contextlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from fleetcount_protocol.channel.deny_list import (
+    MAX_DENY_LIST_BYTES,
+    SignedDenyList,
+    decode_signed_deny_list,
+    verify_deny_list,
+)
+from fleetcount_protocol.errors import PeerError, UsageError
+
+from fleetcount_transport.logs import log
+from fleetcount_transport.toml_table import ConfigError
+
+__all__ = ["FILE_POLL_S", "URL_POLL_S", "Denials", "DenySource"]
+
+FILE_POLL_S: Final = 1.0
+"""How often a file is looked at: how long a revocation may take, once the file is in place."""
+URL_POLL_S: Final = 30.0
+_FETCH_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenySource:
+    """Where the list comes from, a file or an http(s) URL; `kept` is a file for the newest one, None to keep none."""
+
+    file: Path | None = None
+    url: str = ""
+    kept: Path | None = None
+
+    def read(self) -> bytes:
+        """Return the source's bytes, one more at most than a list may have.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        try:
+            if self.file is not None:
+                with self.file.open("rb") as file:
+                    return file.read(MAX_DENY_LIST_BYTES + 1)
+            with urllib.request.urlopen(self.url, timeout=_FETCH_S) as answer:  # noqa: S310 - http(s), by the config
+                content: bytes = answer.read(MAX_DENY_LIST_BYTES + 1)
+                return content
+        except (OSError, urllib.error.URLError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise UsageError(f"the deny list {self.file or self.url} cannot be read: {reason}") from error
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Return what changes with a file, None for a URL or a file that is not there."""
+        if self.file is None:
+            return None
+        try:
+            status = self.file.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+class Denials:
+    """What the newest list says. Without a source nobody is denied, and nothing is ever out of date."""
+
+    def __init__(self, source: DenySource | None = None, authorities: Sequence[x509.Certificate] = ()) -> None:
+        self._source = source
+        self._authorities = tuple(authorities)
+        self._keys: frozenset[bytes] = frozenset()
+        self._newest: SignedDenyList | None = None
+        self._stamp: tuple[int, int, int] | None = None
+        self._complaint = ""
+
+    @classmethod
+    def open(cls, source: DenySource | None, authorities: Sequence[x509.Certificate]) -> "Denials":
+        """Return the denials of a source, loaded once: the kept copy, then the source itself.
+
+        Raises:
+            ConfigError: a file that is missing, no list, older than the kept one, or signed by nobody who may. A URL
+                may be out of reach: until it answers, what the kept copy says holds.
+        """
+        denials = cls(source, authorities)
+        if source is None:
+            return denials
+        if source.kept is not None and source.kept.exists():
+            with contextlib.suppress(PeerError, UsageError):  # Of an authority that was replaced since, for example.
+                denials._take(DenySource(file=source.kept).read())
+        try:
+            denials._stamp = source.stamp()
+            denials._take(source.read())
+        except (PeerError, UsageError) as error:
+            if source.file is not None:
+                raise ConfigError(f"tls.deny_list_file: {error}") from error
+            denials._complain(str(error))
+        return denials
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """The digests of all denied public keys."""
+        return self._keys
+
+    @property
+    def poll_s(self) -> float:
+        """How often to call `poll`."""
+        return FILE_POLL_S if self._source is None or self._source.file is not None else URL_POLL_S
+
+    def denies(self, key: bytes) -> bool:
+        """Return whether the public key with this digest is shut out."""
+        return key in self._keys
+
+    def is_stale(self, now: float) -> bool:
+        """Return whether a list is asked for and there is none that still says who is not on it."""
+        return self._source is not None and (self._newest is None or now >= self._newest.deny_list.expires)
+
+    async def poll(self) -> None:
+        """Load the list again if its file has changed, or from its URL; what cannot be taken is logged once."""
+        source = self._source
+        if source is None:
+            return
+        stamp = source.stamp()
+        if source.file is not None and stamp == self._stamp:
+            return
+        try:
+            await asyncio.to_thread(lambda: self._take(source.read()))
+            self._complaint = ""
+        except (PeerError, UsageError) as error:
+            self._complain(str(error))
+        self._stamp = stamp
+
+    def _complain(self, reason: str) -> None:
+        if reason != self._complaint:
+            log.error("deny_list_refused", reason=reason)
+        self._complaint = reason
+
+    def _take(self, data: bytes) -> None:
+        """Take a list that is genuine and not older than the newest.
+
+        Raises:
+            PeerError, UsageError: it is neither, or no list.
+        """
+        found = decode_signed_deny_list(data)
+        verify_deny_list(found, self._authorities)
+        newest = self._newest.deny_list if self._newest is not None else None
+        if newest is not None and found.deny_list != newest and found.deny_list.number <= newest.number:
+            raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")
+        if found.deny_list == newest:
+            return
+        self._newest, self._keys = found, frozenset(map(bytes, found.deny_list.keys))
+        log.info("deny_list_loaded", number=found.deny_list.number, expires=found.deny_list.expires)
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        kept = self._source.kept if self._source is not None else None
+        if kept is None:
+            return
+        temporary = kept.with_name(f".{kept.name}.new")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(kept)
+        except OSError as error:
+            log.error("deny_list_not_kept", reason=error.strerror)
