@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
 from numpy.typing import NDArray
 
@@ -22,12 +22,14 @@ from fleetcount_aggregator.storage.store import (
     InstalmentRun,
     LedgerRow,
     LoadedReports,
+    SeriesRow,
     SessionRow,
     StepRow,
     StoreError,
     StoreOutcome,
     TaskChange,
     TaskRow,
+    WindowRow,
 )
 
 __all__ = ["MemoryStore"]
@@ -92,6 +94,9 @@ class MemoryStore:
         self._purged: set[TaskId] = set()
         self._ledger: dict[TaskId, LedgerRow] = {}
         self._marks: dict[AggregatorId, int] = {}
+        self._series: dict[SeriesId, SeriesRow] = {}
+        self._notes: dict[SeriesId, dict[str, bytes]] = {}
+        self._windows: dict[SeriesId, dict[int, WindowRow]] = {}
 
     async def add_session(self, row: SessionRow) -> None:
         """See `Store.add_session`."""
@@ -124,6 +129,36 @@ class MemoryStore:
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """See `Store.task`."""
         return self._tasks.get(task_id)
+
+    async def install_series(self, row: SeriesRow) -> SeriesRow:
+        """See `Store.install_series`."""
+        return self._series.setdefault(row.series_id, row)
+
+    async def series(self) -> Sequence[SeriesRow]:
+        """See `Store.series`."""
+        return list(self._series.values())
+
+    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
+        """See `Store.note_series`."""
+        self._notes.setdefault(series_id, {})[name] = note
+
+    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
+        """See `Store.series_notes`."""
+        return dict(self._notes.get(series_id, {}))
+
+    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+        """See `Store.decide_windows`."""
+        if any(row.index in self._windows.get(row.series_id, {}) for row in rows):
+            raise StoreError("a window is decided already")
+        for row in rows:
+            self._windows.setdefault(row.series_id, {})[row.index] = row
+        if task is not None:
+            await self.install(task)
+
+    async def windows(self, series_id: SeriesId, *, above: int = -1) -> Sequence[WindowRow]:
+        """See `Store.windows`."""
+        rows = self._windows.get(series_id, {})
+        return [rows[index] for index in sorted(rows) if index > above]
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """See `Store.add_instalments`."""

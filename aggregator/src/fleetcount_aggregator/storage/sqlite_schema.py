@@ -6,6 +6,7 @@ Plain SQL without SQLite's own features, so that another database can take it ov
 import fcntl
 import os
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +14,18 @@ from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["SCHEMA_VERSION", "connect", "lock_file"]
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
+_NEW: Final = 0
 
+_SERIES_TABLES: Final = (
+    "CREATE TABLE series (series_id BLOB PRIMARY KEY, signed BLOB NOT NULL, seed BLOB NOT NULL,"
+    " installed_at INTEGER NOT NULL, place INTEGER NOT NULL)",
+    "CREATE TABLE series_notes (series_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL,"
+    " PRIMARY KEY (series_id, name))",
+    "CREATE TABLE windows (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
+    " missing TEXT NOT NULL,"
+    " PRIMARY KEY (series_id, number))",
+)
 _TABLES: Final = (
     "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL, verify_key BLOB NOT NULL, state TEXT NOT NULL,"
     " abort_reason TEXT NOT NULL, installed_at INTEGER NOT NULL, place INTEGER NOT NULL,"
@@ -33,7 +44,10 @@ _TABLES: Final = (
     " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL)",
     "CREATE TABLE marks (peer TEXT PRIMARY KEY, ledger_rows INTEGER NOT NULL)",
     "CREATE TABLE schema_version (version INTEGER NOT NULL)",
+    *_SERIES_TABLES,
 )
+_STEPS: Final[Mapping[int, tuple[str, ...]]] = {3: _SERIES_TABLES}
+"""What a store of an older version lacks: the statements that make it one of the next version."""
 
 
 def lock_file(path: Path) -> int:
@@ -63,13 +77,15 @@ def connect(path: Path) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     try:
-        new = _is_new(connection, path)
+        version = _version(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA cache_size = -16384")
-        if new:
+        if version == _NEW:
             _create(connection)
+        elif version < SCHEMA_VERSION:
+            _bring_up(connection, version)
     except sqlite3.Error as error:
         connection.close()
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
@@ -79,17 +95,29 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _is_new(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the file has no tables yet; refuse tables of a schema this version does not know."""
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the file's schema, `_NEW` without tables; refuse a schema this version does not know."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()}
     if not tables:
-        return True
+        return _NEW
     known = "schema_version" in tables
     versions = connection.execute("SELECT version FROM schema_version").fetchall() if known else []
-    if versions != [(SCHEMA_VERSION,)]:
-        found = versions[0][0] if len(versions) == 1 else "none"
-        raise StoreError(f"{path} has schema version {found}; this version of fleetcount knows {SCHEMA_VERSION} only")
-    return False
+    found = versions[0][0] if len(versions) == 1 else "none"
+    if found != SCHEMA_VERSION and found not in _STEPS:
+        raise StoreError(
+            f"{path} has schema version {found}; this version of fleetcount knows {min(_STEPS)} to {SCHEMA_VERSION}"
+        )
+    return int(found)
+
+
+def _bring_up(connection: sqlite3.Connection, version: int) -> None:
+    """Make a store of an older version one of this version, in one transaction; its rows stay as they are."""
+    connection.execute("BEGIN IMMEDIATE")
+    for step in range(version, SCHEMA_VERSION):
+        for statement in _STEPS[step]:
+            connection.execute(statement)
+    connection.execute("UPDATE schema_version SET version = ?", (SCHEMA_VERSION,))
+    connection.execute("COMMIT")
 
 
 def _create(connection: sqlite3.Connection) -> None:

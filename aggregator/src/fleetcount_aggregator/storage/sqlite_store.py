@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from fleetcount_protocol.errors import FleetcountError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.states import AbortReason, State
-from fleetcount_aggregator.storage import sqlite_rows
+from fleetcount_aggregator.storage import series_rows, sqlite_rows
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.sqlite_schema import connect, lock_file
 from fleetcount_aggregator.storage.store import (
@@ -30,12 +30,14 @@ from fleetcount_aggregator.storage.store import (
     CompleteReports,
     InstalmentRun,
     LedgerRow,
+    SeriesRow,
     SessionRow,
     StepRow,
     StoreBusyError,
     StoreError,
     TaskChange,
     TaskRow,
+    WindowRow,
 )
 
 __all__ = ["SqliteStore"]
@@ -300,6 +302,34 @@ class SqliteStore:
         """See `Store.task`."""
         row: TaskRow | None = await self._read(lambda db: sqlite_rows.read_task(db, task_id))
         return row
+
+    async def install_series(self, row: SeriesRow) -> SeriesRow:
+        """See `Store.install_series`."""
+        stored: SeriesRow = await self._write(lambda db: series_rows.install_series(db, row))
+        return stored
+
+    async def series(self) -> Sequence[SeriesRow]:
+        """See `Store.series`."""
+        rows: Sequence[SeriesRow] = await self._read(series_rows.read_series)
+        return rows
+
+    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
+        """See `Store.note_series`."""
+        await self._write(lambda db: series_rows.note_series(db, series_id, name, note))
+
+    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
+        """See `Store.series_notes`."""
+        notes: Mapping[str, bytes] = await self._read(lambda db: series_rows.read_notes(db, series_id))
+        return notes
+
+    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+        """See `Store.decide_windows`."""
+        await self._write(lambda db: series_rows.decide_windows(db, rows, task))
+
+    async def windows(self, series_id: SeriesId, *, above: int = -1) -> Sequence[WindowRow]:
+        """See `Store.windows`."""
+        rows: Sequence[WindowRow] = await self._read(lambda db: series_rows.read_windows(db, series_id, above))
+        return rows
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """See `Store.add_instalments`."""

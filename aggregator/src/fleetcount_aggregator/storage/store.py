@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.host.states import State
@@ -27,6 +27,7 @@ __all__ = [
     "LoadedReports",
     "ReportSource",
     "ReportVerdict",
+    "SeriesRow",
     "SessionRow",
     "StepRow",
     "Store",
@@ -35,6 +36,7 @@ __all__ = [
     "StoreOutcome",
     "TaskChange",
     "TaskRow",
+    "WindowRow",
     "every_batch",
 ]
 
@@ -99,6 +101,26 @@ class TaskRow:
     state: State
     abort_reason: str
     installed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesRow:
+    """A series signed by all and the seed of its verify keys, sealed at rest."""
+
+    series_id: SeriesId
+    signed: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
+    installed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """What was decided about one window of a series, once: its task is installed, or it is missing for a reason."""
+
+    series_id: SeriesId
+    index: int
+    task_id: TaskId
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +309,34 @@ class Store(Protocol):
 
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """Return one task, or None."""
+        ...
+
+    async def install_series(self, row: SeriesRow) -> SeriesRow:
+        """Remember a series; return the row that is stored, which is the first one."""
+        ...
+
+    async def series(self) -> Sequence[SeriesRow]:
+        """Return every series, in order of installation."""
+        ...
+
+    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
+        """Remember something by name beside a series, in place of what was noted under this name before."""
+        ...
+
+    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
+        """Return all notes of a series."""
+        ...
+
+    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+        """Remember what was decided about windows and install the task of one of them: all of it or nothing.
+
+        Raises:
+            StoreError: one of the windows is decided already, otherwise; then nothing changes.
+        """
+        ...
+
+    async def windows(self, series_id: SeriesId, *, above: int = -1) -> Sequence[WindowRow]:
+        """Return the windows of a series that are decided, in order, above an index."""
         ...
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:

@@ -1,0 +1,111 @@
+"""What every store keeps of series, and an older store that learns to."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.store import SeriesRow, Store, StoreError, TaskRow, WindowRow
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+
+SERIES, OTHER = SeriesId(b"s" * 32), SeriesId(b"o" * 32)
+ROW = SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7)
+LOG_KEY = bytes(range(32))
+
+
+def open_store(directory: Path) -> SqliteStore:
+    return SqliteStore.open(directory / "store.db", LOG_KEY)
+
+
+def task_row(number: int) -> TaskRow:
+    return TaskRow(
+        task_id=TaskId(bytes([number]) * 32),
+        signed=b"signed",
+        verify_key=b"sealed",
+        state=State.ANNOUNCED,
+        abort_reason="",
+        installed_at=number,
+    )
+
+
+def window(index: int, *, task: bool = False) -> WindowRow:
+    return WindowRow(series_id=SERIES, index=index, task_id=task_row(index).task_id, missing="" if task else "missed")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    opened: Store = MemoryStore() if request.param == "memory" else open_store(tmp_path)
+    yield opened
+    await opened.close()
+
+
+async def test_the_first_bytes_of_a_series_win(store: Store) -> None:
+    await store.install_series(ROW)
+
+    again = await store.install_series(replace(ROW, signed=b"other", seed=b"other"))
+    await store.install_series(replace(ROW, series_id=OTHER))
+
+    assert again == ROW
+    assert [row.series_id for row in await store.series()] == [SERIES, OTHER]
+
+
+async def test_a_note_takes_the_place_of_the_one_before_and_belongs_to_one_series(store: Store) -> None:
+    await store.note_series(SERIES, "keys/beta", b"old")
+
+    await store.note_series(SERIES, "keys/beta", b"new")
+    await store.note_series(SERIES, "keys/gamma", b"more")
+
+    assert await store.series_notes(SERIES) == {"keys/beta": b"new", "keys/gamma": b"more"}
+    assert await store.series_notes(OTHER) == {}
+
+
+async def test_a_window_is_decided_once_and_its_task_is_installed_with_it(store: Store) -> None:
+    await store.decide_windows([window(0), window(1)])
+    await store.decide_windows([window(2, task=True)], task_row(2))
+
+    for again in (window(1, task=True), window(2)):
+        with pytest.raises(StoreError, match="decided already"):
+            await store.decide_windows([window(3), again], task_row(3))
+
+    assert await store.windows(SERIES) == [window(0), window(1), window(2, task=True)]
+    assert await store.windows(SERIES, above=1) == [window(2, task=True)]
+    assert [row.task_id for row in await store.tasks()] == [task_row(2).task_id]
+    assert not await store.windows(OTHER)
+
+
+async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install_series(ROW)
+    await store.note_series(SERIES, "name", b"note")
+    await store.decide_windows([window(0), window(1, task=True)], task_row(1))
+    await store.close()
+
+    store = open_store(tmp_path)
+    found = await store.series(), await store.series_notes(SERIES), await store.windows(SERIES)
+    await store.close()
+
+    assert found == ([ROW], {"name": b"note"}, [window(0), window(1, task=True)])
+
+
+async def test_a_store_of_the_schema_before_series_is_brought_up_with_all_it_holds(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
+        database.executescript((Path(__file__).parent / "aggregator_schema_3.sql").read_text())
+    task = TaskId(b"t" * 32)
+
+    for _ in range(2):
+        store = open_store(tmp_path)
+        await store.install_series(ROW)
+        held = await store.task(task)
+        assert held is not None
+        assert (held.signed, held.verify_key, held.state) == (b"signed", b"sealed", State.ANNOUNCED)
+        assert [row.epsilon for row in await store.ledger()] == ["0.5"]
+        assert await store.rejections(task) == {RejectReason.TOO_LATE: 2}
+        assert await store.high_water() == {AggregatorId("beta"): 3}
+        assert await store.series() == [ROW]
+        await store.close()
