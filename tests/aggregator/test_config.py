@@ -317,7 +317,7 @@ def test_sealing_keys_come_and_go_with_their_files(tmp_path: Path) -> None:
 
     assert ring.public_key(2) == second.public_key().public_bytes_raw()
     (tmp_path / "1.key").unlink()
-    ring.reload()
+    ring.refresh()
 
     assert ring.public_key(1) is None
 

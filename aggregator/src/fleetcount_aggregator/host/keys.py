@@ -6,19 +6,23 @@ Never shows a private key; the task says which key is used.
 import base64
 import binascii
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.limits import MAX_UNIX_TIME
 from fleetcount_transport.key_files import read_secret
+from fleetcount_transport.toml_table import read_toml
 
-__all__ = ["KeyRing", "load_hpke_key", "load_signing_key"]
+__all__ = ["KeyRing", "Validity", "load_hpke_key", "load_signing_key", "load_validities"]
 
 _PEM: Final = b"-----BEGIN"
+_MOST_KEYS: Final = 256
 
 
 def load_signing_key(path: Path) -> Ed25519PrivateKey:
@@ -60,15 +64,52 @@ def _pem_key(path: Path, data: bytes) -> object:
         raise UsageError(f"{path} holds no readable private key ({type(error).__name__})") from None
 
 
-class KeyRing:
-    """The sealing keys in use, as they were when the directory was last read: at the start, or for an unknown key id.
+class Validity(NamedTuple):
+    """From when to before when devices may seal to a key, Unix seconds."""
 
-    A key is retired by taking its file away and starting again: what was sealed to it no longer opens.
+    not_before: int
+    not_after: int
+
+
+_ALWAYS: Final = Validity(0, MAX_UNIX_TIME)
+_VALIDITIES: Final = "key-list.toml"
+
+
+def load_validities(directory: Path) -> dict[int, Validity]:
+    """Return when the keys of a directory are valid, by key id, from its `key-list.toml`; without the file {}.
+
+    Raises:
+        UsageError: the key, its value and what is allowed.
+    """
+    path = directory / _VALIDITIES
+    if not path.exists():
+        return {}
+    found: dict[int, Validity] = {}
+    for row in read_toml(path, ("keys",)).sections("keys", ("key_id", *Validity._fields), most=_MOST_KEYS):
+        key_id = row.integer("key_id", 0, _MOST_KEYS - 1)
+        if key_id in found:
+            raise row.wrong("key_id", f"is {key_id} a second time; allowed is one row a key")
+        before = row.integer("not_before", 0, MAX_UNIX_TIME - 1, _ALWAYS.not_before)
+        found[key_id] = Validity(before, row.integer("not_after", before + 1, MAX_UNIX_TIME, _ALWAYS.not_after))
+    return found
+
+
+class KeyRing:
+    """The sealing keys in use, as they were when the directory was last read: at the start, or after it changed.
+
+    A key is retired by taking its file away: what was sealed to it no longer opens. `key-list.toml` beside the keys
+    says from when to when devices are told to seal to each; one it does not name is valid always.
     """
 
-    def __init__(self, pairs: Mapping[int, HpkeKeyPair], directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        pairs: Mapping[int, HpkeKeyPair],
+        directory: Path | None = None,
+        validities: Mapping[int, Validity] | None = None,
+    ) -> None:
         self._pairs = dict(pairs)
         self._directory = directory
+        self._validities = dict(validities or {})
         self._seen: frozenset[tuple[str, int, int]] | None = None
 
     @classmethod
@@ -80,15 +121,15 @@ class KeyRing:
         """
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a directory of sealing keys")
-        pairs = [load_hpke_key(path) for path in sorted(directory.glob("*.key"))]
+        pairs = _load_pairs(directory)
         if not pairs:
             raise UsageError(f"{directory} holds no <key id>.key")
-        return cls({pair.key_id: pair for pair in pairs}, directory)
+        return cls(pairs, directory, load_validities(directory))
 
     def pairs(self, key_id: int) -> Mapping[int, HpkeKeyPair]:
         """Return the pairs; a key id that is not known yet makes the directory be read again, if it has changed."""
-        if key_id not in self._pairs and self._changed():
-            self.reload()
+        if key_id not in self._pairs:
+            self.refresh()
         return self._pairs
 
     def public_key(self, key_id: int) -> bytes | None:
@@ -96,27 +137,33 @@ class KeyRing:
         pair = self.pairs(key_id).get(key_id)
         return pair.public_key if pair else None
 
+    def listed(self) -> tuple[tuple[int, bytes, Validity], ...]:
+        """Return id, public key and validity of every key, by id: what devices are told."""
+        pairs = sorted(self._pairs.items())
+        return tuple((key_id, pair.public_key, self._validities.get(key_id, _ALWAYS)) for key_id, pair in pairs)
+
     @property
     def key_ids(self) -> frozenset[int]:
         """The ids of the pairs in use."""
         return frozenset(self._pairs)
 
-    def reload(self) -> None:
+    def refresh(self) -> None:
         """Take up new key files and let go of those that are gone; an unusable new file changes nothing."""
-        if self._directory is None:
+        if self._directory is None or not self._changed(self._directory):
             return
-        try:
-            self._pairs = {pair.key_id: pair for pair in map(load_hpke_key, sorted(self._directory.glob("*.key")))}
-        except UsageError:
-            return
+        with suppress(UsageError):
+            pairs, validities = _load_pairs(self._directory), load_validities(self._directory)
+            self._pairs, self._validities = pairs, validities
 
-    def _changed(self) -> bool:
+    def _changed(self, directory: Path) -> bool:
         """Return whether the directory's files have changed since the last look: invented key ids must cost little."""
-        if self._directory is None:
-            return False
         try:
-            found = [(path.name, path.stat()) for path in self._directory.glob("*.key")]
+            found = [(path.name, path.stat()) for path in (*directory.glob("*.key"), *directory.glob(_VALIDITIES))]
         except OSError:
             return False
         before, self._seen = self._seen, frozenset((name, stat.st_ctime_ns, stat.st_size) for name, stat in found)
         return before != self._seen
+
+
+def _load_pairs(directory: Path) -> dict[int, HpkeKeyPair]:
+    return {pair.key_id: pair for pair in map(load_hpke_key, sorted(directory.glob("*.key")))}

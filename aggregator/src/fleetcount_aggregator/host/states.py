@@ -11,7 +11,7 @@ from typing import Final
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.messages import TaskState as State
 
-__all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "State", "StateConflictError", "check_move"]
+__all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "MissingReason", "State", "StateConflictError", "check_move"]
 
 
 class AbortReason(enum.Enum):
@@ -29,6 +29,16 @@ class AbortReason(enum.Enum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     INSTALL_FAILED = "install_failed"
     LOG_LOST = "log_lost"
+
+
+class MissingReason(enum.Enum):
+    """Why a window of a series has no task at an aggregator: the closed, public list."""
+
+    MISSED = "missed"
+    """The aggregator was down until after round one."""
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    NO_SEALING_KEY = "no_sealing_key"
 
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
