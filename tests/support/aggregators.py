@@ -25,6 +25,7 @@ from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.storage.store import Store, StoreError
 from fleetcount_aggregator.tasks.install import install, load_tasks
+from fleetcount_aggregator.tasks.series_install import install_series, load_series
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_mechanisms.noise import NoiseLaw
@@ -36,6 +37,9 @@ from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, n
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
@@ -149,6 +153,7 @@ class Network:
             pause=self._pause,
         )
         await load_tasks(context)
+        await load_series(context)
         seat.core = Core.of(context)
         return seat.core
 
@@ -225,6 +230,28 @@ class Network:
             after=lambda name: self.after(caller.aggregator_id, other.aggregator_id, name),
         )
 
+    # Series.
+
+    def series(self, **changes: object) -> tuple[SignedSeries, bytes]:
+        """Return a signed series of sampling windows, one a minute, over 8 values, with `changes`, and its seed."""
+        task = self.task(**{key: changes.pop(key) for key in ("values",) if key in changes})[0].task
+        seed = bytes(range(1, 33))
+        fields: dict[str, Any] = {
+            **{name: getattr(task, name) for name in ("name", "deployment", "signal", "domain", "mode", "mechanism")},
+            **{name: getattr(task, name) for name in ("release", "upload_style", "time_precision_s", "min_batch_size")},
+            "schedule": Schedule(
+                first=START + 120, every_s=60, windows=5, round_one_s=10, round_two_s=10, expiry_s=86_400
+            ),
+            "coin": Coin.WINDOW,
+            "participants": Participants.HIDDEN,
+            "delta": Fraction(1, 10**9),
+            "aggregators": tuple(replace(seat.aggregator, hpke_keys=()) for seat in self.seats),
+            "verify_seed_digest": Digest(hashlib.sha256(seed).digest()),
+        }
+        series = Series(**(fields | changes))
+        signatures = tuple(sign_series(series, seat.signing_key) for seat in self.seats)
+        return SignedSeries(series=series, signatures=signatures), seed
+
     # Tasks.
 
     def task(self, **changes: object) -> tuple[SignedTask, bytes]:
@@ -264,6 +291,13 @@ class Network:
         await core.scheduler.look_after(task)
         return signed.task
 
+    async def stand(self, **changes: object) -> Series:
+        """Install a series at the leader, let it hand it to everybody, and return it."""
+        signed, seed = self.series(**changes)
+        await install_series(self.core(0).context, signed, seed)
+        await self.core(0).handover.run_due()
+        return signed.series
+
     async def advance_to(self, moment: int) -> None:
         """Move the clock forward to a moment."""
         self.clock.advance(max(0, moment - self.clock.now()))
@@ -271,6 +305,12 @@ class Network:
     async def look_after_all(self) -> None:
         """Let every running aggregator look after every task once; a crash takes its aggregator down."""
         for seat in self.seats:
+            try:
+                if seat.core is not None:
+                    await seat.core.scheduler.open_windows()
+                    await seat.core.handover.run_due()
+            except SimulatedCrashError:
+                await self.crash()
             for task in [] if seat.core is None else seat.core.scheduler.pending():
                 try:
                     if seat.core is not None:

@@ -40,6 +40,7 @@ from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.handover import Handover
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.scheduler import Scheduler
@@ -47,6 +48,7 @@ from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.install import load_tasks
+from fleetcount_aggregator.tasks.series_install import load_series
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
     DeviceShell,
@@ -63,6 +65,7 @@ __all__ = ["Core", "build_identity", "run", "serve"]
 
 TICK_S: Final = 0.2
 DRAIN_S: Final = 5.0
+_KEYS_S: Final = 10.0
 _COMPILING_AFTER_S: Final = 60.0
 """A program that has started first answers those who wait for it; one that soon ends compiles nothing."""
 _SESSION_GRACE_S: Final = 86_400
@@ -77,6 +80,7 @@ class Core:
     helper: Helper
     leader: Leader
     scheduler: Scheduler
+    handover: Handover
 
     @classmethod
     def of(cls, context: Context) -> "Core":
@@ -90,6 +94,7 @@ class Core:
             helper=Helper(context, verification, steps),
             leader=leader,
             scheduler=Scheduler(context, leader),
+            handover=Handover(context),
         )
 
 
@@ -170,6 +175,7 @@ async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> Non
     async with _context(config, environment) as context:
         core = Core.of(context)
         await load_tasks(context)
+        await load_series(context)
         await _run(config, core, stop)
 
 
@@ -230,6 +236,9 @@ def _limits(config: AggregatorConfig) -> Limits:
     limits = config.limits
     return Limits(
         largest_epsilon=limits.largest_epsilon,
+        total_epsilon=limits.total_epsilon,
+        total_delta=limits.total_delta,
+        budget_period_s=limits.budget_period_s,
         smallest_min_batch_size=limits.smallest_min_batch_size,
         allow_exact_release=limits.allow_exact_release,
         allow_one_sided=limits.allow_one_sided,
@@ -297,6 +306,9 @@ def _background(
         "task-directory": lambda: _every(1.0, directory.poll, core.context),
         "watch": lambda: _watch_tasks(core),
         "deny-list": lambda: _every(core.context.denials.poll_s, core.context.denials.poll, core.context),
+        "windows": lambda: _every(TICK_S, core.scheduler.open_windows, core.context),
+        "handovers": lambda: _every(TICK_S, core.handover.run_due, core.context),
+        "keys": lambda: _every(_KEYS_S, lambda: _refresh_keys(core.context), core.context),
         "sessions": lambda: _every(3600.0, lambda: _forget_sessions(core.context), core.context),
     }
     if config.mqtt is not None:
@@ -319,6 +331,10 @@ async def _every(seconds: float, work: Callable[[], Awaitable[Any]], context: Co
 
 async def _forget_sessions(context: Context) -> None:
     await context.store.forget_sessions(context.now() - _SESSION_GRACE_S)
+
+
+async def _refresh_keys(context: Context) -> None:
+    context.keys.refresh()
 
 
 async def _watch_tasks(core: Core) -> None:

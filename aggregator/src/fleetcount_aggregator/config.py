@@ -7,9 +7,11 @@ contents are read elsewhere (keys).
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.server_config import (
@@ -38,6 +40,9 @@ _FROM_THE_FILE_ALONE: Final = ("keys", "tls", "peers")
 """Tables that name secrets or say whom to trust: no variable can swap them."""
 _OVERRIDABLE: Final = ("aggregator", "grpc", "mqtt", "limits", "metrics", "log", "workers")
 _LARGEST_EPSILON: Final = Range("(0, 1000]")
+_TOTAL_EPSILON: Final = Range(f"(0, {LARGEST_BUDGET}]")
+_TOTAL_DELTA: Final = Range("(0, 1/1000]")
+_TEN_YEARS_S: Final = 315_360_000
 _MOST_PEERS: Final = 64
 
 
@@ -114,17 +119,20 @@ class PeerTable:
     signing_public_key: bytes = setting(Table.base64_bytes, 32)
 
 
-def _largest_epsilon(table: Table, key: str) -> Decimal:
+def _budget_epsilon(table: Table, key: str, allowed: Range) -> Decimal:
     """Return an exact number as a decimal; one without an end is rounded down, against the budget."""
-    number = table.number(key, _LARGEST_EPSILON)
+    number = table.number(key, allowed)
     return Context(prec=28, rounding=ROUND_FLOOR).divide(Decimal(number.numerator), Decimal(number.denominator))
 
 
 @settings
 class LimitsTable:
-    """[limits]: what the operator allows."""
+    """[limits]: what the operator allows. Without `total_epsilon` it is ten times `largest_epsilon`."""
 
-    largest_epsilon: Decimal = setting(_largest_epsilon)
+    largest_epsilon: Decimal = setting(_budget_epsilon, _LARGEST_EPSILON)
+    total_epsilon: Decimal | None = setting(_budget_epsilon, _TOTAL_EPSILON, default=None)
+    total_delta: Fraction = setting(Table.number, _TOTAL_DELTA, default=Fraction(1, 10**9))
+    budget_period_s: int = setting(Table.integer, 3600, _TEN_YEARS_S, default=30 * 86_400)
     smallest_min_batch_size: int = setting(Table.integer, 2, 10**9, default=10)
     allow_exact_release: bool = setting(Table.boolean, default=False)
     allow_one_sided: bool = setting(Table.boolean, default=False)
@@ -133,6 +141,11 @@ class LimitsTable:
     call_timeout_s: float = setting(Table.seconds, 0.1, 3600, default=30.0)
 
     def __post_init__(self) -> None:
+        if self.total_epsilon is not None and self.total_epsilon < self.largest_epsilon:
+            raise InconsistentError(
+                f"limits.total_epsilon is {self.total_epsilon}; allowed is at least largest_epsilon"
+                f" ({self.largest_epsilon})"
+            )
         if self.call_timeout_s > self.give_up_s:
             raise InconsistentError(
                 f"limits.call_timeout_s is {self.call_timeout_s:g}; allowed is at most give_up_s ({self.give_up_s:g})"

@@ -8,22 +8,27 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_protocol.series.key_list import SignedKeyList
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.failpoints import Failpoints
 
+from fleetcount_aggregator.host.agenda import Agenda
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.single_flight import SingleFlight
 from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import Peer
 from fleetcount_aggregator.storage.at_rest import AtRest
@@ -32,6 +37,7 @@ from fleetcount_aggregator.verification.workers import Workers
 
 __all__ = ["UNFINISHED", "Context", "Identity", "Limits", "NoiseSource"]
 
+_LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
 UNFINISHED: Final = frozenset(State) - FINAL_STATES
 
 
@@ -55,11 +61,16 @@ class Limits:
     """What this aggregator's operator allows.
 
     `largest_epsilon` bounds the sum over tasks that overlap on one signal: the public's loss for any value replaced by
-    any other, and with `allow_one_sided` those for a value replaced by none. `give_up_s` is how long after
-    its last window a task may take before its leader gives up; a helper waits twice as long for a silent leader.
+    any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as much)
+    at `total_delta` bounds what the tasks and series on one signal lose together in any `budget_period_s` seconds.
+    `give_up_s` is how long after its last window a task may take before its leader gives up; a helper waits twice as
+    long for a silent leader.
     """
 
     largest_epsilon: Decimal = Decimal(4)
+    total_epsilon: Decimal | None = None
+    total_delta: Fraction = Fraction(1, 10**9)
+    budget_period_s: int = 30 * 86_400
     smallest_min_batch_size: int = 10
     allow_exact_release: bool = False
     allow_one_sided: bool = False
@@ -68,6 +79,11 @@ class Limits:
     call_timeout_s: float = 30.0
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
+
+    @property
+    def period_epsilon(self) -> Decimal:
+        """The limit of a period."""
+        return min(10 * self.largest_epsilon, _LARGEST_TOTAL) if self.total_epsilon is None else self.total_epsilon
 
 
 class NoiseSource(Protocol):
@@ -97,6 +113,17 @@ class Context:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     tasks: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
     states: dict[TaskId, State] = field(default_factory=dict[TaskId, State])
+    live: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
+    """The tasks that have not ended, or of which the leader still owes the others the record."""
+    series: dict[SeriesId, InstalledSeries] = field(default_factory=dict[SeriesId, InstalledSeries])
+    missing: set[TaskId] = field(default_factory=set[TaskId])
+    """The windows of series that have no task here and never will."""
+    key_lists: dict[AggregatorId, SignedKeyList] = field(default_factory=dict[AggregatorId, SignedKeyList])
+    """The newest list of sealing keys of each aggregator, this one's too."""
+    openings: Agenda[SeriesId] = field(default_factory=Agenda[SeriesId])
+    """When the next window of each series is to be decided about."""
+    handovers: Agenda[SeriesId] = field(default_factory=Agenda[SeriesId])
+    """When to hand the other aggregators what they lack of a series."""
 
     def __post_init__(self) -> None:
         self.install_lock = asyncio.Lock()
@@ -111,6 +138,13 @@ class Context:
     def now(self) -> int:
         """The present second."""
         return int(self.clock.now())
+
+    def take_up(self, task: InstalledTask, state: State) -> None:
+        """Remember a task that the store has, and the state it is in there."""
+        self.tasks[task.task_id] = task
+        self.states[task.task_id] = state
+        if state is not State.ABORTED:
+            self.live[task.task_id] = task
 
     async def apply(self, change: TaskChange) -> StepRow | None:
         """Apply a change to the store, and remember the state the task is in after it; see `Store.apply`."""

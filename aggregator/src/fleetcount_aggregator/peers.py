@@ -17,15 +17,18 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
+    InstallSeries,
     InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
     RecordSignature,
     SealSet,
+    SeriesAnswer,
     SetAgreed,
     TaskStatus,
 )
+from fleetcount_protocol.series.orders import SignedOrder
 
 from fleetcount_aggregator.host.states import State, StateConflictError
 
@@ -65,6 +68,14 @@ class Peer(Protocol):
 
     async def install_task(self, request: InstallTask) -> State:
         """Hand over a task signed by all; return its state there."""
+        ...
+
+    async def install_series(self, request: InstallSeries) -> SeriesAnswer:
+        """Hand over a series signed by all; the answer holds the peer's key list of now."""
+        ...
+
+    async def deliver_order(self, signed: SignedOrder) -> SeriesAnswer:
+        """Hand over an order about a series; the answer is as that of `install_series`."""
         ...
 
     async def propose_batch(self, request: BatchProposal) -> BatchReply:

@@ -9,7 +9,14 @@ from typing import Final
 
 from fleetcount_protocol.errors import UsageError
 
-__all__ = ["AGGREGATOR_FAILPOINTS", "DEVICE_FAILPOINTS", "Failpoints", "failpoints_from_environment", "reach"]
+__all__ = [
+    "AGGREGATOR_FAILPOINTS",
+    "DEVICE_FAILPOINTS",
+    "SERIES_FAILPOINTS",
+    "Failpoints",
+    "failpoints_from_environment",
+    "reach",
+]
 
 AGGREGATOR_FAILPOINTS: Final = (
     "intake.before_commit",
@@ -41,6 +48,14 @@ AGGREGATOR_FAILPOINTS: Final = (
     "release.after_draw_store",
 )
 """Every name of an aggregator, in the order a task passes them (docs/operating.md, "Fail points")."""
+SERIES_FAILPOINTS: Final = (
+    "series.after_install_store",
+    "series.before_window_store",
+    "series.after_window_store",
+    "series.after_order_store",
+    "series.after_hand_over",
+)
+"""Those of an aggregator that only a series passes."""
 DEVICE_FAILPOINTS: Final = (
     "before_charge",
     "after_charge",
@@ -61,7 +76,7 @@ class Failpoints:
         self,
         armed: str = "",
         action: Callable[[str], None] = lambda _: None,
-        known: Sequence[str] = AGGREGATOR_FAILPOINTS,
+        known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *SERIES_FAILPOINTS),
     ) -> None:
         if armed and armed not in known:
             raise UsageError(f"fail point {armed!r} is not one of: {', '.join(known)}")
@@ -77,7 +92,7 @@ class Failpoints:
 
 
 def failpoints_from_environment(
-    environment: Mapping[str, str], known: Sequence[str] = AGGREGATOR_FAILPOINTS
+    environment: Mapping[str, str], known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *SERIES_FAILPOINTS)
 ) -> Failpoints:
     """Return the fail points FLEETCOUNT_FAILPOINT arms, or none unless FLEETCOUNT_TESTING is "1".
 

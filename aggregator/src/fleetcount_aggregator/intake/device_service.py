@@ -7,11 +7,18 @@ from collections.abc import Sequence
 
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.limits import MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.limits import (
+    MAX_ORDER_BYTES,
+    MAX_SERIES_LIST_BYTES,
+    MAX_SERIES_PER_LIST,
+    MAX_TASK_LIST_BYTES,
+    MAX_TASKS_PER_LIST,
+)
 from fleetcount_protocol.messages import (
     Instalment,
     InstalmentReply,
     ReleaseAnswer,
+    SeriesOffer,
     SessionReply,
     SessionRequest,
 )
@@ -20,15 +27,20 @@ from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColu
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.tasks.key_lists import key_lists_of
+from fleetcount_aggregator.tasks.series_notes import is_spread
 
 __all__ = ["DeviceService", "UnknownTaskError"]
 
 _LISTED = frozenset({State.ANNOUNCED, State.COLLECTING})
 _TASK_OVERHEAD_BYTES = 1024
+_SIGNED_OVERHEAD_BYTES = 128
+"""A signature and the lengths around it."""
 
 
 class UnknownTaskError(PeerError):
@@ -44,12 +56,15 @@ class DeviceService:
         self._steps = steps
 
     async def tasks(self, deployment: str) -> tuple[SignedTask, ...]:
-        """Return the tasks that still take reports; a leader lists one only when every helper has it."""
+        """Return the tasks that still take reports; a leader lists one only when every helper has it.
+
+        Windows of a series are not listed: who has the series derives them.
+        """
         if deployment != self._context.identity.deployment:
             return ()
         listed: list[SignedTask] = []
         room = MAX_TASK_LIST_BYTES
-        for task in list(self._context.tasks.values()):
+        for task in list(self._context.live.values()):
             room -= len(task.task.canonical) + _TASK_OVERHEAD_BYTES if await self._is_open(task) else 0
             if room < 0 or len(listed) == MAX_TASKS_PER_LIST:
                 break
@@ -58,9 +73,42 @@ class DeviceService:
         return tuple(listed)
 
     async def _is_open(self, task: InstalledTask) -> bool:
+        if task.task.series is not None:
+            return False
         if self._context.states[task.task_id] not in _LISTED or self._context.clock.now() >= task.closes:
             return False
         return not task.is_leader or await taken(self._context, task.task_id, Step.INSTALLED) is not None
+
+    def series(self, deployment: str) -> tuple[SeriesOffer, ...]:
+        """Return the series that are not over, in the order they were installed, as many as one list holds."""
+        if deployment != self._context.identity.deployment:
+            return ()
+        offers: list[SeriesOffer] = []
+        room = MAX_SERIES_LIST_BYTES
+        for series in self.offered():
+            offer = self.offer(series)
+            room -= _offer_bytes(offer)
+            if room < 0 or len(offers) == MAX_SERIES_PER_LIST:
+                break
+            offers.append(offer)
+        return tuple(offers)
+
+    def offered(self) -> list[InstalledSeries]:
+        """Return the series that devices may join: with windows to come, and known to every aggregator if it leads."""
+        now = self._context.now()
+        return [
+            one
+            for one in self._context.series.values()
+            if now < one.series.schedule.end and not one.refused_by and (not one.is_leader or is_spread(one))
+        ]
+
+    def offer(self, series: InstalledSeries) -> SeriesOffer:
+        """Return what devices are told of a series: all that was signed, and the key lists and orders known here."""
+        return SeriesOffer(
+            signed=series.signed,
+            key_lists=key_lists_of(self._context, series.series),
+            orders=series.orders,
+        )
 
     async def open_sessions(self, requests: Sequence[SessionRequest]) -> tuple[SessionReply, ...]:
         """Open sessions; one answer a request, in order."""
@@ -91,3 +139,10 @@ class DeviceService:
         if finished is None:
             return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)
+
+
+def _offer_bytes(offer: SeriesOffer) -> int:
+    """Return no less than an offer takes in a list."""
+    lists = sum(len(one.key_list.canonical) + _SIGNED_OVERHEAD_BYTES for one in offer.key_lists)
+    orders = len(offer.orders) * (MAX_ORDER_BYTES + _SIGNED_OVERHEAD_BYTES)
+    return len(offer.signed.series.canonical) + _TASK_OVERHEAD_BYTES + lists + orders

@@ -14,27 +14,34 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
+    InstallSeries,
     InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
     RecordSignature,
     SealSet,
+    SeriesAnswer,
     SetAgreed,
     TaskStatus,
 )
+from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.helper_batches import HelperBatches
 from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_here, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.tasks.install import install_from_leader
+from fleetcount_aggregator.tasks.key_lists import own_key_list
 from fleetcount_aggregator.tasks.rollback_guard import check_rollback
+from fleetcount_aggregator.tasks.series_install import install_series_from_leader
+from fleetcount_aggregator.tasks.series_orders import take_delivered_order
 
 __all__ = ["Helper"]
 
@@ -51,7 +58,8 @@ class Helper:
         """Return the task if the caller leads it and it has not been aborted."""
         task = self._context.tasks.get(task_id)
         if task is None:
-            raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
+            missing = task_id in self._context.missing
+            raise PeerRefusalError(PeerProblem.ABORTED if missing else PeerProblem.UNKNOWN_TASK)
         if caller != task.leader_id or task.is_leader:
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
         if self._context.states[task_id] is State.ABORTED:
@@ -61,6 +69,26 @@ class Helper:
     async def install_task(self, caller: AggregatorId, request: InstallTask) -> State:
         """Check and store a task that the caller leads; return its state here."""
         return await install_from_leader(self._context, caller, request)
+
+    # Series.
+
+    async def install_series(self, caller: AggregatorId, request: InstallSeries) -> SeriesAnswer:
+        """Check and store a series that the caller leads, with its orders; answer with the own key list."""
+        return await self._ordered(await install_series_from_leader(self._context, caller, request))
+
+    async def deliver_order(self, caller: AggregatorId, signed: SignedOrder) -> SeriesAnswer:
+        """Take an order that another aggregator of the series delivers; answer with the own key list."""
+        return await self._ordered(await take_delivered_order(self._context, caller, signed))
+
+    async def _ordered(self, series: InstalledSeries) -> SeriesAnswer:
+        """Answer after the orders are stored; a window that opened here before its order came ends."""
+        for task in list(self._context.live.values()):
+            window = task.task.series
+            if window is None or window.series_id != series.series_id or not series.skips(window.index):
+                continue
+            if self._context.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING):
+                await abort_here(self._context, task.task_id, AbortReason.PEER_ABORTED)
+        return SeriesAnswer(series_id=series.series_id, key_list=own_key_list(self._context))
 
     # Agreement.
 

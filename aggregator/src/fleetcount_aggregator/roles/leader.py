@@ -33,6 +33,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
 
 __all__ = ["Leader"]
@@ -255,7 +256,7 @@ class Leader:
                 problem = refusal.problem
             if problem is not None and not problem.passing:
                 raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
-            if problem is PeerProblem.UNKNOWN_TASK:
+            if problem is PeerProblem.UNKNOWN_TASK and task.task.series is None:
                 await self._hand_over(task, helper)
             if self._context.clock.now() >= end:
                 raise _Ending(AbortReason.PEER_UNREACHABLE)
@@ -270,23 +271,7 @@ class Leader:
             log.info("task_not_handed_over", peer=helper, reason=str(error))
 
     async def _call(self, helper: AggregatorId, ask: Callable[[Peer], Awaitable[Result]]) -> Result:
-        peer = self._context.peers.get(helper)
-        if peer is None:
-            raise PeerUnreachableError(f"no peer {helper} is configured")
-        try:
-            async with asyncio.timeout(self._context.limits.call_timeout_s):
-                answer = await ask(peer)
-        except TimeoutError:
-            self._context.metrics.peer_called(helper, "timeout")
-            raise PeerUnreachableError(f"{helper} did not answer in time") from None
-        except PeerUnreachableError:
-            self._context.metrics.peer_called(helper, "unreachable")
-            raise
-        except PeerRefusalError as refusal:
-            self._context.metrics.peer_called(helper, refusal.problem.value)
-            raise
-        self._context.metrics.peer_called(helper, "ok")
-        return answer
+        return await call_peer(self._context, helper, ask)
 
 
 def _installation(task: InstalledTask) -> InstallTask:

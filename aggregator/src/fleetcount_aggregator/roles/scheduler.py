@@ -1,6 +1,6 @@
 """What an aggregator does without being asked: opens windows, drives the tasks it leads, gives up the others.
 
-One call of `tick` looks at every task once; `app` decides how often it is called.
+`app` decides how often it is asked what is due.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.leader import Leader
+from fleetcount_aggregator.tasks.windows import decide_windows
 
 __all__ = ["Scheduler"]
 
@@ -28,23 +29,44 @@ class Scheduler:
         self._context = context
         self._leader = leader
         self._delivered: set[TaskId] = set()
+        self._spread: set[TaskId] = set()
+
+    async def open_windows(self) -> None:
+        """Decide about the windows of series that come near; what is far costs nothing.
+
+        Raises:
+            StoreError: the store failed; what was not decided is on the agenda again.
+        """
+        due = self._context.openings.take(self._context.clock.now())
+        done = await asyncio.gather(*(decide_windows(self._context, one) for one in due), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
 
     def due(self, task: InstalledTask) -> bool:
         """Whether the task's windows have closed by this aggregator's clock."""
         return self._context.clock.now() >= task.closes
 
     def pending(self) -> list[InstalledTask]:
-        """Return the tasks that still need this aggregator."""
-        states = self._context.states
-        return [
-            task
-            for task in self._context.tasks.values()
-            if states[task.task_id] in UNFINISHED or self._owes_delivery(task)
-        ]
+        """Return the tasks that need this aggregator now; those that have ended for good are not looked at again."""
+        live = self._context.live
+        for task_id in [task_id for task_id, task in live.items() if self._is_over(task)]:
+            del live[task_id]
+        return [task for task in live.values() if not self._rests(task)]
 
-    def _owes_delivery(self, task: InstalledTask) -> bool:
+    def _is_over(self, task: InstalledTask) -> bool:
         released = self._context.states[task.task_id] is State.RELEASED
-        return task.is_leader and released and task.task_id not in self._delivered
+        owes_delivery = task.is_leader and released and task.task_id not in self._delivered
+        return self._context.states[task.task_id] not in UNFINISHED and not owes_delivery
+
+    def _rests(self, task: InstalledTask) -> bool:
+        """Whether nothing can be done before the clock reaches the task's next window: thousands may rest."""
+        if task.is_leader and task.task.series is None and task.task_id not in self._spread:
+            return False
+        state, now = self._context.states[task.task_id], self._context.clock.now()
+        if state is State.ANNOUNCED:
+            return now < task.task.round_one_opens
+        return state is State.COLLECTING and now < task.closes
 
     async def look_after(self, task: InstalledTask) -> None:
         """Do what one task needs now; returns when there is nothing more to do at this moment.
@@ -59,17 +81,37 @@ class Scheduler:
         if self._context.states[task.task_id] in (State.ANNOUNCED, State.COLLECTING) and not self.due(task):
             return
         if task.is_leader:
+            if self._earlier_window_is_open(task):
+                return
             await self._leader.drive(task)
             self._delivered.add(task.task_id)
         else:
             await self._wait_for_leader(task)
 
+    def _earlier_window_is_open(self, task: InstalledTask) -> bool:
+        """Whether the window before it in its series has not ended: a record names the digest of the one before."""
+        window = task.task.series
+        if window is None:
+            return False
+        others = ((one.task.series, self._context.states[one.task_id]) for one in self._context.live.values())
+        return any(
+            other is not None
+            and other.series_id == window.series_id
+            and other.index < window.index
+            and state in UNFINISHED
+            for other, state in others
+        )
+
     async def _installed_everywhere(self, task: InstalledTask) -> bool:
+        if task.task.series is not None:
+            return True  # Every aggregator derives the window by itself.
         if await taken(self._context, task.task_id, Step.INSTALLED) is not None:
+            self._spread.add(task.task_id)
             return True
         if self._context.states[task.task_id] not in UNFINISHED or not await self._leader.install(task):
             return False
         await once(self._context, task.task_id, Step.INSTALLED, b"", Entry())
+        self._spread.add(task.task_id)
         return True
 
     async def _wait_for_leader(self, task: InstalledTask) -> None:

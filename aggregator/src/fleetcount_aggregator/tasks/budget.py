@@ -10,12 +10,14 @@ from decimal import Decimal
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.signal import normal_signal
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.storage.store import LedgerRow
 
-__all__ = ["NO_FINITE_EPSILON", "Charge", "charge_of", "check_budget", "debit_row"]
+__all__ = ["NO_FINITE_EPSILON", "Charge", "charge_of", "charge_of_series", "check_budget", "debit_row"]
 
 NO_FINITE_EPSILON = "none"
 
@@ -40,6 +42,12 @@ def charge_of(task: Task) -> Charge:
     )
 
 
+def charge_of_series(series: Series) -> Charge:
+    """Return what overlaps with any window of a series: the loss of one window, from the first to the last."""
+    schedule = series.schedule
+    return Charge(signal=series.signal, opens=schedule.first, closes=schedule.end, loss=series.design.ledger_loss)
+
+
 def debit_row(task: Task, now: int) -> LedgerRow:
     """Return the ledger row of a task's release."""
     charge = charge_of(task)
@@ -57,8 +65,9 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
     """Refuse a task whose loss, added to that of every task on the same signal and an overlapping window, is too large.
 
     The sum must hold for the new task and, with it, for every task it overlaps: two short tasks that do not touch each
-    other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared without
-    case. The sum holds for any value replaced by any other; with one-sided charges in it for a value replaced by none.
+    other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared in their
+    normal form; what comes one after the other adds up in `period_budget`. The sum holds for any value replaced by any
+    other; with one-sided charges in it for a value replaced by none.
 
     Raises:
         TaskError: with the sum and the limit.
@@ -90,5 +99,5 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
 
 
 def _overlaps(one: Charge, other: Charge) -> bool:
-    same_signal = one.signal.casefold() == other.signal.casefold()
+    same_signal = normal_signal(one.signal) == normal_signal(other.signal)
     return same_signal and one.opens < other.closes and other.opens < one.closes

@@ -1,27 +1,34 @@
-"""The directory where a leader's operator drops tasks: NAME.task signed by all, with NAME.verify-key beside it.
+"""The directory where an operator drops tasks, series and orders about series, each with its secret beside it.
 
-Reads complete files and hands them on; a refused one gets a NAME.refused beside it that says why. It must not delete.
+NAME.task and NAME.series, signed by all, go to the leader, with NAME.verify-key or NAME.verify-seed; NAME.order to the
+aggregator whose operator signed it. Reads complete files and hands them on; a refused one gets a NAME.refused beside it
+that says why. It must not delete.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fleetcount_protocol.errors import PeerError, TaskError, UsageError
-from fleetcount_protocol.limits import MAX_TASK_BYTES, VERIFY_KEY_BYTES
+from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_TASK_BYTES, VERIFY_KEY_BYTES
+from fleetcount_protocol.series.orders import decode_signed_order
+from fleetcount_protocol.series.signed_file import MAX_SIGNED_SERIES_BYTES, decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
-from fleetcount_protocol.task.task import SignedTask
 from fleetcount_transport.key_files import read_secret
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_aggregator.tasks.series_orders import take_own_order
 
 __all__ = ["TaskDirectory"]
 
 _PATIENCE: Final = 10
-"""Looks at a task without its verify key before it is refused: the two files are not dropped at one instant."""
-_MAX_FILE_BYTES: Final = MAX_TASK_BYTES + 4096
+"""Looks at a file without the one it needs before it is refused: two files are not dropped at one instant."""
+_MAX_TASK_FILE_BYTES: Final = MAX_TASK_BYTES + 4096
 
 _Stamp = tuple[int, int]
 
@@ -42,6 +49,7 @@ class TaskDirectory:
         self._context = context
         self._directory = directory
         self._seen: dict[Path, _Seen] = {}
+        self._series: dict[SeriesId, Path] = {}
 
     async def poll(self) -> None:
         """Take up every file that is new or has changed since the last look.
@@ -49,15 +57,27 @@ class TaskDirectory:
         Raises:
             StoreError: the store failed; the file is looked at again.
         """
-        for path in sorted(self._directory.glob("*.task")):
+        await self._poll("task", self._take_task, beside=".verify-key")
+        await self._poll("series", self._take_series, beside=".verify-seed")
+        await self._poll("order", self._take_order)
+        for series_id, path in list(self._series.items()):
+            if refused_by := self._context.series[series_id].refused_by:
+                _write_refusal(path, f"{refused_by} does not take the series; its log says why")
+                del self._series[series_id]
+
+    async def _poll(self, kind: str, take: Callable[[Path], Awaitable[None]], beside: str = "") -> None:
+        for path in sorted(self._directory.glob(f"*.{kind}")):
             seen = self._look(path)
             if seen is None or seen.done:
                 continue
             seen.looks += 1
-            key_file = path.with_suffix(".verify-key")
-            if not key_file.exists() and seen.looks < _PATIENCE:
+            if beside and not path.with_suffix(beside).exists() and seen.looks < _PATIENCE:
                 continue
-            await self._take(path, key_file)
+            try:
+                await take(path)
+            except (UsageError, PeerError) as error:
+                log.warning(f"{kind}_refused", file=path.name, reason=str(error))
+                _write_refusal(path, str(error))
             seen.done = True
 
     def _look(self, path: Path) -> _Seen | None:
@@ -71,34 +91,43 @@ class TaskDirectory:
             seen = self._seen[path] = _Seen(stamp)
         return seen
 
-    async def _take(self, path: Path, key_file: Path) -> None:
-        try:
-            signed = _read_task(path)
-            if signed.task.task_id in self._context.tasks:
-                return
-            if signed.task.leader.aggregator_id != self._context.aggregator_id:
-                raise TaskError(
-                    f"the leader is {signed.task.leader.aggregator_id!r}, this is {self._context.aggregator_id!r}:"
-                    " drop the task there"
-                )
-            await install(self._context, signed, _read_key(key_file))
+    async def _take_task(self, path: Path) -> None:
+        signed = decode_signed_task(_read(path, _MAX_TASK_FILE_BYTES))
+        if signed.task.task_id in self._context.tasks:
+            return
+        self._check_leader(signed.task.leader.aggregator_id, "task")
+        await install(self._context, signed, _read_key(path.with_suffix(".verify-key")))
+        path.with_suffix(".refused").unlink(missing_ok=True)
+
+    async def _take_series(self, path: Path) -> None:
+        signed = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES))
+        if signed.series.series_id not in self._context.series:
+            self._check_leader(signed.series.aggregators[0].aggregator_id, "series")
+            await install_series(self._context, signed, _read_key(path.with_suffix(".verify-seed")))
             path.with_suffix(".refused").unlink(missing_ok=True)
-        except (UsageError, PeerError) as error:
-            log.warning("task_refused", file=path.name, reason=str(error))
-            _write_refusal(path, str(error))
+        self._series[signed.series.series_id] = path
+
+    async def _take_order(self, path: Path) -> None:
+        await take_own_order(self._context, decode_signed_order(_read(path, MAX_ORDER_BYTES + 128)))
+        path.with_suffix(".refused").unlink(missing_ok=True)
+
+    def _check_leader(self, leader: AggregatorId, what: str) -> None:
+        own = self._context.aggregator_id
+        if leader != own:
+            raise TaskError(f"the leader is {leader!r}, this is {own!r}: drop the {what} there")
 
 
-def _read_task(path: Path) -> SignedTask:
+def _read(path: Path, largest: int) -> bytes:
     try:
         if not path.is_file():
             raise TaskError(f"{path.name} is not a file")
         with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(largest + 1)
     except OSError as error:
         raise TaskError(f"{path.name} cannot be read: {error.strerror}") from error
-    if len(data) > _MAX_FILE_BYTES:
-        raise TaskError(f"{path.name} has more than {_MAX_FILE_BYTES} bytes")
-    return decode_signed_task(data)
+    if len(data) > largest:
+        raise TaskError(f"{path.name} has more than {largest} bytes")
+    return data
 
 
 def _read_key(path: Path) -> bytes:

@@ -3,10 +3,11 @@
 It checks and stores; tasks come from `tasks.directory` at the leader, and from the leader at a helper.
 """
 
+import asyncio
 import hashlib
 
 from fleetcount_protocol.errors import SignatureError, TaskError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_TASKS_PER_LIST, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import InstallTask
 from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
@@ -19,9 +20,10 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import TaskRow
-from fleetcount_aggregator.tasks.budget import Charge, charge_of, check_budget
+from fleetcount_aggregator.tasks.budget import Charge, charge_of, charge_of_series, check_budget
+from fleetcount_aggregator.tasks.period_budget import PeriodCharge, check_period, period_charge, series_charge
 
-__all__ = ["check_task_here", "install", "install_from_leader", "load_tasks"]
+__all__ = ["check_budgets", "check_task_here", "install", "install_from_leader", "load_tasks"]
 
 
 def check_task_here(context: Context, signed: SignedTask, verify_key: bytes) -> None:
@@ -63,9 +65,10 @@ async def install(context: Context, signed: SignedTask, verify_key: bytes) -> In
         if known is not None:
             return known
         check_task_here(context, signed, verify_key)
-        if sum(state in UNFINISHED for state in context.states.values()) >= MAX_TASKS_PER_LIST:
+        own = [task_id for task_id, task in context.live.items() if task.task.series is None]
+        if sum(context.states[task_id] in UNFINISHED for task_id in own) >= MAX_TASKS_PER_LIST:
             raise TaskError(f"{MAX_TASKS_PER_LIST} tasks are open already; no more are taken")
-        check_budget(charge_of(signed.task), await _charges(context), context.limits)
+        await check_budgets(context, charge_of(signed.task), period_charge(signed.task))
         row = await context.store.install(
             TaskRow(
                 task_id=signed.task.task_id,
@@ -80,14 +83,25 @@ async def install(context: Context, signed: SignedTask, verify_key: bytes) -> In
         return _remember(context, row)
 
 
-async def _charges(context: Context) -> list[Charge]:
-    """Return what counts against the budget: every debit, and every task that may still be released."""
+async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> None:
+    """Refuse a task or a series that is too much beside what overlaps it, or within a period.
+
+    What counts: every debit, every task that may still be released, and every series; a window counts with its series.
+
+    Raises:
+        TaskError: with the sum and the limit.
+    """
     debited = {row.task_id for row in await context.store.ledger()}
-    return [
-        charge_of(task.task)
+    tasks = [
+        task.task
         for task_id, task in context.tasks.items()
-        if task_id in debited or context.states[task_id] in UNFINISHED
+        if task.task.series is None and (task_id in debited or context.states[task_id] in UNFINISHED)
     ]
+    running = [(one.series, one.stopped) for one in context.series.values()]
+    check_budget(new, [*map(charge_of, tasks), *(charge_of_series(one) for one, _ in running)], context.limits)
+    others = [*map(period_charge, tasks), *(series_charge(one, stopped) for one, stopped in running)]
+    # A year of hours takes a second: reports go on being taken meanwhile.
+    await asyncio.to_thread(check_period, whole, others, context.limits)
 
 
 async def install_from_leader(context: Context, caller: AggregatorId, request: InstallTask) -> State:
@@ -124,6 +138,5 @@ def _remember(context: Context, row: TaskRow) -> InstalledTask:
         verify_key=context.at_rest.open(row.verify_key, b"verify key", row.task_id),
         position=signed.task.position_of(context.aggregator_id),
     )
-    context.tasks[TaskId(row.task_id)] = task
-    context.states[TaskId(row.task_id)] = row.state
+    context.take_up(task, row.state)
     return task

@@ -19,15 +19,18 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
+    InstallSeries,
     InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
     RecordSignature,
     SealSet,
+    SeriesAnswer,
     SetAgreed,
     TaskStatus,
 )
+from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.wire.peer import (
     ABORT_ANSWER,
     ABORT_TASK,
@@ -49,6 +52,12 @@ from fleetcount_protocol.wire.peer import (
     STATUS,
     STATUS_QUERY,
     split_seal_set,
+)
+from fleetcount_protocol.wire.series import (
+    DELIVER_ORDER,
+    DELIVER_ORDER_ANSWER,
+    INSTALL_SERIES,
+    INSTALL_SERIES_ANSWER,
 )
 from fleetcount_protocol.wire.strict import WireMessage
 
@@ -121,6 +130,16 @@ class GrpcPeer:
         """See `Peer.install_task`."""
         state: State = await self._unary("InstallTask", INSTALL_TASK, request, INSTALL_ANSWER)
         return state
+
+    async def install_series(self, request: InstallSeries) -> SeriesAnswer:
+        """See `Peer.install_series`."""
+        answer: SeriesAnswer = await self._unary("InstallSeries", INSTALL_SERIES, request, INSTALL_SERIES_ANSWER)
+        return answer
+
+    async def deliver_order(self, signed: SignedOrder) -> SeriesAnswer:
+        """See `Peer.deliver_order`."""
+        answer: SeriesAnswer = await self._unary("DeliverOrder", DELIVER_ORDER, signed, DELIVER_ORDER_ANSWER)
+        return answer
 
     async def propose_batch(self, request: BatchProposal) -> BatchReply:
         """See `Peer.propose_batch`."""

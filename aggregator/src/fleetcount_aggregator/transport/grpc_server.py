@@ -52,6 +52,14 @@ from fleetcount_protocol.wire.peer import (
     STATUS_QUERY,
     join_seal_set,
 )
+from fleetcount_protocol.wire.series import (
+    DELIVER_ORDER,
+    DELIVER_ORDER_ANSWER,
+    INSTALL_SERIES,
+    INSTALL_SERIES_ANSWER,
+    SERIES_LIST,
+    SERIES_LIST_QUERY,
+)
 from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_transport.callers import caller_of
 from fleetcount_transport.listening import server_options
@@ -142,6 +150,7 @@ class DeviceShell:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ListTasks": self._callers.unary(self._list_tasks, _READING),
+            "ListSeries": self._callers.unary(self._list_series, _READING),
             "OpenSessions": self._callers.unary(self._open_sessions, _REPORTING),
             "Upload": self._callers.stream(self._upload, _REPORTING),
             "GetRelease": self._callers.unary(self._get_release, _READING),
@@ -154,6 +163,14 @@ class DeviceShell:
         async def work() -> bytes:
             deployment = TASK_LIST_QUERY.decode(request)
             return TASK_LIST.encode(await self._service.tasks(deployment))
+
+        return await _answer(context, self._metrics, work)
+
+    async def _list_series(self, request: bytes, context: _Context) -> bytes:
+        """Every series that is not over."""
+
+        async def work() -> bytes:
+            return SERIES_LIST.encode(self._service.series(SERIES_LIST_QUERY.decode(request)))
 
         return await _answer(context, self._metrics, work)
 
@@ -205,6 +222,8 @@ class PeerShell:
         helper = self._helper
         methods = {
             "InstallTask": self._method(INSTALL_TASK, helper.install_task, INSTALL_ANSWER),
+            "InstallSeries": self._method(INSTALL_SERIES, helper.install_series, INSTALL_SERIES_ANSWER),
+            "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
             "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
             "SealSet": grpc.stream_unary_rpc_method_handler(self._seal_set),

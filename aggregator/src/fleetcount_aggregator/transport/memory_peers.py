@@ -16,15 +16,18 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
+    InstallSeries,
     InstallTask,
     NoisedShare,
     OpenQuery,
     RecordProposal,
     RecordSignature,
     SealSet,
+    SeriesAnswer,
     SetAgreed,
     TaskStatus,
 )
+from fleetcount_protocol.series.orders import SignedOrder
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.roles.helper import Helper
@@ -68,6 +71,14 @@ class MemoryPeer:
     async def install_task(self, request: InstallTask) -> State:
         """See `Peer.install_task`."""
         return await self._send("install_task", lambda helper: helper.install_task(self._caller, request))
+
+    async def install_series(self, request: InstallSeries) -> SeriesAnswer:
+        """See `Peer.install_series`."""
+        return await self._send("install_series", lambda helper: helper.install_series(self._caller, request))
+
+    async def deliver_order(self, signed: SignedOrder) -> SeriesAnswer:
+        """See `Peer.deliver_order`."""
+        return await self._send("deliver_order", lambda helper: helper.deliver_order(self._caller, signed))
 
     async def propose_batch(self, request: BatchProposal) -> BatchReply:
         """See `Peer.propose_batch`."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import aiomqtt
 from fleetcount_protocol.errors import DecodeError, FleetcountError, MachineError, UsageError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.messages import Instalment, SessionRequest
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
@@ -21,12 +21,14 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUEST,
     SIGNED_TASK,
 )
+from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     parse_report_topic,
     parse_session_topic,
     receipt_topic,
     release_topic,
     report_topic,
+    series_topic,
     session_reply_topic,
     session_topic,
     task_topic,
@@ -38,11 +40,13 @@ from fleetcount_transport.mqtt_connection import MqttConnection, Reconnecting
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.intake.device_service import DeviceService
 
 __all__ = ["MqttIntake"]
 
 _ANNOUNCE_S: Final = 0.25
+_OFFER_S: Final = 2.0
 _KEEPALIVE_S: Final = 30
 _ACKNOWLEDGED_S: Final = 10.0
 """How long a broker that is there may take to acknowledge anything; a lost connection is noticed at once."""
@@ -106,6 +110,7 @@ class MqttIntake:
             log.info("mqtt_connected", broker=self._broker)
             await client.subscribe(session_topic(self._deployment, self._context.aggregator_id), qos=1)
             group.create_task(self._announce(client), name="mqtt-announce")
+            group.create_task(self._offer(client), name="mqtt-offers")
             group.create_task(self._take(client, group), name="mqtt-take")
 
     # Taking.
@@ -197,15 +202,16 @@ class MqttIntake:
 
     async def _follow(self, client: MqttConnection, reading: set[TaskId]) -> None:
         """Subscribe to the report topics of open tasks, and leave those of closed ones."""
-        for task in list(self._context.tasks.values()):
-            topic = report_topic(self._deployment, task.task_id, task.position)
-            is_open = self._context.states[task.task_id] in _OPEN
-            if is_open and task.task_id not in reading:
-                await client.subscribe(topic, qos=1)
-                reading.add(task.task_id)
-            elif not is_open and task.task_id in reading:
-                await client.unsubscribe(topic)
-                reading.discard(task.task_id)
+        opened = {task_id for task_id in self._context.live if self._context.states[task_id] in _OPEN}
+        for task_id in opened - reading:
+            await client.subscribe(self._report_topic(task_id), qos=1)
+            reading.add(task_id)
+        for task_id in reading - opened:
+            await client.unsubscribe(self._report_topic(task_id))
+            reading.discard(task_id)
+
+    def _report_topic(self, task_id: TaskId) -> str:
+        return report_topic(self._deployment, task_id, self._context.tasks[task_id].position)
 
     async def _publish_tasks(self, client: MqttConnection, announced: set[TaskId]) -> None:
         """Keep every open task this aggregator leads as a retained message, and take closed ones away."""
@@ -219,6 +225,26 @@ class MqttIntake:
         for task_id in announced - listed.keys():
             await client.publish(task_topic(self._deployment, task_id), b"", qos=1, retain=True)
             announced.discard(task_id)
+
+    async def _offer(self, client: MqttConnection) -> None:
+        """Keep the offer of every series that devices may join as a retained message, and take those over away."""
+        known: dict[SeriesId, object] = {}
+        while True:
+            running = {one.series_id: one for one in self._service.offered()}
+            for series_id, series in running.items():
+                # Compared part by part: thousands of offers are not encoded to find that none has changed.
+                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in series.series.aggregators)
+                if known.get(series_id) != (series.orders, lists):
+                    payload = SERIES_OFFER.encode(self._service.offer(series))
+                    await client.publish(self._series_topic(series), payload, qos=1, retain=True)
+                    known[series_id] = (series.orders, lists)
+            for series_id in known.keys() - running.keys():
+                await client.publish(self._series_topic(self._context.series[series_id]), b"", qos=1, retain=True)
+                del known[series_id]
+            await asyncio.sleep(_OFFER_S)
+
+    def _series_topic(self, series: InstalledSeries) -> str:
+        return series_topic(self._deployment, series.series_id, series.position)
 
     async def _publish_releases(self, client: MqttConnection, released: set[TaskId]) -> None:
         """Keep the outcome of every task this aggregator leads as a retained message until the task expires."""

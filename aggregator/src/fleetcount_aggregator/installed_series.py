@@ -1,0 +1,82 @@
+"""The series of this aggregator: what was signed, the seed of its verify keys, its orders, and how far it has come.
+
+Holds and derives; it must not store, call a peer or look at a clock.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_protocol.series.derive import window_task, window_verify_key
+from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.task.task import SignedTask
+
+from fleetcount_aggregator.host.states import MissingReason
+from fleetcount_aggregator.installed_task import InstalledTask
+
+__all__ = ["InstalledSeries"]
+
+
+@dataclass(kw_only=True)
+class InstalledSeries:
+    """A series this aggregator has checked and stored.
+
+    `orders` are those taken; `given` the notes of what each other aggregator has; `refused_by` the one that does not
+    take the series. `following` is the first window that is not decided about; `windows` has the task id of every
+    decided one, `missing` the reason of those that have no task here. `lock`: orders and windows, one at a time.
+    """
+
+    signed: SignedSeries
+    seed: bytes = field(repr=False)
+    position: int
+    orders: tuple[SignedOrder, ...] = ()
+    given: set[str] = field(default_factory=set[str])
+    following: int = 0
+    windows: list[TaskId] = field(default_factory=list[TaskId])
+    missing: dict[int, str] = field(default_factory=dict[int, str])
+    refused_by: str = ""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+
+    @property
+    def series(self) -> Series:
+        """The series itself."""
+        return self.signed.series
+
+    @property
+    def series_id(self) -> SeriesId:
+        """The series' name."""
+        return self.signed.series.series_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this aggregator drives the windows."""
+        return self.position == 0
+
+    @property
+    def others(self) -> tuple[AggregatorId, ...]:
+        """The other aggregators of the series, in its order."""
+        ids = [one.aggregator_id for one in self.series.aggregators]
+        return tuple(ids[: self.position] + ids[self.position + 1 :])
+
+    @property
+    def stopped(self) -> int | None:
+        """The first window that a stop skips for good, None while none is stopped."""
+        stops = [one.order.from_window for one in self.orders if one.order.action is OrderAction.STOP]
+        return min(stops, default=None)
+
+    def skips(self, index: int) -> MissingReason | None:
+        """Return why the orders skip a window, None if they do not."""
+        if self.stopped is not None and index >= self.stopped:
+            return MissingReason.STOPPED
+        skipped = skipped_windows(self.series, [one.order for one in self.orders])
+        return MissingReason.PAUSED if any(index in one for one in skipped) else None
+
+    def window(self, index: int) -> InstalledTask:
+        """Return the task of a window with its verify key: the same at every aggregator and at any time."""
+        task = window_task(self.series, index)
+        return InstalledTask(
+            signed=SignedTask(task=task, signatures=()),
+            verify_key=window_verify_key(self.seed, task.task_id),
+            position=self.position,
+        )

@@ -1,0 +1,93 @@
+"""What the store notes beside a series: its orders, the key lists of others, what each was given, who refused it.
+
+The one place that spells the names of notes, which existing stores hold: never change one.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.series.key_list import SignedKeyList, decode_signed_key_list, encode_signed_key_list
+from fleetcount_protocol.series.orders import SignedOrder, decode_signed_order, encode_signed_order
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.tasks.key_lists import keep_key_list
+
+__all__ = [
+    "SERIES",
+    "forget_given",
+    "is_spread",
+    "note_given",
+    "note_key_list",
+    "note_order",
+    "note_refusal",
+    "order_name",
+    "take_up_notes",
+    "was_given",
+]
+
+SERIES: Final = "series"
+"""What is given: the series itself; an order goes by its `order_name`."""
+_ORDER, _KEYS, _GIVEN, _REFUSED = "order/", "keys/", "given/", "refused"
+
+
+def order_name(signed: SignedOrder) -> str:
+    """Return the name of an order among the notes of its series."""
+    return f"{_ORDER}{signed.order.aggregator_id}/{signed.order.number}"
+
+
+async def note_order(context: Context, series: InstalledSeries, signed: SignedOrder) -> None:
+    """Keep an order durably, then in memory."""
+    await context.store.note_series(series.series_id, order_name(signed), encode_signed_order(signed))
+    series.orders = _in_order([*series.orders, signed])
+
+
+async def note_given(context: Context, series: InstalledSeries, other: AggregatorId, what: str) -> None:
+    """Remember that another aggregator has something."""
+    name = f"{_GIVEN}{other}/{what}"
+    await context.store.note_series(series.series_id, name, b"")
+    series.given.add(name)
+
+
+def was_given(series: InstalledSeries, other: AggregatorId, what: str) -> bool:
+    """Return whether another aggregator has something."""
+    return f"{_GIVEN}{other}/{what}" in series.given
+
+
+def is_spread(series: InstalledSeries) -> bool:
+    """Return whether every other aggregator has the series."""
+    return all(was_given(series, other, SERIES) for other in series.others)
+
+
+def forget_given(series: InstalledSeries, other: AggregatorId) -> None:
+    """Let everything be given again to an aggregator that came back without the series."""
+    series.given = {name for name in series.given if not name.startswith(f"{_GIVEN}{other}/")}
+
+
+async def note_key_list(context: Context, series: InstalledSeries, signed: SignedKeyList) -> None:
+    """Keep another aggregator's list of sealing keys, if it is newer than the one known."""
+    if keep_key_list(context, series.series, signed):
+        name = _KEYS + signed.key_list.aggregator_id
+        await context.store.note_series(series.series_id, name, encode_signed_key_list(signed))
+
+
+async def note_refusal(context: Context, series: InstalledSeries, other: AggregatorId) -> None:
+    """Remember that another aggregator does not take the series."""
+    await context.store.note_series(series.series_id, _REFUSED, other.encode())
+    series.refused_by = other
+
+
+def take_up_notes(context: Context, series: InstalledSeries, notes: Mapping[str, bytes]) -> None:
+    """Take the notes of a series into memory, when the process starts."""
+    orders = [decode_signed_order(note) for name, note in notes.items() if name.startswith(_ORDER)]
+    series.orders = _in_order(orders)
+    series.given = {name for name in notes if name.startswith(_GIVEN)}
+    series.refused_by = notes.get(_REFUSED, b"").decode()
+    for name, note in notes.items():
+        if name.startswith(_KEYS):
+            keep_key_list(context, series.series, decode_signed_key_list(note))
+
+
+def _in_order(orders: Iterable[SignedOrder]) -> tuple[SignedOrder, ...]:
+    return tuple(sorted(orders, key=lambda one: (one.order.aggregator_id, one.order.number)))

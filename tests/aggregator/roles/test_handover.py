@@ -1,0 +1,308 @@
+"""A series and its orders reach every aggregator, whoever is down or crashes meanwhile; a refused one ends."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.tasks.directory import TaskDirectory
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import InstallSeries
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.key_list import verify_key_list
+from fleetcount_protocol.series.orders import (
+    OrderAction,
+    SeriesOrder,
+    SignedOrder,
+    encode_signed_order,
+    sign_order,
+)
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.series.signed_file import encode_signed_series
+
+from tests.support.aggregators import START, Network
+
+LIMITS = Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=4)
+
+
+def order(network: Network, series: Series, number: int, action: OrderAction, window: int, by: int = 0) -> SignedOrder:
+    """Return an order signed by an aggregator's operator."""
+    seat = network.seats[by]
+    content = SeriesOrder(
+        series_id=series.series_id,
+        number=number,
+        action=action,
+        aggregator_id=seat.aggregator_id,
+        from_window=window,
+    )
+    return sign_order(content, seat.signing_key)
+
+
+def missing(network: Network, series: Series, position: int) -> dict[int, str]:
+    return network.core(position).context.series[series.series_id].missing
+
+
+async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
+    """Let everybody work while time passes."""
+    for _ in range(seconds // step):
+        network.clock.advance(step)
+        await network.look_after_all()
+        await network.start_crashed()
+
+
+def drop(directory: Path, network: Network, **changes: object) -> Series:
+    signed, seed = network.series(**changes)
+    (directory / "q.verify-seed").write_bytes(seed)
+    (directory / "q.verify-seed").chmod(0o600)
+    (directory / "q.series").write_bytes(encode_signed_series(signed))
+    return signed.series
+
+
+async def test_a_dropped_series_is_handed_to_everybody_and_offered_with_all_key_lists(tmp_path: Path) -> None:
+    network = Network(3, limits=LIMITS)
+    await network.start_all()
+    series = drop(tmp_path, network)
+    directory = TaskDirectory(network.core(0).context, tmp_path)
+    await directory.poll()
+    before = network.core(0).service.series("test")
+
+    await network.look_after_all()
+    await directory.poll()
+
+    assert before == ()
+    [offer] = network.core(0).service.series("test")
+    assert offer.signed.series == series
+    assert network.core(0).service.series("elsewhere") == ()
+    for listed, described in zip(offer.key_lists, series.aggregators, strict=True):
+        verify_key_list(listed, described)
+    for position in range(3):
+        assert series.series_id in network.core(position).context.series
+        assert [one.signed.series for one in network.core(position).service.series("test")] == [series]
+    assert not (tmp_path / "q.refused").exists()
+
+
+@pytest.mark.parametrize("name", ["series.after_install_store", "series.after_hand_over"])
+@pytest.mark.parametrize("side", [0, 1])
+async def test_a_crash_while_it_is_handed_over_changes_nothing(tmp_path: Path, name: str, side: int) -> None:
+    network = Network(2, directory=tmp_path, limits=LIMITS)
+    await network.start_all()
+    await network.stop(side)
+    await network.start(side, name)
+    signed, seed = network.series()
+    if (name, side) == ("series.after_install_store", 0):
+        with pytest.raises(BaseException, match="after_install_store"):
+            await install_series(network.core(0).context, signed, seed)
+        await network.crash()
+        await network.start_crashed()
+    else:
+        await install_series(network.core(0).context, signed, seed)
+
+    await pass_time(network, 60)
+
+    assert [one.signed.series for one in network.core(0).service.series("test")] == [signed.series]
+    assert signed.series.series_id in network.core(1).context.series
+    await network.stop_all()
+
+
+async def test_a_helper_that_is_down_gets_the_series_later() -> None:
+    network = Network(2, limits=LIMITS)
+    network.supervised = False
+    await network.start_all()
+    await network.stop(1)
+    series = await network.stand()
+    await pass_time(network, 10)
+    assert network.core(0).service.series("test") == ()
+
+    await network.start(1)
+    await pass_time(network, 10)
+
+    assert len(network.core(0).service.series("test")) == 1
+    assert series.series_id in network.core(1).context.series
+
+
+async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says_so(tmp_path: Path) -> None:
+    network = Network(3, limits=LIMITS)
+    await network.start_all()
+    network.core(2).context.limits = replace(LIMITS, smallest_min_batch_size=1000)
+    series = drop(tmp_path, network)
+    directory = TaskDirectory(network.core(0).context, tmp_path)
+    await directory.poll()
+
+    await pass_time(network, 150)
+    await directory.poll()
+
+    assert "gamma does not take the series" in (tmp_path / "q.refused").read_text()
+    assert network.core(0).service.series("test") == ()
+    for position in (0, 1):
+        assert set(missing(network, series, position).values()) == {"stopped"}
+        assert not network.core(position).context.tasks
+    assert series.series_id not in network.core(2).context.series
+
+
+async def test_only_the_leader_hands_over_a_series() -> None:
+    network = Network(3, limits=LIMITS)
+    await network.start_all()
+    signed, seed = network.series()
+    request = InstallSeries(signed=signed, seed=seed, orders=())
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await network.core(1).helper.install_series(AggregatorId("gamma"), request)
+
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+
+
+# Orders.
+
+
+async def test_paused_windows_are_skipped_everywhere_and_resumed_ones_are_not(tmp_path: Path) -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    series = await network.stand()
+    directory = TaskDirectory(network.core(0).context, tmp_path)
+    pause, resume = (order(network, series, 1, OrderAction.PAUSE, 1), order(network, series, 2, OrderAction.RESUME, 3))
+    (tmp_path / "a.order").write_bytes(encode_signed_order(pause))
+    (tmp_path / "b.order").write_bytes(encode_signed_order(resume))
+
+    await directory.poll()
+    await pass_time(network, 400)
+
+    assert not list(tmp_path.glob("*.refused"))
+    assert missing(network, series, 0) == missing(network, series, 1) == {1: "paused", 2: "paused"}
+    for position in range(2):
+        series_here = network.core(position).context.series[series.series_id]
+        assert series_here.orders == (pause, resume)
+        assert series_here.following == series.schedule.windows
+        assert len(network.core(position).context.tasks) == 3
+
+
+async def test_an_order_about_a_window_that_is_decided_is_refused(tmp_path: Path) -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    series = await network.stand()
+    await network.advance_to(series.schedule.opens(1) - 30)
+    await network.look_after_all()
+    late = order(network, series, 1, OrderAction.STOP, 1)
+    (tmp_path / "a.order").write_bytes(encode_signed_order(late))
+
+    await TaskDirectory(network.core(0).context, tmp_path).poll()
+
+    assert (tmp_path / "a.refused").read_text() == "from_window is 1, allowed: 2 to 4; those before are decided\n"
+    assert network.core(0).context.series[series.series_id].orders == ()
+
+
+@pytest.mark.parametrize(
+    ("action", "by", "signer", "said"),
+    [
+        (OrderAction.PAUSE, 0, 1, "does not verify"),
+        (OrderAction.PAUSE, 1, 1, "drop it there"),
+    ],
+)
+async def test_a_forged_order_or_another_s_is_refused(
+    tmp_path: Path, action: OrderAction, by: int, signer: int, said: str
+) -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    series = await network.stand()
+    content = order(network, series, 1, action, 2, by=by).order
+    forged = sign_order(content, network.seats[signer].signing_key)
+    (tmp_path / "a.order").write_bytes(encode_signed_order(forged))
+
+    await TaskDirectory(network.core(0).context, tmp_path).poll()
+
+    assert said in (tmp_path / "a.refused").read_text()
+
+
+async def test_a_helper_may_stop_its_part_but_not_pause(tmp_path: Path) -> None:
+    network = Network(3, limits=LIMITS)
+    await network.start_all()
+    series = await network.stand()
+    directory = TaskDirectory(network.core(1).context, tmp_path)
+    (tmp_path / "a.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.PAUSE, 2, by=1)))
+    (tmp_path / "b.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.STOP, 3, by=1)))
+
+    await directory.poll()
+    await pass_time(network, 500)
+
+    assert "pause is beta's, allowed: alpha's" in (tmp_path / "a.refused").read_text()
+    for position in range(3):
+        assert missing(network, series, position) == {3: "stopped", 4: "stopped"}
+
+
+async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
+    for side in (0, 1):
+        folder = tmp_path / str(side)
+        folder.mkdir()
+        network = Network(2, directory=folder, limits=LIMITS)
+        await network.start_all()
+        series = await network.stand()
+        await network.stop(side)
+        await network.start(side, "series.after_order_store")
+        (folder / "a.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.STOP, 2)))
+
+        for _ in range(2):
+            directory = TaskDirectory(network.core(0).context, folder)
+            try:
+                await directory.poll()
+            except BaseException:
+                await network.crash()
+                await network.start_crashed()
+        await pass_time(network, 400)
+
+        assert not network.core(side).context.failpoints.armed
+        for position in range(2):
+            assert missing(network, series, position) == {2: "stopped", 3: "stopped", 4: "stopped"}
+        await network.stop_all()
+
+
+async def test_a_window_that_opened_before_the_order_came_ends(tmp_path: Path) -> None:
+    network = Network(2, limits=LIMITS)
+    network.supervised = False
+    await network.start_all()
+    series = await network.stand()
+    await network.stop(1)
+    await TaskDirectory(network.core(0).context, tmp_path).poll()
+    (tmp_path / "a.order").write_bytes(encode_signed_order(order(network, series, 1, OrderAction.STOP, 0)))
+    await TaskDirectory(network.core(0).context, tmp_path).poll()
+    await network.start(1)
+    await network.advance_to(series.schedule.opens(0) + 1)
+    await network.core(1).scheduler.open_windows()
+    await network.look_after_all()
+
+    states = network.core(1).context.states
+    assert states[window_task(series, 0).task_id] is State.ABORTED
+
+
+# Installing.
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"deployment": "other"}, "deployment"),
+        ({"min_batch_size": 9}, "min_batch_size is 9, allowed: at least 10"),
+    ],
+)
+async def test_a_series_beyond_the_operator_s_limits_is_refused(changes: dict[str, object], match: str) -> None:
+    network = Network(2, limits=replace(LIMITS, smallest_min_batch_size=10))
+    await network.start_all()
+    signed, seed = network.series(**{"min_batch_size": 10, **changes})
+
+    with pytest.raises(TaskError, match=match):
+        await install_series(network.core(0).context, signed, seed)
+    with pytest.raises(TaskError, match="seed"):
+        await install_series(network.core(0).context, network.series(min_batch_size=10)[0], bytes(32))
+    assert not await network.core(0).context.store.series()
+
+
+async def test_a_series_that_is_over_is_refused() -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    signed, seed = network.series()
+    network.clock.advance(signed.series.schedule.end - START)
+
+    with pytest.raises(TaskError, match="past"):
+        await install_series(network.core(0).context, signed, seed)

@@ -1,0 +1,117 @@
+"""What comes one after the other on one signal adds up, whatever it is called and whether it is a series."""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.tasks.period_budget import check_period, period_charge, series_charge
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.series.fields import Coin, Schedule
+from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+
+from tests.support.aggregators import START, Network
+from tests.support.protocol_samples import one_round_task, sampling_task
+from tests.support.series_samples import HOURLY, one_round_series, sampling_series
+
+DAY_S = 86_400
+
+
+def direct(epsilon: str) -> Release:
+    """Noise with which one direct answer among several values loses `epsilon`."""
+    return Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(epsilon) / 2, level=Fraction(19, 20))
+
+
+def question(number: int, epsilon: str = "4", every_s: int = 600, **changes: object) -> Task:
+    """The question of a fixed loss, asked again `number` times `every_s` seconds later."""
+    task = one_round_task(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=direct(epsilon))
+    later = number * every_s
+    times = {name: getattr(task, name) + later for name in ("round_one_opens", "round_one_closes", "round_two_closes")}
+    return replace(task, **times, expiry=task.expiry + later, **changes)  # type: ignore[arg-type]  # fields of Task.
+
+
+def test_five_hundred_questions_one_after_the_other_are_refused_with_sum_and_limit() -> None:
+    charges = [period_charge(question(number)) for number in range(500)]
+    taken, said = 0, ""
+
+    try:
+        for taken, charge in enumerate(charges):
+            check_period(charge, charges[:taken], Limits())
+    except TaskError as error:
+        said = str(error)
+
+    assert 10 <= taken <= 12
+    assert "'vehicle.speed' lose epsilon" in said
+    assert said.endswith("allowed: at most 40")
+    assert 40 < float(said.split("lose epsilon ")[1].split(maxsplit=1)[0]) <= 48
+
+
+def test_a_renamed_question_and_another_spelling_of_the_signal_are_the_same() -> None:
+    limits = Limits(total_epsilon=Decimal(4))
+    first = period_charge(question(0))
+
+    for changes in ({"name": "another"}, {"signal": question(0).signal.upper()}):
+        with pytest.raises(TaskError, match="lose epsilon 8 at delta 1e-09 within 2592000 s, allowed: at most 4"):
+            check_period(period_charge(question(1, **changes)), [first], limits)
+    check_period(period_charge(question(1, signal="Vehicle.Other")), [first], limits)
+
+
+@pytest.mark.parametrize(("days", "fits"), [(29, False), (31, True)])
+def test_a_period_forgets_what_is_longer_ago(days: int, fits: bool) -> None:
+    limits = Limits(total_epsilon=Decimal(4))
+    first, second = (period_charge(question(number, every_s=days * DAY_S)) for number in (0, 1))
+
+    for new, old in ((second, first), (first, second)):
+        if fits:
+            check_period(new, [old], limits)
+        else:
+            with pytest.raises(TaskError, match="lose epsilon 8"):
+                check_period(new, [old], limits)
+
+
+def test_a_month_of_hourly_maps_is_one_charge_and_the_next_month_is_another() -> None:
+    limits = Limits(total_epsilon=Decimal(10))
+    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction("0.0389"), level=Fraction(19, 20))
+    month = one_round_series(Mode.DIRECT, release=release, schedule=replace(HOURLY, round_two_s=0))
+    following = replace(month, schedule=replace(HOURLY, round_two_s=0, first=HOURLY.first + 720 * 3600))
+    charge = series_charge(month)
+
+    check_period(charge, [], limits)
+    check_period(series_charge(following), [charge], limits)
+    with pytest.raises(TaskError, match="allowed: at most 10"):
+        check_period(series_charge(replace(month, name="again")), [charge], limits)
+
+
+def test_what_a_stop_leaves_is_free_again_and_a_unit_that_began_is_not() -> None:
+    schedule = Schedule(first=HOURLY.first, every_s=3600, windows=48, round_one_s=600, round_two_s=600, expiry_s=DAY_S)
+    series = sampling_series(coin=Coin.DAY, schedule=schedule)
+
+    assert [unit.windows for unit in series_charge(series).units] == [24, 24]
+    assert [unit.windows for unit in series_charge(series, 24).units] == [24]
+    assert [unit.windows for unit in series_charge(series, 25).units] == [24, 24]
+    assert series_charge(series, 0).units == ()
+
+
+def test_exact_releases_have_a_switch_of_their_own() -> None:
+    exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
+
+    check_period(period_charge(sampling_task(release=exact)), [], Limits(total_epsilon=Decimal("0.001")))
+
+
+async def test_the_aggregator_applies_it_to_tasks_and_series_alike() -> None:
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, total_epsilon=Decimal(2)))
+    await network.start_all()
+    await network.ask(values=4)
+    signed, seed = network.series(values=4)
+
+    with pytest.raises(TaskError, match=r"lose epsilon \d.* at delta 1e-09 within 2592000 s, allowed: at most 2"):
+        await install_series(network.core(0).context, signed, seed)
+    network.core(0).context.limits = Limits(smallest_min_batch_size=2)
+    await install_series(network.core(0).context, signed, seed)
+    network.core(0).context.limits = Limits(smallest_min_batch_size=2, total_epsilon=Decimal(2))
+    late = {"round_one_opens": START + 9000, "round_one_closes": START + 9010, "round_two_closes": START + 9020}
+    with pytest.raises(TaskError, match="lose epsilon"):
+        await network.ask(values=4, **late)

@@ -1,0 +1,126 @@
+"""Windows of a series: decided about once, each at its time, and the same task at every aggregator."""
+
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.host.keys import KeyRing, Validity
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.series.derive import window_task, window_verify_key
+from fleetcount_protocol.series.series import Series
+
+from tests.support.aggregators import Network, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
+DIFFERENCE = [1, 1, 0, 0, 1, 0, 0, 0]
+
+
+async def standing(network: Network, **changes: object) -> Series:
+    """Start everybody and install a series everywhere."""
+    await network.start_all()
+    signed, seed = network.series(**changes)
+    for position in range(len(network.seats)):
+        await install_series(network.core(position).context, signed, seed)
+    return signed.series
+
+
+def decided(network: Network, series_id: SeriesId, position: int = 0) -> list[str]:
+    """Return what was decided about each window: "task" or why it is missing."""
+    series = network.core(position).context.series[series_id]
+    return [series.missing.get(index, "task") for index in range(series.following)]
+
+
+async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere() -> None:
+    network = Network(2)
+    series = await standing(network)
+    seed = network.series()[1]
+    lead = 60
+
+    await network.advance_to(series.schedule.opens(0) - lead - 1)
+    await network.look_after_all()
+    before = [len(network.core(position).context.tasks) for position in range(2)]
+    await network.advance_to(series.schedule.opens(0) - lead)
+    await network.look_after_all()
+
+    assert before == [0, 0]
+    expected = window_task(series, 0)
+    for position in range(2):
+        [task] = network.core(position).context.tasks.values()
+        assert task.task.canonical == expected.canonical
+        assert task.verify_key == window_verify_key(seed, expected.task_id)
+        assert [row.task_id for row in await network.core(position).context.store.tasks()] == [expected.task_id]
+    assert await network.core(0).service.tasks("test") == ()
+
+
+async def test_every_window_is_released_in_its_turn() -> None:
+    network = Network(2)
+    series = await standing(network)
+
+    for index in range(series.schedule.windows):
+        task = window_task(series, index)
+        await network.advance_to(task.round_one_opens)
+        await network.look_after_all()
+        await answer_all(network, task, COINS, offset=10 * index)
+        await network.run_to_the_end(task)
+
+    for position in range(2):
+        core = network.core(position)
+        for index in range(series.schedule.windows):
+            answer = await core.service.release(window_task(series, index).task_id)
+            assert answer.state is State.RELEASED
+        assert len(await core.context.store.ledger()) == series.schedule.windows
+
+
+async def test_windows_that_pass_while_an_aggregator_is_down_are_missed(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    series = await standing(network)
+    await network.advance_to(series.schedule.opens(0))
+    await network.look_after_all()
+    await network.stop(0)
+    await network.advance_to(series.schedule.opens(3) + 5)
+
+    await network.start(0)
+    await network.look_after_all()
+
+    assert decided(network, series.series_id) == ["task", "task", "missed", "task", "task"]
+    await network.stop_all()
+
+
+@pytest.mark.parametrize("name", ["series.before_window_store", "series.after_window_store"])
+async def test_a_crash_while_a_window_is_made_leaves_it_made_once(tmp_path: Path, name: str) -> None:
+    network = Network(2, directory=tmp_path)
+    series = await standing(network)
+    await network.stop(0)
+    await network.start(0, name)
+    await network.advance_to(series.schedule.opens(0) - 30)
+
+    await network.look_after_all()
+    await network.start_crashed()
+    await network.look_after_all()
+
+    assert not network.core(0).context.failpoints.armed
+    assert decided(network, series.series_id) == decided(network, series.series_id, 1) == ["task"]
+    [row] = await network.core(0).context.store.tasks()
+    assert row.task_id == window_task(series, 0).task_id
+    await network.stop_all()
+
+
+async def test_a_window_without_a_sealing_key_is_skipped_and_a_new_key_takes_the_next() -> None:
+    network = Network(2)
+    keys = {1: HpkeKeyPair.generate(1)}
+    series = network.series()[0].series
+    expires = series.schedule.closes(0)
+    network.seats[0].keys = KeyRing(keys, validities={1: Validity(0, expires)})
+    series = await standing(network)
+    await network.advance_to(series.schedule.opens(0))
+    await network.look_after_all()
+    known = decided(network, series.series_id)
+    assert known == ["task", "no_sealing_key"]
+
+    network.core(0).context.keys = KeyRing({**keys, 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, expires)})
+    await network.advance_to(series.schedule.opens(1))
+    await network.look_after_all()
+
+    assert decided(network, series.series_id) == [*known, "task"]
