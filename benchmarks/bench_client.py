@@ -22,6 +22,7 @@ from fleetcount_client.answering import (
     truth_of,
 )
 from fleetcount_client.ledger import charge_of
+from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.spool import OutboxEntry, Phase, Report, SpoolFile
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -35,6 +36,7 @@ from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, Re
 from rows import Row, quick, report, smoke
 
 LIMIT_MS = 6.0
+_POLICY = OwnerPolicy(signals=frozenset())
 """The project's own for a report at L = 1,000, k = 2."""
 RUNS = 4 if smoke() else 20 if quick() else 60
 OPENS = 1_800_000_000
@@ -128,7 +130,7 @@ def store_one(file: SpoolFile, task: Task, secret: TwoRoundSecret, entries: list
     spool = file.device(str(number))
     report = Report(task_id=TaskId(task.task_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
     rows = [OutboxEntry(round=1, position=position, instalment=data) for position, data in enumerate(entries)]
-    spool.begin(charge_of(task), b"signed task", report, rows, [], lambda charges: None)
+    spool.begin(charge_of(task, _POLICY), b"signed task", report, rows, [], lambda ledger: None)
     between = spool.advance(report, Phase.BETWEEN)
     spool.advance(spool.advance(between, Phase.ROUND_TWO, entries=rows), Phase.DELIVERED)
 

@@ -10,6 +10,7 @@ from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.policy import Trust
 from fleetcount_client.spool import Phase, SpoolFile
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -333,7 +334,9 @@ async def test_a_wiped_ledger_is_a_waiting_period_and_no_refund(tmp_path: Path) 
 async def test_the_budget_holds_over_tasks_and_restarts(tmp_path: Path) -> None:
     world = Deployment()
     tasks = [world.sign(world.task(name=f"question {number}")) for number in range(4)]
-    policy = open_policy(total_exposure=3 * open_policy().largest_sampling_rate / 2)
+    policy = open_policy(
+        trust=Trust.NO_OPERATOR, largest_chance=Fraction(1), largest_expected_answers=3 * Fraction(1, 4)
+    )
     kinds = []
 
     for signed in tasks:
@@ -378,7 +381,7 @@ async def test_a_disk_that_fails_before_the_charge_keeps_the_device_silent(tmp_p
         timer=world.timer,
         idle_close_s=10**9,
     )
-    file.device().created_at(0.0)
+    file.device().age(0.0, None)
     file.rows(f"PRAGMA max_page_count={file.rows('PRAGMA page_count', ())[0][0]}", ())
 
     outcome = await only(device)

@@ -1,11 +1,23 @@
 """The owner's limits hold, at the limit and one step beyond it, and a refusal names value and limit."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from math import inf
 
 import pytest
-from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge, spent_since
-from fleetcount_client.policy import judge_task
+from fleetcount_client.ledger import (
+    Charge,
+    Ledger,
+    LedgerAge,
+    charge_of,
+    judge_age,
+    ready_at,
+    spent_within,
+    unknown_before,
+)
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_task
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -81,8 +93,8 @@ def vector_task() -> Task:
 def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
     task = vector_task()
 
-    assert (task.design.epsilon, charge_of(task).epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
-    assert charge_of(task).relation is Relation.ANY_VALUE
+    assert (task.design.epsilon, charge_of(task, open_policy()).epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
+    assert charge_of(task, open_policy()).relation is Relation.ANY_VALUE
     assert judge_task(open_policy(largest_epsilon=Fraction("1.77614")), task) is None
     refusal = judge_task(open_policy(largest_epsilon=Fraction("1.77613")), task)
     assert refusal is not None
@@ -101,8 +113,8 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     assert refusal.rule == "allow_one_sided"
     assert "one-sided" in refusal.message
     assert judge_task(open_policy(allow_direct=True, allow_one_sided=True), task) is None
-    assert charge_of(task).relation is Relation.ONE_SIDED
-    assert spent_since([charge_of(task), charge(1, START)], 0).one_sided == 1
+    assert charge_of(task, open_policy()).relation is Relation.ONE_SIDED
+    assert spent_within(open_policy(), [charge_of(task, open_policy()), charge(1, START)], 0).one_sided == 1
 
 
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:
@@ -132,18 +144,23 @@ def charge(
     number: int, asked_at: int, epsilon: str | None = "1", exposure: str = "1/4", asked_until: int | None = None
 ) -> Charge:
     return Charge(
-        task_id=TaskId(number.to_bytes(32)),
+        charge_id=TaskId(number.to_bytes(32)),
         name="q",
         signal=SIGNAL,
         asked_at=asked_at,
         asked_until=asked_at + 1 if asked_until is None else asked_until,
         epsilon=None if epsilon is None else Decimal(epsilon),
         exposure=Fraction(exposure),
+        answers=Fraction(exposure),
     )
 
 
+def judge_charge(policy: OwnerPolicy, held: Sequence[Charge], one: Charge) -> PolicyRefusal | None:
+    return Ledger(held).judge(policy, [one])
+
+
 def test_the_budget_takes_the_last_charge_that_fits_and_no_more() -> None:
-    policy = open_policy(total_epsilon=Fraction(3), total_exposure=Fraction(10))
+    policy = open_policy(total_epsilon=Fraction(3))
     spent = [charge(1, START), charge(2, START)]
 
     assert judge_charge(policy, spent, charge(3, START)) is None
@@ -153,15 +170,30 @@ def test_the_budget_takes_the_last_charge_that_fits_and_no_more() -> None:
     assert "3.00001" in refusal.message
 
 
-def test_exposure_has_a_budget_of_its_own_which_exact_releases_spend_too() -> None:
-    policy = open_policy(total_exposure=Fraction(1, 2))
-    spent = [charge(1, START, None), charge(2, START, None)]
+def test_exposure_has_limits_of_its_own_when_no_operator_is_trusted_and_exact_releases_spend_them_too() -> None:
+    unit = replace(charge(1, START, None, "1/5"), answers=Fraction(6))
+    wary = open_policy(trust=Trust.NO_OPERATOR, largest_chance=Fraction(2, 5), largest_expected_answers=Fraction(18))
+    trusting = replace(wary, trust=Trust.ONE_HONEST_OPERATOR)
 
-    refusal = judge_charge(policy, spent, charge(3, START, None))
+    def judged(policy: OwnerPolicy, *exposures: tuple[str, int]) -> str | None:
+        held = [replace(charge(n, START, None, p), answers=Fraction(m)) for n, (p, m) in enumerate(exposures, 2)]
+        refusal = judge_charge(policy, held, unit)
+        return refusal and refusal.rule
+
+    assert judged(wary, ("1/5", 12)) is None
+    assert judged(wary, ("1/5", 12), ("1/1000", 0)) == "largest_chance"
+    assert judged(wary, ("1/5", 13)) == "largest_expected_answers"
+    assert judged(trusting, ("1/5", 13), ("1", 100)) is None
+    assert spent_within(wary, [unit, unit], 0).without_epsilon == 2
+
+
+def test_with_trust_in_no_operator_a_direct_task_is_refused_even_where_it_is_allowed() -> None:
+    direct = WORLD.task(mode=Mode.DIRECT, mechanism=None, round_two_closes=START + 200)
+
+    refusal = judge_task(open_policy(allow_direct=True, trust=Trust.NO_OPERATOR), direct)
 
     assert refusal is not None
-    assert refusal.rule == "total_exposure"
-    assert spent_since(spent, 0).without_epsilon == 2
+    assert (refusal.rule, "one honest operator" in refusal.message) == ("trust", True)
 
 
 def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None:
@@ -169,7 +201,7 @@ def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None
 
     With weight 3/4 that answer is the truth, so a few of them give it away.
     """
-    policy = open_policy()
+    policy = open_policy(trust=Trust.NO_OPERATOR, largest_chance=Fraction(1), largest_expected_answers=Fraction(3))
     task = WORLD.task(
         mode=Mode.RESPONSE,
         mechanism=KaryResponse(keep=Fraction(13, 16), values=3),
@@ -177,10 +209,13 @@ def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None
         release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 10**4), level=Fraction(19, 20)),
     )
     assert judge_task(policy, task) is None
-    cost = charge_of(task)
+    cost = charge_of(task, policy)
     assert cost.exposure == Fraction(3, 4)
 
-    fits = [judge_charge(policy, [cost] * number, cost) is None for number in range(5)]
+    def other(number: int) -> Charge:
+        return replace(cost, charge_id=bytes([number]), exposure=Fraction(0))
+
+    fits = [judge_charge(policy, [other(number) for number in range(many)], cost) is None for many in range(5)]
 
     assert fits == [True] * 4 + [False]
 
@@ -210,20 +245,79 @@ def test_a_task_from_the_past_finds_the_later_charges_there() -> None:
 
 
 def test_a_new_ledger_waits_and_a_clock_set_back_does_not_shorten_that() -> None:
-    policy = open_policy(fresh_ledger_wait_s=1000)
+    policy, age = open_policy(fresh_ledger_wait_s=1000), LedgerAge(created_at=START)
 
-    refusal = judge_age(policy, START, START + 999)
+    refusal = judge_age(policy, age, START + 999)
     assert refusal is not None
     assert refusal.rule == "fresh_ledger"
-    assert judge_age(policy, START, START + 1000) is None
-    assert judge_age(policy, START, START - 5000) is not None
-    assert judge_age(open_policy(), START, START - 5000) is None
+    assert judge_age(policy, age, START + 1000) is None
+    assert judge_age(policy, age, START - 5000) is not None
+    assert judge_age(open_policy(), age, START - 5000) is None
+
+
+@pytest.mark.parametrize(
+    ("born", "enrolment", "ready", "lost"),
+    [
+        (0, None, 1000, False),  # A new vehicle: its ledger begins with its certificate.
+        (400, None, 1000, False),  # Begun later, or wiped since: nobody answered before 1000 all the same.
+        (1000, None, 1000, False),
+        (1001, None, 2001, True),  # Wiped, perhaps, after it could have answered.
+        (0, 50, 50, False),
+        (50, 50, 50, False),
+        (51, 50, 1051, True),
+        (-300, 50, 50, False),  # Begun before the certificate was valid.
+    ],
+)
+def test_the_wait_counts_from_the_certificate_unless_a_ledger_may_have_been_lost(
+    born: int, enrolment: int | None, ready: int, lost: bool
+) -> None:
+    policy = open_policy(fresh_ledger_wait_s=1000, enrolment_wait_s=enrolment)
+    age = LedgerAge(created_at=START + born, first_valid=START)
+
+    assert ready_at(policy, age) == START + ready
+    assert unknown_before(policy, age) == (START + born if lost else -inf)
+    assert judge_age(policy, age, START + ready - 1) is not None
+    assert judge_age(policy, age, START + ready) is None
+
+
+def test_however_often_a_ledger_is_wiped_what_was_spent_before_is_over_when_it_answers() -> None:
+    policy = open_policy(fresh_ledger_wait_s=3600, budget_period_s=3600, enrolment_wait_s=100)
+    for born in (0, 60, 100, 101, 700, 5000):
+        first = ready_at(policy, LedgerAge(created_at=START, first_valid=START))
+        again = LedgerAge(created_at=START + born, first_valid=START)
+        spent_until = START + born if START + born > first else None
+        assert spent_until is None or ready_at(policy, again) >= spent_until + policy.budget_period_s
+
+
+def test_charges_under_other_limits_never_share_a_period_with_new_ones() -> None:
+    old, new = open_policy(total_epsilon=Fraction(10)), open_policy(total_epsilon=Fraction(12))
+    held = charge_of(WORLD.task(), old)
+
+    def asked(at: int) -> Charge:
+        return replace(charge_of(WORLD.task(), new), charge_id=b"new", asked_at=at, asked_until=at + 100)
+
+    free = held.asked_until + new.budget_period_s
+    refusal = judge_charge(new, [held], asked(free - 1))
+    assert refusal is not None
+    assert (refusal.rule, str(free) in refusal.message) == ("changed_limits", True)
+    assert judge_charge(new, [held], asked(free)) is None
+    assert judge_charge(old, [held], replace(asked(free - 1), promise=old.promise, loss=held.loss)) is None
+
+
+def test_a_pure_charge_of_an_older_ledger_counts_at_the_orders_of_the_policy() -> None:
+    policy = open_policy(total_epsilon=Fraction(10))
+    small = [charge(number, START, "0.1") for number in range(600)]
+
+    fits = [judge_charge(policy, small[:many], charge(900, START, "0.1")) is None for many in (99, 100, 200, 216, 599)]
+
+    # Basic composition ends at 100; at order 5 a charge of .1 costs .0249 and 218 of them fit into 5.4446.
+    assert fits == [True, True, True, True, False]
 
 
 def test_a_task_costs_its_public_epsilon_and_its_sampling_rate() -> None:
     task = WORLD.task(mechanism=SamplingDie.uniform(Fraction(1, 5), 3))
 
-    cost = charge_of(task)
+    cost = charge_of(task, open_policy())
 
     assert (cost.epsilon, cost.exposure) == (task.design.epsilon, Fraction(1, 5))
     assert (cost.asked_at, cost.asked_until) == (task.round_one_opens, task.round_one_closes)

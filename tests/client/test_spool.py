@@ -8,9 +8,10 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.ledger import Charge
+from fleetcount_client.ledger import Charge, Ledger, LedgerAge
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import MAX_NOTED_REFUSALS, OutboxEntry, Phase, Report, SessionRow, Spool, SpoolFile
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
@@ -21,13 +22,16 @@ SECRET = b"coins and seed of one report"
 
 def charge(task_id: TaskId = TASK) -> Charge:
     return Charge(
-        task_id=task_id,
+        charge_id=task_id,
         name="q",
         signal="S",
         asked_at=5,
         asked_until=9,
         epsilon=Decimal("0.99974"),
         exposure=Fraction(1, 4),
+        answers=Fraction(1, 4),
+        promise="10 1/1000000000 2592000",
+        loss=LossVector(orders=(5, 9), at=(7, 1 << 70), pure=9),
     )
 
 
@@ -37,7 +41,7 @@ def begin(spool: Spool, refusal: PolicyRefusal | None = None, task_id: TaskId = 
     session = SessionRow(
         session_id=SessionId(bytes(16)), aggregator_id="alpha", hpke_key=b"k", request=b"r", secret=b"s", expiry=50
     )
-    return spool.begin(charge(task_id), b"signed task", report, entries, [session], lambda charges: refusal)
+    return spool.begin(charge(task_id), b"signed task", report, entries, [session], lambda ledger: refusal)
 
 
 @pytest.fixture
@@ -93,24 +97,32 @@ def test_another_programs_database_and_another_schema_are_refused(tmp_path: Path
             SpoolFile(path).device().charges()
 
 
-def test_a_ledger_without_relations_opens_and_its_charges_stand_for_any_value(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [2, 3])
+def test_an_older_ledger_opens_and_its_charges_stand_as_pure_losses_for_any_value(tmp_path: Path, schema: int) -> None:
     path = tmp_path / "device.db"
     connection = sqlite3.connect(path)
     connection.executescript((Path(__file__).parent / "ledger_schema_2.sql").read_text())
+    if schema == 3:
+        connection.execute("ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value'")
+        connection.execute("PRAGMA user_version=3")
     connection.close()
     path.chmod(0o600)
     spool = SpoolFile(path).device()
 
     old = [(one.name, one.epsilon, one.exposure, one.relation) for one in spool.charges()]
-    new = replace(charge(TaskId(bytes([9]) * 32)), relation=Relation.ONE_SIDED)
-    report = Report(task_id=new.task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    later = {"asked_at": 1_900_000_000, "asked_until": 1_900_000_100}
+    new = replace(charge(TaskId(bytes([9]) * 32)), relation=Relation.ONE_SIDED, **later)
+    report = Report(task_id=TaskId(new.charge_id), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
 
     assert old == [
         ("question 1", Decimal("0.93471"), Fraction(9, 10), Relation.ANY_VALUE),
         ("question 2", None, Fraction(9, 10), Relation.ANY_VALUE),
     ]
+    added = [(one.answers, one.promise, one.loss, one.sent) for one in spool.charges()]
+    assert added == [(Fraction(9, 10), "", None, True)] * 2
+    assert spool.age(5.0, 9) == LedgerAge(created_at=1700000000.0, first_valid=None)
     assert len(spool.reports()) == len(spool.unfinished_tasks()) == 2
-    assert spool.begin(new, b"signed task", report, [], [], lambda charges: None) is None
+    assert spool.begin(new, b"signed task", report, [], [], lambda ledger: None) is None
     spool.rest()
     assert new in SpoolFile(path).device().charges()
 
@@ -152,7 +164,7 @@ def test_a_full_disk_leaves_neither_charge_nor_coins(file: SpoolFile) -> None:
     big = [OutboxEntry(round=1, position=0, instalment=bytes(100_000))]
 
     with pytest.raises(MachineError, match="full"):
-        spool.begin(charge(), b"signed", report, big, [], lambda charges: None)
+        spool.begin(charge(), b"signed", report, big, [], lambda ledger: None)
 
     assert (spool.charges(), spool.report(TASK)) == ((), None)
 
@@ -223,9 +235,11 @@ def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
 
 
 def test_a_ledger_keeps_the_time_it_began(file: SpoolFile) -> None:
-    assert file.device().created_at(100.0) == 100.0
+    began = LedgerAge(created_at=100.0, first_valid=7)
+
+    assert file.device().age(100.0, 7) == began
     file.close()
-    assert file.device().created_at(900.0) == 100.0
+    assert file.device().age(900.0, 800) == began
 
 
 def test_tidying_forgets_expired_sessions_and_finished_tasks_but_no_charge(file: SpoolFile) -> None:
@@ -271,11 +285,39 @@ def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
     spool, other, seen = file.device(), TaskId(bytes(32)), list[tuple[Charge, ...]]()
     assert begin(spool) is None
 
-    def judge(charges: tuple[Charge, ...]) -> PolicyRefusal:
-        seen.append(charges)
+    def judge(ledger: Ledger) -> PolicyRefusal:
+        seen.append(ledger.charges)
         return PolicyRefusal(rule="total_epsilon", message="too much")
 
     report = Report(task_id=other, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     refusal = spool.begin(charge(other), b"signed task", report, [], [], judge)
 
     assert (refusal and refusal.rule, seen) == ("total_epsilon", [(charge(),)])
+
+
+def test_an_answer_dated_before_one_that_was_sent_counts_until_then(file: SpoolFile) -> None:
+    spool = file.device()
+    begin(spool)
+
+    earlier = replace(charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40)
+    report = Report(task_id=TaskId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    assert spool.begin(earlier, b"signed task", report, [], [], lambda ledger: None) is None
+
+    assert spool.charges()[0] == replace(earlier, asked_until=charge().asked_at + 1)
+
+
+def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_process_wrote(tmp_path: Path) -> None:
+    one, other = SpoolFile(tmp_path / "device.db").device(), SpoolFile(tmp_path / "device.db").device()
+    assert (one.charges(), other.charges()) == ((), ())
+
+    def fail(ledger: Ledger) -> None:
+        ledger.put(charge())
+        raise MachineError("in the middle of it")
+
+    report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    with pytest.raises(MachineError, match="in the middle"):
+        one.begin(charge(), b"signed task", report, [], [], fail)
+
+    assert one.charges() == ()
+    begin(other)
+    assert one.charges() == (charge(),)

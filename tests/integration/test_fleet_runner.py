@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 COLOURS = ("red", "green", "blue")
 DEVICES = 24
 ALLOWED: Mapping[str, Fraction] = {
-    name: Fraction(100) for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon", "total_exposure")
+    name: Fraction(100) for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon")
 }
 
 

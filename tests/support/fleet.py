@@ -186,7 +186,6 @@ class Fleet:
                 fresh_ledger_wait_s=0,
                 allow_exact_release=True,
                 allow_one_sided=True,
-                total_exposure=Fraction(100),
             ),
             spool=self._file.device(str(number)),
             transport=transport,

@@ -127,7 +127,6 @@ def _device_toml(deployment: Deployment, transport: str) -> str:
         'largest_sampling_rate = "0.5"       # the chance that all aggregators together see the truth',
         "smallest_min_batch_size = 2         # a test deployment counts small fleets; a real owner asks for more",
         'total_epsilon = "10"                # over budget_period_s',
-        'total_exposure = "3"',
         "budget_period_s = 2592000",
         'fresh_ledger = "allow"              # a test deployment does not wait after a new ledger',
     ]

@@ -20,6 +20,7 @@ from fleetcount.lazy import LazyGroup
 if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start without cryptography.
     from fleetcount_client.config import DeviceSettings
     from fleetcount_client.device import Device
+    from fleetcount_client.ledger import Charge
     from fleetcount_client.outcome import Outcome
     from fleetcount_client.spool import Spool
 
@@ -112,32 +113,29 @@ def _conclude(outcomes: "Iterable[Outcome]") -> None:
 @device.command("ledger", short_help="What was answered and what it cost.")
 @_CONFIG
 def ledger(config: Path) -> None:
-    """List every answered task with its cost, the totals of the running period, and what was refused and why."""
-    from fractions import Fraction
-
-    from fleetcount_client.ledger import spent_since
+    """List every answered task and reserved unit with its cost, the totals of the period, and what was refused."""
+    from fleetcount_client.ledger import spent_within
 
     settings, spool = _open(config)
     charges = spool.charges()
     for charge in charges:
-        epsilon = "not finite" if charge.epsilon is None else str(charge.epsilon)
-        click.echo(
-            one_line(
-                f"{_time(charge.asked_at)}  {charge.task_id.hex()[:12]}  epsilon {epsilon:<12}"
-                f" {charge.relation.value:<9} exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
-            )
-        )
-    period = settings.policy.budget_period_s
-    spent = spent_since(charges, int(time.time()) - period)
+        click.echo(one_line(_charge_line(charge)))
+    policy, now = settings.policy, int(time.time())
+    spent = spent_within(policy, charges, now - policy.budget_period_s, now + 1)
+    ahead = sum(not charge.sent for charge in charges)
     click.echo(
-        f"answered {len(charges)}; in the last {period} s: {spent.answers} answers,"
-        f" epsilon {spent.epsilon} of {_decimal(settings.policy.total_epsilon)},"
-        f" exposure {_decimal(Fraction(spent.exposure))} of {_decimal(settings.policy.total_exposure)}"
+        f"answered {len(charges) - ahead}, reserved {ahead}; in the last {policy.budget_period_s} s:"
+        f" {spent.charges} charges, within epsilon {_decimal(spent.epsilon)} of {_decimal(policy.total_epsilon)}"
+        f" at delta {policy.total_delta}"
+    )
+    click.echo(
+        f"all operators together, if none is honest: they see {_decimal(spent.answers)} of these answers on average,"
+        f" and any of them with a chance of at most {_decimal(min(spent.chance, 1))} (trust = {policy.trust.value!r})"
     )
     if spent.one_sided:
         click.echo(f"{spent.one_sided} of them were one-sided: the sum holds for a value replaced by none only")
     if spent.without_epsilon:
-        click.echo(f"{spent.without_epsilon} of them had no finite epsilon; their cost is the exposure alone")
+        click.echo(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
     for refusal in spool.refusals():
         text = f"refused {refusal.task_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
         click.echo(one_line(f"{_time(refusal.refused_at)}  {text}"))
@@ -166,6 +164,22 @@ def _open(config: Path) -> "tuple[DeviceSettings, Spool]":
     if not settings.state_file.is_file():
         raise UsageError(f"state file {settings.state_file} does not exist: this device has not run yet")
     return settings, SpoolFile(settings.state_file).device()
+
+
+def _charge_line(charge: "Charge") -> str:
+    from fleetcount_mechanisms.accounting.vectors import decimal_of
+
+    cost = "no finite loss"
+    if charge.epsilon is not None:
+        cost = f"epsilon {charge.epsilon}"
+    elif charge.loss is not None:
+        shown = zip(charge.loss.orders, map(decimal_of, charge.loss.at), strict=True)
+        cost = "Renyi " + ", ".join(f"{_decimal(at)} at order {order}" for order, at in shown)
+    what = "answered" if charge.sent else "reserved"
+    return (
+        f"{_time(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
+        f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
+    )
 
 
 def _time(seconds: float) -> str:

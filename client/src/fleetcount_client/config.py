@@ -14,7 +14,7 @@ from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.backoff import Retry
-from fleetcount_client.policy import OwnerPolicy
+from fleetcount_client.policy import OwnerPolicy, Trust
 from fleetcount_client.signals import FileSource, SignalSource, constant
 
 __all__ = [
@@ -31,7 +31,9 @@ _VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
 _DAY_S: Final = 86_400
 _SHARE: Final = Range("(0, 1]")
 _EPSILON: Final = Range("(0, 20]")
-_TOTAL: Final = Range("(0, 1000]")
+_TOTAL: Final = Range("(0, 700]")
+_DELTA: Final = Range("(0, 1/1000]")
+_ANSWERS: Final = Range("(0, 1000000]")
 _TEN_YEARS_S: Final = 315_360_000
 
 
@@ -139,10 +141,15 @@ _POLICY_KEYS: Final = (
     "largest_sampling_rate",
     "smallest_min_batch_size",
     "total_epsilon",
+    "total_delta",
     "total_exposure",
+    "trust",
+    "largest_chance",
+    "largest_expected_answers",
     "budget_period_s",
     "fresh_ledger",
     "fresh_ledger_wait_s",
+    "enrolment_wait_s",
     "allow_direct",
     "allow_exact_release",
     "allow_one_sided",
@@ -187,10 +194,14 @@ def _mqtt(root: Table) -> MqttSettings:
 
 def _policy(root: Table) -> OwnerPolicy:
     table = root.section("policy", _POLICY_KEYS)
+    if table.has("total_exposure"):
+        allowed = 'trust = "no operator", with largest_chance and largest_expected_answers as limits'
+        raise table.refuse("total_exposure", f"nothing: the sum has become two; {allowed}")
     period = table.integer("budget_period_s", 3600, _TEN_YEARS_S, 2_592_000)
     wait = table.integer("fresh_ledger_wait_s", 0, _TEN_YEARS_S, period)
     if table.choice("fresh_ledger", ("wait", "allow"), "wait") == "allow":
         wait = 0
+    trust = table.choice("trust", [one.value for one in Trust], Trust.ONE_HONEST_OPERATOR.value)
     return OwnerPolicy(
         signals=frozenset(_signal_names(table)),
         largest_epsilon=table.number("largest_epsilon", _EPSILON, Fraction(1)),
@@ -198,9 +209,13 @@ def _policy(root: Table) -> OwnerPolicy:
         largest_sampling_rate=table.number("largest_sampling_rate", _SHARE, Fraction(1, 2)),
         smallest_min_batch_size=table.integer("smallest_min_batch_size", 2, 10**9, 10),
         total_epsilon=table.number("total_epsilon", _TOTAL, Fraction(10)),
-        total_exposure=table.number("total_exposure", _TOTAL, Fraction(3)),
+        total_delta=table.number("total_delta", _DELTA, Fraction(1, 10**9)),
+        trust=Trust(trust),
+        largest_chance=table.number("largest_chance", _SHARE, Fraction(1, 2)),
+        largest_expected_answers=table.number("largest_expected_answers", _ANSWERS, Fraction(360)),
         budget_period_s=period,
         fresh_ledger_wait_s=wait,
+        enrolment_wait_s=min(wait, table.integer("enrolment_wait_s", 0, wait or _TEN_YEARS_S, wait)),
         allow_direct=table.boolean("allow_direct", default=False),
         allow_exact_release=table.boolean("allow_exact_release", default=False),
         allow_one_sided=table.boolean("allow_one_sided", default=False),

@@ -98,6 +98,7 @@ class Device:
         )
         return Rounds(
             policy=self._policy,
+            first_valid=int(self._identity.certificate.not_valid_before_utc.timestamp()),
             spool=self._spool,
             sessions=sessions,
             delivery=delivery,

@@ -1,115 +1,358 @@
-"""The device's privacy budget: what was answered, what it cost, and whether one more answer fits.
+"""The device's privacy budget: what was answered or reserved, what it costs, and whether more fits.
 
 Rules over rows only. The spool stores the rows; nothing here reads a clock, a truth or a file.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
+from math import inf
+from typing import Final
 
+from fleetcount_mechanisms.accounting.budget import LossBudget
+from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
+from fleetcount_mechanisms.accounting.renyi import pure_divergence
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
-from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.task.task import Task
 
-from fleetcount_client.costs import cost_of
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
+from fleetcount_client.costs import cost_of, loss_of
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
-__all__ = ["Charge", "Spent", "charge_of", "judge_age", "judge_charge", "spent_since"]
+__all__ = [
+    "Charge",
+    "Ledger",
+    "LedgerAge",
+    "Spent",
+    "budget_of",
+    "charge_of",
+    "judge_age",
+    "pure_loss",
+    "ready_at",
+    "spent_within",
+    "unknown_before",
+]
+
+_NEVER: Final = -(1 << 61)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One answered task: what it cost against each class of adversary.
+    """One answered task, or one reserved unit of a series: what it costs against each class of adversary.
 
-    The truth was read at some moment from `asked_at`, the task's own `round_one_opens`, to before `asked_until`, its
-    `round_one_closes`, both Unix seconds. `epsilon` is the loss against readers of the release for a change of the
-    truth by `relation`, None when it has no finite one; `exposure` the chance that what all aggregators see is the
-    truth.
+    The truth is read at some moment from `asked_at`, the opening of round one of its first window, to before
+    `asked_until`, the end of round one of its last, both Unix seconds; it counts whole in every period that holds such
+    a moment. `loss` is what readers of the releases learn, in the vector of the `promise` it was charged under, for a
+    change of the truth by `relation`; None when nothing finite is known, and for charges of an older ledger, whose
+    `epsilon` says it all. `exposure` is the chance that all aggregators together see any of its answers, `answers` how
+    many of them they are expected to see. While nothing was `sent` for it, a reservation can be taken back.
     """
 
-    task_id: TaskId
+    charge_id: bytes
     name: str
     signal: str
     asked_at: int
     asked_until: int
     epsilon: Decimal | None
     exposure: Fraction
+    answers: Fraction
     relation: Relation = Relation.ANY_VALUE
+    promise: str = ""
+    loss: LossVector | None = None
+    series_id: bytes | None = None
+    sent: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """Totals of a set of charges; `without_epsilon` counts the answers that had no finite epsilon to add.
-
-    With `one_sided` answers in it the sum of epsilons holds for a value replaced by none only: for that change every
-    any-value loss holds too, for any other a one-sided one does not.
-    """
-
-    answers: int
-    epsilon: Decimal
-    exposure: Fraction
-    without_epsilon: int
-    one_sided: int
+@lru_cache(maxsize=16)
+def budget_of(policy: OwnerPolicy) -> LossBudget:
+    """Return the filter that holds a policy's promise: its orders follow from epsilon and delta and never change."""
+    return LossBudget.for_promise(policy.total_epsilon, policy.total_delta)
 
 
-def charge_of(task: Task) -> Charge:
-    """Return what answering the task costs."""
+def charge_of(task: Task, policy: OwnerPolicy) -> Charge:
+    """Return what answering a task costs, as the ledger of this policy adds it up."""
     cost = cost_of(task)
     return Charge(
-        task_id=task.task_id,
+        charge_id=task.task_id,
         name=task.name,
         signal=task.signal,
         asked_at=task.round_one_opens,
         asked_until=task.round_one_closes,
         epsilon=cost.loss.epsilon,
         exposure=cost.exposure,
+        answers=cost.exposure,
         relation=cost.loss.relation,
+        promise=policy.promise,
+        loss=loss_of(task, budget_of(policy).orders),
     )
 
 
-def spent_since(charges: Iterable[Charge], start: int) -> Spent:
-    """Return the totals of the charges that may have been answered after `start`.
+class Ledger:
+    """The charges of one device, and what they add up to in every period."""
 
-    A window may be longer than a period, so a charge counts until its own has closed. Time is the tasks' own signed
-    time, not the device's clock, and later charges count as well: a clock that is set wrong, or a task that arrives out
-    of order, never refunds anything. Epsilons add (basic composition).
-    """
-    recent = [charge for charge in charges if charge.asked_until > start]
-    return Spent(
-        answers=len(recent),
-        epsilon=sum((charge.epsilon for charge in recent if charge.epsilon is not None), Decimal(0)),
-        exposure=sum((charge.exposure for charge in recent), Fraction(0)),
-        without_epsilon=sum(charge.epsilon is None for charge in recent),
-        one_sided=sum(charge.relation is Relation.ONE_SIDED for charge in recent),
-    )
+    __slots__ = ("_charges", "_latest", "_totals")
+
+    def __init__(self, charges: Iterable[Charge] = ()) -> None:
+        self._charges = {charge.charge_id: charge for charge in charges}
+        self._totals: dict[OwnerPolicy, _Totals] = {}
+        self._latest = max((charge.asked_at for charge in self._charges.values() if charge.sent), default=_NEVER)
+
+    def __contains__(self, charge_id: bytes) -> bool:
+        """Return whether there is a charge of this id."""
+        return charge_id in self._charges
+
+    def __getitem__(self, charge_id: bytes) -> Charge:
+        """Return the charge of an id. Raises KeyError."""
+        return self._charges[charge_id]
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """Every charge, oldest first."""
+        return tuple(sorted(self._charges.values(), key=lambda charge: (charge.asked_at, charge.charge_id)))
+
+    def dated(self, charge: Charge) -> Charge:
+        """Return a charge as it is held: one over before something that was sent already lasts until then.
+
+        Only a clock that was set back lets a device answer in such an order; it refunds nothing.
+        """
+        return charge if charge.asked_until > self._latest else replace(charge, asked_until=self._latest + 1)
+
+    def judge(self, policy: OwnerPolicy, new: Sequence[Charge]) -> PolicyRefusal | None:
+        """Return why charges do not fit together with what is held; None when they do.
+
+        What is looked at is every period of `budget_period_s` that touches one of them, past and future.
+        """
+        return self._totals_for(policy).judge([*map(self.dated, new)])
+
+    def put(self, charge: Charge) -> None:
+        """Take a charge into the sums, in the place of one of the same id."""
+        self.drop(charge.charge_id)
+        self._charges[charge.charge_id] = charge
+        if charge.sent:
+            self._latest = max(self._latest, charge.asked_at)
+        for totals in self._totals.values():
+            totals.put(charge)
+
+    def drop(self, charge_id: bytes) -> None:
+        """Take a charge out of the sums, if it is there."""
+        old = self._charges.pop(charge_id, None)
+        if old is not None:
+            for totals in self._totals.values():
+                totals.drop(old)
+
+    def sent(self, charge_id: bytes) -> None:
+        """Note that something was sent for a reservation; its sums stay."""
+        charge = self._charges[charge_id] = replace(self._charges[charge_id], sent=True)
+        self._latest = max(self._latest, charge.asked_at)
+
+    def _totals_for(self, policy: OwnerPolicy) -> "_Totals":
+        if policy not in self._totals:
+            # One at a time: a device has one policy.
+            self._totals = {policy: _Totals(policy, self._charges.values())}
+        return self._totals[policy]
 
 
-def judge_charge(policy: OwnerPolicy, charges: Iterable[Charge], charge: Charge) -> PolicyRefusal | None:
-    """Return why one more charge does not fit the budget of a period; None when it fits."""
-    spent = spent_since(charges, charge.asked_at - policy.budget_period_s)
-    epsilon = spent.epsilon + (charge.epsilon or 0)
-    if Fraction(epsilon) > policy.total_epsilon:
-        return _over("total_epsilon", "epsilon", epsilon, policy.total_epsilon, policy)
-    exposure = spent.exposure + charge.exposure
-    if exposure > policy.total_exposure:
-        return _over("total_exposure", "exposure to all aggregators", exposure, policy.total_exposure, policy)
-    return None
+class _Totals:
+    """What the charges of a ledger come to under one policy: its filter, and what that cannot hold."""
 
+    def __init__(self, policy: OwnerPolicy, charges: Iterable[Charge]) -> None:
+        self._policy = policy
+        self._budget = budget_of(policy)
+        self._charges = {charge.charge_id: charge for charge in charges}
+        self._others = {name: charge for name, charge in self._charges.items() if self._of_another_promise(charge)}
+        losses = filter(None, map(self._timed, self._charges.values()))
+        self._filter = LossFilter(self._budget, policy.budget_period_s, losses)
 
-def _over(rule: str, what: str, value: Decimal | Fraction, limit: Fraction, policy: OwnerPolicy) -> PolicyRefusal:
-    message = f"{what} would add up to {value} within {policy.budget_period_s} s; the limit is {limit}"
-    return PolicyRefusal(rule=rule, message=message)
+    def put(self, charge: Charge) -> None:
+        self._charges[charge.charge_id] = charge
+        if self._of_another_promise(charge):
+            self._others[charge.charge_id] = charge
+        timed = self._timed(charge)
+        if timed is not None:
+            self._filter.add(timed)
 
+    def drop(self, charge: Charge) -> None:
+        del self._charges[charge.charge_id]
+        self._others.pop(charge.charge_id, None)
+        timed = self._timed(charge)
+        if timed is not None:
+            self._filter.remove(timed)
 
-def judge_age(policy: OwnerPolicy, created_at: float, now: float) -> PolicyRefusal | None:
-    """Return why a ledger that began at `created_at` does not answer yet; None when it does.
+    def judge(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        return self._judge_promise(new) or self._judge_losses(new) or self._judge_exposure(new)
 
-    A wiped ledger is a waiting period, no refund. A clock set back before the ledger's beginning waits as well.
-    """
-    ready_at = created_at + policy.fresh_ledger_wait_s
-    if policy.fresh_ledger_wait_s == 0 or now >= ready_at:
+    def _timed(self, charge: Charge) -> TimedLoss | None:
+        """Return a charge as the filter takes it; None when it has no finite loss, or one under another promise."""
+        loss = charge.loss
+        if loss is None and charge.epsilon is not None:
+            # A charge of an older ledger is pure: its epsilon gives its loss at every order.
+            loss = pure_loss(charge.epsilon, self._budget.orders)
+        if loss is None or self._of_another_promise(charge):
+            return None
+        # The filter counts whole seconds, the truth is read at any moment: the second in which it ends counts too.
+        return TimedLoss(first=charge.asked_at, last=charge.asked_until, loss=loss)
+
+    def _of_another_promise(self, charge: Charge) -> bool:
+        return charge.loss is not None and charge.promise != self._policy.promise
+
+    def _judge_promise(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        # What was charged under other limits cannot be charged anew under these, so they never share a period.
+        period_s = self._policy.budget_period_s
+        free = max((charge.asked_until for charge in self._others.values()), default=0) + period_s
+        begins = min(charge.asked_at for charge in self._others.values()) - period_s if self._others else 0
+        if not self._others or all(one.asked_at >= free or one.asked_until <= begins for one in new):
+            return None
+        message = (
+            "this ledger holds charges under another total_epsilon, total_delta or budget_period_s; the new limits are"
+            f" for what is asked {period_s} s after the last of them, from Unix time {free} on"
+        )
+        return PolicyRefusal(rule="changed_limits", message=message)
+
+    def _judge_losses(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        taken: list[TimedLoss] = []
+        try:
+            for timed in filter(None, map(self._timed, new)):
+                if not self._filter.admits(timed):
+                    return self._over(
+                        "total_epsilon", f"epsilon at delta {self._policy.total_delta}", self._worst(timed)
+                    )
+                self._filter.add(timed)
+                taken.append(timed)
+        finally:
+            for timed in taken:
+                self._filter.remove(timed)
         return None
-    left = int(ready_at - now) + 1
-    message = f"this ledger is new and answers nothing for {policy.fresh_ledger_wait_s} s; {left} s are left"
+
+    def _worst(self, timed: TimedLoss) -> Decimal:
+        """Return the most that a period which holds a part of a charge would come to with it."""
+        low, high = timed.first - self._policy.budget_period_s + 1, timed.last
+        starts = {charge.asked_at - self._policy.budget_period_s + 1 for charge in self._charges.values()}
+        found = (self._filter.total(start) for start in {low} | {start for start in starts if low < start <= high})
+        return max(self._budget.spent(total + timed.loss) for total in found)
+
+    def _judge_exposure(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        policy = self._policy
+        if policy.trust is not Trust.NO_OPERATOR:
+            return None
+        chance, answers = _most_exposed(self._charges.values(), new, policy.budget_period_s)
+        if chance > policy.largest_chance:
+            return self._over("largest_chance", "the chance that all operators together see an answer", chance)
+        if answers > policy.largest_expected_answers:
+            return self._over("largest_expected_answers", "the answers that all operators together would see", answers)
+        return None
+
+    def _over(self, rule: str, what: str, value: Decimal | Fraction) -> PolicyRefusal:
+        shown, limit = float(value), float(getattr(self._policy, rule))
+        message = (
+            f"{what} would add up to {shown:.6g} within {self._policy.budget_period_s} s; the limit is {limit:.6g}"
+        )
+        return PolicyRefusal(rule=rule, message=message)
+
+
+def pure_loss(epsilon: Decimal, orders: tuple[int, ...]) -> LossVector:
+    """Return the loss of an answer of which nothing but its pure epsilon is known."""
+    exact = Fraction(epsilon)
+    return LossVector.of(orders, [pure_divergence(exact, order) for order in orders], exact)
+
+
+def _most_exposed(held: Iterable[Charge], new: Sequence[Charge], period_s: int) -> tuple[Fraction, Fraction]:
+    """Return the largest sums of both exposures in any period that touches a new charge: one sweep over all of them."""
+    events: list[tuple[int, bool, int, Fraction, Fraction]] = []
+    for charges, fresh in ((held, 0), (new, 1)):
+        for charge in charges:
+            # At one moment what ends goes before what begins.
+            events.append((charge.asked_at - period_s, True, fresh, charge.exposure, charge.answers))
+            events.append((charge.asked_until, False, -fresh, -charge.exposure, -charge.answers))
+    touching, chance, answers = 0, Fraction(0), Fraction(0)
+    most = chance, answers
+    for _, _, fresh, exposure, seen in sorted(events, key=lambda event: event[:2]):
+        touching, chance, answers = touching + fresh, chance + exposure, answers + seen
+        if touching:
+            most = max(most[0], chance), max(most[1], answers)
+    return most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Totals of a set of charges; `without_epsilon` counts those that had no finite loss to add.
+
+    `epsilon` holds at the policy's delta. With `one_sided` ones among them it holds for a value replaced by none only:
+    for that change every any-value loss holds too, for any other a one-sided one does not. `chance` bounds the chance
+    that all operators together see any of the answers, `answers` is how many they are expected to see.
+    """
+
+    charges: int
+    epsilon: Decimal
+    chance: Fraction
+    answers: Fraction
+    without_epsilon: int
+    one_sided: int
+
+
+def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end: float = inf) -> Spent:
+    """Return the totals of the charges that may have been answered after `start` and before `end`.
+
+    Time is the tasks' own signed time, not the device's clock: a clock that is set wrong refunds nothing.
+    """
+    held = [charge for charge in charges if charge.asked_until > start and charge.asked_at < end]
+    budget = budget_of(policy)
+    total = LossVector.nothing(budget.orders)
+    for charge in held:
+        if charge.loss is not None and charge.loss.orders == budget.orders:
+            total += charge.loss
+        elif charge.loss is None and charge.epsilon is not None:
+            total += pure_loss(charge.epsilon, budget.orders)
+    return Spent(
+        charges=len(held),
+        epsilon=budget.spent(total),
+        chance=sum((charge.exposure for charge in held), Fraction(0)),
+        answers=sum((charge.answers for charge in held), Fraction(0)),
+        without_epsilon=sum(charge.loss is None and charge.epsilon is None for charge in held),
+        one_sided=sum(charge.relation is Relation.ONE_SIDED for charge in held),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerAge:
+    """When a ledger began, and when the certificate it began with was first valid (None: not known), Unix seconds."""
+
+    created_at: float
+    first_valid: int | None = None
+
+
+def _nothing_lost(policy: OwnerPolicy, age: LedgerAge) -> float | None:
+    """Return the moment before which no ledger under this certificate answers, if this ledger began before it."""
+    if age.first_valid is None:
+        return None
+    wait = policy.fresh_ledger_wait_s if policy.enrolment_wait_s is None else policy.enrolment_wait_s
+    first_answer = age.first_valid + wait
+    return first_answer if age.created_at <= first_answer else None
+
+
+def ready_at(policy: OwnerPolicy, age: LedgerAge) -> float:
+    """Return from when on a ledger answers (docs/embedding.md, "A new device").
+
+    No ledger answers before its certificate has been valid for the enrolment wait. One that began by then has lost
+    nothing and answers from that moment on; one that began later may stand in for a lost one, and waits until all that
+    one may have spent is over.
+    """
+    if policy.fresh_ledger_wait_s == 0:
+        return -inf
+    first_answer = _nothing_lost(policy, age)
+    return age.created_at + policy.fresh_ledger_wait_s if first_answer is None else first_answer
+
+
+def unknown_before(policy: OwnerPolicy, age: LedgerAge) -> float:
+    """Return the moment before which this device may have answered without this ledger's knowledge, -inf if never."""
+    return age.created_at if _nothing_lost(policy, age) is None else -inf
+
+
+def judge_age(policy: OwnerPolicy, age: LedgerAge, now: float) -> PolicyRefusal | None:
+    """Return why a ledger does not answer yet; None when it does. A clock set back before its beginning waits too."""
+    ready = ready_at(policy, age)
+    if now >= ready:
+        return None
+    message = f"this ledger is new and answers nothing for a while after it began; {int(ready - now) + 1} s are left"
     return PolicyRefusal(rule="fresh_ledger", message=message)

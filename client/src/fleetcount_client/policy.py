@@ -3,23 +3,35 @@
 A refusal is a value with a reason the owner can read. Never looks at a truth, a coin or the network.
 """
 
+import enum
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.costs import cost_of
 
-__all__ = ["OwnerPolicy", "PolicyRefusal", "judge_task"]
+__all__ = ["OwnerPolicy", "PolicyRefusal", "Trust", "judge_task"]
 
 ALL_AGGREGATORS: Final = "all_aggregators"
-_MAX_EPSILON: Final = 1000
 _HOUR_S: Final = 3600
 _TEN_YEARS_S: Final = 315_360_000
+_MAX_ANSWERS: Final = 10**6
+
+
+class Trust(enum.Enum):
+    """Whom the owner trusts among the operators of the aggregators."""
+
+    ONE_HONEST_OPERATOR = "one honest operator"
+    """At least one of them keeps to the protocol. What all together could see is counted and shown, and limits nothing
+    but direct questions, which need their own permission."""
+    NO_OPERATOR = "no operator"
+    """All may work together: what they could see is limited, and direct questions are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +54,10 @@ class OwnerPolicy:
     `largest_epsilon` is the loss of one release against the public for any value replaced by any other, or for a value
     replaced by none where only that has a finite loss and `allow_one_sided` is set; `largest_local_epsilon` that of a
     randomized response against all aggregators together; `largest_sampling_rate` the chance that all aggregators
-    together see the truth. The totals hold over any `budget_period_s` seconds; a new ledger answers nothing for
-    `fresh_ledger_wait_s`.
+    together see the truth. The promise of the ledger is (`total_epsilon`, `total_delta`) over any `budget_period_s`
+    seconds. With trust in no operator the answers of a period are seen by all of them together with a chance of at
+    most `largest_chance`, and `largest_expected_answers` of them are expected to be. A ledger that may have lost
+    charges answers nothing for `fresh_ledger_wait_s`, a new certificate nothing for `enrolment_wait_s` (None: as long).
 
     Raises:
         UsageError: a limit outside its range.
@@ -55,20 +69,34 @@ class OwnerPolicy:
     largest_sampling_rate: Fraction = Fraction(1, 2)
     smallest_min_batch_size: int = 10
     total_epsilon: Fraction = Fraction(10)
-    total_exposure: Fraction = Fraction(3)
+    total_delta: Fraction = Fraction(1, 10**9)
+    trust: Trust = Trust.ONE_HONEST_OPERATOR
+    largest_chance: Fraction = Fraction(1, 2)
+    largest_expected_answers: Fraction = Fraction(360)
     budget_period_s: int = 2_592_000
     fresh_ledger_wait_s: int = 2_592_000
+    enrolment_wait_s: int | None = None
     allow_direct: bool = False
     allow_exact_release: bool = False
     allow_one_sided: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon", "total_exposure"):
-            _in_range(name, getattr(self, name), 0, _MAX_EPSILON)
+        for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon"):
+            _in_range(name, getattr(self, name), 0, LARGEST_BUDGET)
+        _in_range("total_delta", self.total_delta, 0, Fraction(1, 1000))
+        _in_range("largest_chance", self.largest_chance, 0, 1)
+        _in_range("largest_expected_answers", self.largest_expected_answers, 0, _MAX_ANSWERS)
         _in_range("largest_sampling_rate", self.largest_sampling_rate, 0, 1)
         _in_range("smallest_min_batch_size", self.smallest_min_batch_size, 1, 10**9)
         _in_range("budget_period_s", self.budget_period_s, _HOUR_S - 1, _TEN_YEARS_S)
         _in_range("fresh_ledger_wait_s", self.fresh_ledger_wait_s, -1, _TEN_YEARS_S)
+        if self.enrolment_wait_s is not None:
+            _in_range("enrolment_wait_s", self.enrolment_wait_s, -1, self.fresh_ledger_wait_s)
+
+    @property
+    def promise(self) -> str:
+        """What the ledger's charges are held against, as the ledger names it: it is fixed while charges count."""
+        return f"{self.total_epsilon} {self.total_delta} {self.budget_period_s}"
 
 
 def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
@@ -95,7 +123,14 @@ def _batch(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
 
 
 def _mode(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
-    if task.design.form is not AnswerForm.TRUTH or policy.allow_direct:
+    if task.design.form is not AnswerForm.TRUTH:
+        return None
+    if policy.trust is Trust.NO_OPERATOR:
+        message = (
+            "the task takes the truth in shares (direct mode), which all operators together could read; allowed only"
+        )
+        return PolicyRefusal(rule="trust", message=f"{message} with trust = {Trust.ONE_HONEST_OPERATOR.value!r}")
+    if policy.allow_direct:
         return None
     message = "the task takes the truth in shares (direct mode); allowed only with allow_direct = true"
     return PolicyRefusal(rule="allow_direct", message=message)

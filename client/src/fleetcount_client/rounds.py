@@ -27,7 +27,7 @@ from fleetcount_client.answering import (
 from fleetcount_client.backoff import uniform_seconds
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.delivery import Delivery, DeliveryEnd
-from fleetcount_client.ledger import Charge, charge_of, judge_age, judge_charge
+from fleetcount_client.ledger import Ledger, charge_of, judge_age
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
 from fleetcount_client.sessions import OpenSession, SessionKeeper
@@ -53,6 +53,7 @@ class Rounds:
     """Answers tasks for one device. `pause_until` waits for a moment and may close what is idle meanwhile."""
 
     policy: OwnerPolicy
+    first_valid: int
     spool: Spool
     sessions: SessionKeeper
     delivery: Delivery
@@ -85,8 +86,8 @@ class Rounds:
         now = self.timer.now()
         return (
             judge_task(self.policy, task)
-            or judge_age(self.policy, self.spool.created_at(now), now)
-            or judge_charge(self.policy, self.spool.charges(), charge_of(task))
+            or judge_age(self.policy, self.spool.age(now, self.first_valid), now)
+            or self.spool.ledger().judge(self.policy, [charge_of(task, self.policy)])
         )
 
     # The beginning: judge, wait, open sessions, then charge and store in one step.
@@ -112,13 +113,15 @@ class Rounds:
         task = signed.task
         report, parts = self._form(task, opened, signals)
 
-        def judge(charges: tuple[Charge, ...]) -> PolicyRefusal | None:
-            return judge_charge(self.policy, charges, charge_of(task))
+        charge = charge_of(task, self.policy)
+
+        def judge(ledger: Ledger) -> PolicyRefusal | None:
+            return ledger.judge(self.policy, [charge])
 
         failpoints.reach("before_charge")
         rows = [session.row for session in opened]
         entries = self._outbox_entries(task, opened, parts)
-        refusal = self.spool.begin(charge_of(task), encode_signed_task(signed), report, entries, rows, judge)
+        refusal = self.spool.begin(charge, encode_signed_task(signed), report, entries, rows, judge)
         failpoints.reach("after_charge")
         if refusal is None:
             return report

@@ -1,54 +1,34 @@
 """The device's durable memory: one SQLite file with the ledger, the sessions and every byte not yet receipted.
 
-Write-ahead log, synchronous=FULL: what a method has returned survives a power cut. Decides nothing about privacy, sends
+What a method has returned survives a power cut (`spool_file`). Decides nothing about privacy, sends
 nothing, and shows no coin, secret or ciphertext.
 """
 
 import enum
-import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
 
-from fleetcount_client.ledger import Charge
+from fleetcount_client.ledger import Charge, Ledger, LedgerAge
 from fleetcount_client.policy import PolicyRefusal
+from fleetcount_client.spool_file import SpoolFile
 
 __all__ = ["NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
-SCHEMA_VERSION: Final = 3
-_WITHOUT_RELATIONS: Final = 2
-"""The schema before charges had a relation; what it charged stands as it is, for any value."""
-APPLICATION_ID: Final = 0x46435350
-"""'FCSP' in the file's header: another program's database is refused, not adopted."""
-
 MAX_NOTED_REFUSALS: Final = 1000
-_BUSY_TIMEOUT_S: Final = 5.0
-_SCHEMA: Final = """
-CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE task(task_id BLOB PRIMARY KEY, signed BLOB NOT NULL);
-CREATE TABLE ledger(device TEXT, task_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL, asked_at INTEGER NOT NULL,
-    asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,
-    relation TEXT NOT NULL DEFAULT 'any-value', PRIMARY KEY(device, task_id)) WITHOUT ROWID;
-CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,
-    PRIMARY KEY(device, task_id)) WITHOUT ROWID;
-CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
-    PRIMARY KEY(device, task_id, round, position));
-CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,
-    request BLOB NOT NULL, secret BLOB NOT NULL, expiry INTEGER NOT NULL, PRIMARY KEY(device, session_id))
-    WITHOUT ROWID;
-CREATE TABLE refusal(device TEXT, task_id BLOB, name TEXT NOT NULL, rule TEXT NOT NULL, message TEXT NOT NULL,
-    refused_at REAL NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
-"""
-_ADD_RELATIONS: Final = "ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value'"
+_LEDGERS_KEPT: Final = 16
+_LEDGER: Final = (
+    "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,series_id,sent"
+)
 
 
 class Phase(enum.Enum):
@@ -123,124 +103,6 @@ class NotedRefusal:
     refused_at: float
 
 
-class SpoolFile:
-    """One file of mode 0600, for one device or, in a simulation, for many under different names.
-
-    Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, for
-    simulations only.
-    """
-
-    __slots__ = ("_connection", "_durable", "_path")
-
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
-        self._path = path
-        self._durable = durable
-        self._connection: sqlite3.Connection | None = None
-
-    def device(self, name: str = "") -> "Spool":
-        """Return the part of the file that belongs to one device."""
-        return Spool(self, name)
-
-    def close(self) -> None:
-        """Close the file; the write-ahead log is folded in, so that what was erased is gone from the disk."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    @contextmanager
-    def transaction(self) -> Generator[sqlite3.Connection]:
-        """Run the block as one durable transaction: all of it or nothing.
-
-        Raises:
-            MachineError: the file cannot be read or written (full, read-only, damaged); nothing was changed.
-        """
-        try:
-            connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except (sqlite3.Error, OSError) as error:
-            raise MachineError(f"state file {self._path}: {error}") from error
-
-    def rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Return the rows of one query.
-
-        Raises:
-            MachineError: the file cannot be read.
-        """
-        try:
-            return self._open().execute(query, values).fetchall()
-        except (sqlite3.Error, OSError) as error:
-            raise MachineError(f"state file {self._path}: {error}") from error
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
-    def _connect(self) -> sqlite3.Connection:
-        _create_private(self._path)
-        connection = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            # FULL: the write-ahead log is synced at every commit, so that nothing is sent that a power cut could take.
-            connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'OFF'}")
-            # Coins and keys are overwritten with zeros when they are deleted.
-            connection.execute("PRAGMA secure_delete=ON")
-            _check_schema(connection, self._path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-
-def _create_private(path: Path) -> None:
-    """Create the file with mode 0600, or check that an existing one is the owner's alone."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        mode = path.stat().st_mode
-        if mode & 0o077:
-            raise UsageError(f"state file {path} has mode 0{mode & 0o777:o}; allowed is 0600") from None
-
-
-def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    if _is_ours(connection, path):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    # Another process may have been faster: only who finds the file still empty, or old, under the lock fills it.
-    if not _is_ours(connection, path):
-        old = _version(connection) == (APPLICATION_ID, _WITHOUT_RELATIONS)
-        for statement in (_ADD_RELATIONS if old else _SCHEMA).split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    connection.execute("COMMIT")
-
-
-def _version(connection: sqlite3.Connection) -> tuple[int, int]:
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    return application, connection.execute("PRAGMA user_version").fetchone()[0]
-
-
-def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the file has our schema, False for an empty or older one; raises UsageError for anything else."""
-    application, version = _version(connection)
-    if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):
-        return True
-    if (application, version) == (APPLICATION_ID, _WITHOUT_RELATIONS):
-        return False
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if (application, version, tables) != (0, 0, 0):
-        raise UsageError(f"state file {path} has schema {version}; allowed is {SCHEMA_VERSION} of this program")
-    return False
-
-
 class Spool:
     """The ledger and spool of one device inside a `SpoolFile`. Every change is durable when its method returns."""
 
@@ -252,22 +114,36 @@ class Spool:
 
     # The ledger.
 
-    def created_at(self, now: float) -> float:
-        """Return when this device's ledger began; a new ledger begins now."""
-        rows = self._file.rows("SELECT created_at FROM device WHERE name=?", (self._device,))
+    def age(self, now: float, first_valid: int | None) -> LedgerAge:
+        """Return when this device's ledger began, and with which certificate; a new ledger begins now, with this."""
+        rows = self._file.rows("SELECT created_at,first_valid FROM device WHERE name=?", (self._device,))
         if rows:
-            return float(rows[0][0])
+            return LedgerAge(created_at=float(rows[0][0]), first_valid=rows[0][1])
         with self._file.transaction() as connection:
-            connection.execute("INSERT OR IGNORE INTO device VALUES(?,?)", (self._device, now))
-        return now
+            row = (self._device, now, first_valid)
+            connection.execute("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
+        return LedgerAge(created_at=now, first_valid=first_valid)
+
+    def ledger(self) -> Ledger:
+        """Return the charges with their sums, for reading; kept in memory until another process writes."""
+        kept = self._file.kept()
+        if self._device not in kept:
+            if len(kept) >= _LEDGERS_KEPT:
+                kept.clear()
+            kept[self._device] = Ledger(self._read_charges())
+        held: Ledger = kept[self._device]
+        return held
 
     def charges(self) -> tuple[Charge, ...]:
-        """Return every answered task, oldest first."""
+        """Return every answered task and every unit of a series, answered or reserved, oldest first."""
+        return self.ledger().charges
+
+    def _read_charges(self) -> Iterable[Charge]:
         query = (
-            "SELECT task_id,name,signal,asked_at,asked_until,epsilon,exposure,relation FROM ledger WHERE device=?"
-            " ORDER BY asked_at,task_id"
+            "SELECT charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,"
+            "series_id,sent FROM ledger WHERE device=?"
         )
-        return tuple(_charge(row) for row in self._file.rows(query, (self._device,)))
+        return map(_charge, self._file.rows(query, (self._device,)))
 
     def begin(
         self,
@@ -276,37 +152,69 @@ class Spool:
         report: Report,
         entries: Iterable[OutboxEntry],
         sessions: Iterable[SessionRow],
-        judge: Callable[[tuple[Charge, ...]], PolicyRefusal | None],
+        judge: Callable[[Ledger], PolicyRefusal | None],
     ) -> PolicyRefusal | None:
         """Charge the ledger and store coins, bytes and sessions in one transaction, if `judge` lets it.
 
-        `judge` sees the charges inside the transaction, so that two processes cannot spend the same budget. Returns its
-        refusal, or one of rule "answered" when the task has been charged before.
+        A window of a series is charged already: its unit must be reserved and is marked as sent. `judge` sees the
+        ledger inside the transaction, so that two processes cannot spend the same budget. Returns its refusal, one of
+        rule "answered" when the task has been answered before, or of rule "reserved" when its unit is not reserved.
         """
-        with self._file.transaction() as connection:
-            # Read under the transaction's lock, so that no other process can charge between the judgement and the row.
-            charges = self.charges()
-            if any(earlier.task_id == charge.task_id for earlier in charges):
+        with self._change() as (connection, ledger):
+            reserved = charge.series_id is not None
+            if self.report(report.task_id) is not None or (charge.charge_id in ledger and not reserved):
                 return PolicyRefusal(rule="answered", message="the task has been answered before")
-            refusal = judge(charges)
+            if reserved and charge.charge_id not in ledger:
+                return PolicyRefusal(
+                    rule="reserved", message="nothing is reserved for this window: its series was left"
+                )
+            refusal = judge(ledger)
             # All or nothing: a charge without bytes would pay for no answer, bytes without a charge would be free.
             if refusal is None:
+                self._take(connection, ledger, ledger.dated(charge))
                 self._insert(connection, charge, signed_task, report)
                 self._insert_entries(connection, report.task_id, entries)
                 self._insert_sessions(connection, sessions)
             return refusal
 
-    def _insert(self, connection: sqlite3.Connection, charge: Charge, signed_task: bytes, report: Report) -> None:
+    def _take(self, connection: sqlite3.Connection, ledger: Ledger, charge: Charge) -> None:
+        if charge.series_id is None:
+            self._insert_charge(connection, charge)
+            ledger.put(charge)
+            return
+        where = (self._device, charge.charge_id)
+        connection.execute("UPDATE ledger SET sent=1 WHERE device=? AND charge_id=?", where)
+        ledger.sent(charge.charge_id)
+
+    @contextmanager
+    def _change(self) -> Generator[tuple[sqlite3.Connection, Ledger]]:
+        """Run the block as one transaction that may change rows of the ledger and, alike, the sums in memory."""
+        try:
+            with self._file.transaction() as connection:
+                # Under the transaction's lock no other process can charge between the judgement and the row.
+                yield connection, self.ledger()
+        except BaseException:
+            # What the block has changed in memory did not become durable: the sums are read anew.
+            self._file.forget(self._device)
+            raise
+
+    def _insert_charge(self, connection: sqlite3.Connection, charge: Charge) -> None:
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
-        named = (charge.task_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
-        row = (self._device, *named, epsilon, str(charge.exposure), charge.relation.value)
-        connection.execute("INSERT INTO ledger VALUES(?,?,?,?,?,?,?,?,?)", row)
-        connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (charge.task_id, signed_task))
+        named = (charge.charge_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
+        cost = (epsilon, str(charge.exposure), charge.relation.value, str(charge.answers), charge.promise)
+        row = (self._device, *named, *cost, _loss_text(charge.loss), charge.series_id, charge.sent)
+        connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
+
+    def _insert(self, connection: sqlite3.Connection, charge: Charge, signed_task: bytes, report: Report) -> None:
+        connection.execute("INSERT OR IGNORE INTO task VALUES(?,?)", (report.task_id, signed_task))
         connection.execute(
-            "INSERT INTO report VALUES(?,?,?,?,?)",
-            (self._device, report.task_id, report.phase.value, report.reason, report.secret),
+            "INSERT INTO report VALUES(?,?,?,?,?,?,?)",
+            (
+                *(self._device, report.task_id, report.phase.value, report.reason, report.secret),
+                *(charge.charge_id, charge.asked_at),
+            ),
         )
-        connection.execute("DELETE FROM refusal WHERE device=? AND task_id=?", (self._device, charge.task_id))
+        connection.execute("DELETE FROM refusal WHERE device=? AND task_id=?", (self._device, report.task_id))
 
     def _insert_entries(self, connection: sqlite3.Connection, task_id: TaskId, entries: Iterable[OutboxEntry]) -> None:
         connection.executemany(
@@ -433,7 +341,7 @@ class Spool:
 
 def _charge(row: tuple[Any, ...]) -> Charge:
     return Charge(
-        task_id=TaskId(row[0]),
+        charge_id=bytes(row[0]),
         name=row[1],
         signal=row[2],
         asked_at=row[3],
@@ -441,6 +349,30 @@ def _charge(row: tuple[Any, ...]) -> Charge:
         epsilon=None if row[5] is None else Decimal(row[5]),
         exposure=Fraction(row[6]),
         relation=Relation(row[7]),
+        answers=Fraction(row[8]),
+        promise=row[9],
+        loss=_loss(row[10]),
+        series_id=None if row[11] is None else bytes(row[11]),
+        sent=bool(row[12]),
+    )
+
+
+def _loss_text(loss: LossVector | None) -> str | None:
+    """Return a loss as the file keeps it: "order:loss" of every order, then the pure one if it is finite."""
+    if loss is None:
+        return None
+    parts = [f"{order}:{at}" for order, at in zip(loss.orders, loss.at, strict=True)]
+    return " ".join(parts if loss.pure is None else [*parts, str(loss.pure)])
+
+
+def _loss(text: str | None) -> LossVector | None:
+    if text is None:
+        return None
+    parts = [part.partition(":") for part in text.split()]
+    pure = [int(first) for first, colon, _ in parts if not colon]
+    orders = [(int(first), int(at)) for first, colon, at in parts if colon]
+    return LossVector(
+        orders=tuple(order for order, _ in orders), at=tuple(at for _, at in orders), pure=pure[0] if pure else None
     )
 
 

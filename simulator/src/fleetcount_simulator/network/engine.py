@@ -46,8 +46,7 @@ _ALLOWED: Final = {
     "largest_epsilon": Fraction(1000),
     "largest_local_epsilon": Fraction(1000),
     "largest_sampling_rate": Fraction(1),
-    "total_epsilon": Fraction(1000),
-    "total_exposure": Fraction(1000),
+    "total_epsilon": Fraction(700),
 }
 """What owners allow in a study: every question it asks."""
 _SHORT_GIVE_UP_S: Final = 20

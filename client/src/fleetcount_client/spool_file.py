@@ -1,0 +1,200 @@
+"""The device's one SQLite file: its owner's alone, opened when needed, its schema checked or brought up to date.
+
+Write-ahead log, synchronous=FULL: what a transaction has committed survives a power cut. Knows tables, not what a row
+means.
+"""
+
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fleetcount_protocol.errors import MachineError, UsageError
+
+if TYPE_CHECKING:
+    from fleetcount_client.spool import Spool
+
+__all__ = ["SpoolFile"]
+
+SCHEMA_VERSION: Final = 4
+APPLICATION_ID: Final = 0x46435350
+"""'FCSP' in the file's header: another program's database is refused, not adopted."""
+
+_BUSY_TIMEOUT_S: Final = 5.0
+_SERIES: Final = """
+CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
+    changed_at REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY(device, series_id)) WITHOUT ROWID;
+"""
+_SCHEMA: Final = (
+    """
+CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB) WITHOUT ROWID;
+CREATE TABLE task(task_id BLOB PRIMARY KEY, signed BLOB NOT NULL);
+CREATE TABLE ledger(device TEXT, charge_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL, asked_at INTEGER NOT NULL,
+    asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,
+    relation TEXT NOT NULL DEFAULT 'any-value', answers TEXT NOT NULL DEFAULT '0', promise TEXT NOT NULL DEFAULT '',
+    loss TEXT, series_id BLOB, sent INTEGER NOT NULL DEFAULT 1, PRIMARY KEY(device, charge_id)) WITHOUT ROWID;
+CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL, secret BLOB NOT NULL,
+    charge_id BLOB, asked_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
+CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
+    PRIMARY KEY(device, task_id, round, position));
+CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,
+    request BLOB NOT NULL, secret BLOB NOT NULL, expiry INTEGER NOT NULL, PRIMARY KEY(device, session_id))
+    WITHOUT ROWID;
+CREATE TABLE refusal(device TEXT, task_id BLOB, name TEXT NOT NULL, rule TEXT NOT NULL, message TEXT NOT NULL,
+    refused_at REAL NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
+"""
+    + _SERIES
+)
+_ADD_RELATIONS: Final = "ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value';"
+_ADD_SERIES: Final = (  # No value of anybody's is in it.
+    """
+ALTER TABLE device ADD COLUMN first_valid INTEGER;
+ALTER TABLE device ADD COLUMN secret BLOB;
+ALTER TABLE ledger RENAME COLUMN task_id TO charge_id;
+ALTER TABLE ledger ADD COLUMN answers TEXT NOT NULL DEFAULT '0';
+ALTER TABLE ledger ADD COLUMN promise TEXT NOT NULL DEFAULT '';
+ALTER TABLE ledger ADD COLUMN loss TEXT;
+ALTER TABLE ledger ADD COLUMN series_id BLOB;
+ALTER TABLE ledger ADD COLUMN sent INTEGER NOT NULL DEFAULT 1;
+UPDATE ledger SET answers=exposure;
+ALTER TABLE report ADD COLUMN charge_id BLOB;
+ALTER TABLE report ADD COLUMN asked_at INTEGER NOT NULL DEFAULT 0;
+UPDATE report SET charge_id=task_id, asked_at=coalesce((SELECT asked_at FROM ledger
+    WHERE ledger.device=report.device AND ledger.charge_id=report.task_id), 0);
+"""  # noqa: S608 - constant
+    + _SERIES
+)
+_STEPS: Final = {0: _SCHEMA, 2: _ADD_RELATIONS + _ADD_SERIES, 3: _ADD_SERIES}
+"""What brings a file of each version to the present one; 0 is an empty file. What was charged stands as it is."""
+
+
+class SpoolFile:
+    """One file of mode 0600, for one device or, in a simulation, for many under different names.
+
+    Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, for
+    simulations only.
+    """
+
+    __slots__ = ("_connection", "_durable", "_ledgers", "_path", "_seen")
+
+    def __init__(self, path: Path, *, durable: bool = True) -> None:
+        self._path = path
+        self._durable = durable
+        self._connection: sqlite3.Connection | None = None
+        self._ledgers: dict[str, Any] = {}
+        self._seen = -1
+
+    def device(self, name: str = "") -> "Spool":
+        """Return the part of the file that belongs to one device."""
+        from fleetcount_client.spool import Spool  # It stands on this module.
+
+        return Spool(self, name)
+
+    def close(self) -> None:
+        """Close the file; the write-ahead log is folded in, so that what was erased is gone from the disk."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._ledgers.clear()
+
+    def kept(self) -> dict[str, Any]:
+        """Return what its users keep in memory of the rows, a device each; empty after another process wrote."""
+        version = self.rows("PRAGMA data_version", ())[0][0]
+        if version != self._seen:
+            self._ledgers.clear()
+            self._seen = version
+        return self._ledgers
+
+    def forget(self, device: str) -> None:
+        """Drop what is kept in memory of a device's rows; it is read anew."""
+        self._ledgers.pop(device, None)
+
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Run the block as one durable transaction: all of it or nothing.
+
+        Raises:
+            MachineError: the file cannot be read or written (full, read-only, damaged); nothing was changed.
+        """
+        try:
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except (sqlite3.Error, OSError) as error:
+            raise MachineError(f"state file {self._path}: {error}") from error
+
+    def rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Return the rows of one query.
+
+        Raises:
+            MachineError: the file cannot be read.
+        """
+        try:
+            return self._open().execute(query, values).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise MachineError(f"state file {self._path}: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        _create_private(self._path)
+        connection = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            # FULL: the write-ahead log is synced at every commit, so that nothing is sent that a power cut could take.
+            connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'OFF'}")
+            # Coins and keys are overwritten with zeros when they are deleted.
+            connection.execute("PRAGMA secure_delete=ON")
+            _check_schema(connection, self._path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _create_private(path: Path) -> None:
+    """Create the file with mode 0600, or check that an existing one is the owner's alone."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        mode = path.stat().st_mode
+        if mode & 0o077:
+            raise UsageError(f"state file {path} has mode 0{mode & 0o777:o}; allowed is 0600") from None
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    if _steps(connection, path) is None:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    # Another process may have been faster: only who finds the file still empty, or old, under the lock fills it.
+    steps = _steps(connection, path)
+    if steps is not None:
+        for statement in steps.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+def _steps(connection: sqlite3.Connection, path: Path) -> str | None:
+    """Return what brings the file to the present schema, None when it is there; raises UsageError for anything else."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):
+        return None
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    old = application == APPLICATION_ID and version in _STEPS and version > 0
+    if not old and (application, version, tables) != (0, 0, 0):
+        raise UsageError(f"state file {path} has schema {version}; allowed is {SCHEMA_VERSION} of this program")
+    return _STEPS[version]
