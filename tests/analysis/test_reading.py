@@ -163,7 +163,12 @@ class Unknown:
     name: str = "unknown"
     epsilon: None = None
     mean: float = 0.0
-    variance: float = 1.0
+    draw_variance: float = 1.0
+
+    @property
+    def parameters(self) -> dict[str, Fraction]:
+        """None."""
+        return {}
 
     def draw(self, source: object, count: int) -> list[int]:
         """Return zeros."""

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -162,6 +163,13 @@ def test_a_tampered_task_or_key_is_not_submitted(fleetcount: Callable, deployed:
         ('epsilon = "1"', 'epsilon = "nan"', "release.epsilon"),
         ('epsilon = "1"', 'epsilon = "1"\nkind = "exact"', "an exact release has no noise"),
         ('epsilon = "1"', 'epsilon = "1"\nlevel = "1"', "level is 1"),
+        ('epsilon = "1"', 'noise_variance = "9"', "noise_variance is not a key of kind 'geometric'"),
+        ('epsilon = "1"', 'kind = "gaussian"', "exactly one of epsilon (of the published result) and noise_variance"),
+        ('epsilon = "1"', 'kind = "gaussian"\nnoise_epsilon = "1"', "given by noise_variance or noise_sd"),
+        ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "3"\nnoise_variance = "9"', "exactly one of epsilon"),
+        ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "0.4"', "release.noise_sd"),
+        ('epsilon = "1"', 'kind = "gaussian"\nnoise_variance = "100000001"', "release.noise_variance"),
+        ('epsilon = "1"', 'kind = "exact"\nnoise_sd = "3"', "an exact release has no noise"),
         ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
         ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
         ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "task is unknown; known are: id"),
@@ -208,6 +216,29 @@ def test_every_mechanism_can_be_specified(
     task = read_task(deployed / "q.task").task
     assert (task.mode, task.values) == (Mode[mode.upper()], values)
     assert task.release.kind is ReleaseKind.GEOMETRIC
+
+
+@pytest.mark.parametrize(
+    ("size", "variance", "epsilon"),
+    [
+        ('noise_variance = "662.25"', Fraction(2649, 4), Decimal("0.30349")),
+        ('noise_sd = "25.7"', Fraction(66049, 100), Decimal("0.30391")),
+        ('epsilon = "0.304"', Fraction(66009, 100), Decimal("0.304")),
+    ],
+)
+def test_gaussian_noise_is_specified_by_variance_by_its_root_or_by_the_loss(
+    fleetcount: Callable, deployed: Path, size: str, variance: Fraction, epsilon: Decimal
+) -> None:
+    text = SPEC.replace("min_batch_size = 10", 'min_batch_size = 10\nmode = "direct"').replace('epsilon = "1"', size)
+    text = text.replace('sampling_rate = "0.25"', "").replace("[release]", '[release]\nkind = "gaussian"')
+    (deployed / "spec.toml").write_text(text.replace('round_two_closes = "in 2 h"\n', ""))
+
+    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+
+    assert ran.code == 0, ran.err
+    task = read_task(deployed / "q.task").task
+    assert (task.release.kind, task.release.noise_variance) == (ReleaseKind.GAUSSIAN, variance)
+    assert (task.design.epsilon, task.design.ledger_loss.delta) == (epsilon, Decimal("1E-9"))
 
 
 @pytest.mark.parametrize(

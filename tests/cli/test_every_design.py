@@ -17,7 +17,7 @@ from fleetcount_client.answering import one_round_parts, truth_of
 from fleetcount_mechanisms import answers
 from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
 from fleetcount_protocol.task.circuit import opened_outputs
@@ -55,6 +55,7 @@ def case_of(design: Design, devices: int = 400) -> Case:
         sampling_rate=rate,
         parameters=tuple(parameters.items()),
         noise_epsilon=design.noise.epsilon,
+        noise_variance=design.noise.parameters.get("variance"),
         direction=getattr(design.noise, "direction", None),
     )
     people = EvenPopulation(devices, design.values)
@@ -63,15 +64,26 @@ def case_of(design: Design, devices: int = 400) -> Case:
 
 def task_of(design: Design) -> Task:
     mode = next(mode for mode, forms in MODE_FORMS.items() if design.form in forms)
-    kinds = {NoNoise: ReleaseKind.EXACT, TwoSidedNoise: ReleaseKind.GEOMETRIC, OneSidedNoise: ReleaseKind.ONE_SIDED}
-    kind = kinds[type(design.noise)]  # type: ignore[index] # one of the three
+    kinds = {
+        NoNoise: ReleaseKind.EXACT,
+        TwoSidedNoise: ReleaseKind.GEOMETRIC,
+        OneSidedNoise: ReleaseKind.ONE_SIDED,
+        GaussianNoise: ReleaseKind.GAUSSIAN,
+    }
+    kind = kinds[type(design.noise)]  # type: ignore[index] # one of the four
     thresholds = (5,) * design.values if kind is ReleaseKind.ONE_SIDED else ()
     return sampling_task(
         domain=Categories(names=tuple(f"value {value}" for value in range(1, design.values + 1))),
         mode=mode,
         mechanism=None if isinstance(design.answer, Truth) else design.answer,
         aggregators=tuple(aggregator(position) for position in range(design.aggregators)),
-        release=Release(kind=kind, noise_epsilon=design.noise.epsilon, level=LEVEL, thresholds=thresholds),
+        release=Release(
+            kind=kind,
+            noise_epsilon=design.noise.epsilon,
+            noise_variance=design.noise.parameters.get("variance"),
+            level=LEVEL,
+            thresholds=thresholds,
+        ),
         **({} if mode is Mode.SAMPLING else {"round_two_closes": 1_800_000_600}),
     )
 
@@ -125,14 +137,16 @@ def test_a_plan_shows_the_statement_and_the_noise_of_the_design(fleetcount: Call
     local = ["--epsilon-local", "1.5"] if design.device_randomizes else []
     rate = ["--sampling-rate", "1/4"] if design.rounds == 2 else []
     # The loss is rounded up: the noise for it is at least as weak, and at most by a step of its grid.
-    args = ["--epsilon", str(design.epsilon), "--aggregators", design.aggregators, *local, *rate]
+    law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
+    args = ["--epsilon", str(design.epsilon), "--aggregators", design.aggregators, *local, *rate, *law]
 
     ran = fleetcount("plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args)
 
     assert ran.code == 0, ran.err
-    shown = float(ran.out.split("noise: epsilon ")[1].split()[0])
-    assert shown == pytest.approx(float(design.noise.epsilon or 0), abs=1.1e-3 if local else 3e-5)
-    if abs(shown - float(design.noise.epsilon or 0)) < 1e-9:
+    ((name, value),) = design.noise.parameters.items()
+    shown = float(ran.out.split(f"{name} ")[1 if law else 2].split()[0])
+    assert shown == pytest.approx(float(value), abs=0.011 if law else 1.1e-3 if local else 3e-5)
+    if abs(shown - float(value)) < 1e-9:
         for view in design.views():
             assert f"{view.audience}: {view.sentence}" in ran.out
 

@@ -61,6 +61,26 @@ def test_the_files_hold_the_plan(fleetcount: Callable, tmp_path: Path) -> None:
     assert rows[-1]["true_count"] == "100000"
 
 
+def test_a_plan_with_gaussian_noise_shows_its_sd_and_epsilon_at_delta(fleetcount: Callable, tmp_path: Path) -> None:
+    words = ("plan", "--devices", "1000", "--values", "4", "--mechanism", "direct", "--noise", "gaussian")
+
+    ran = fleetcount(*words, "--epsilon", "0.304", "--output", tmp_path / "plan")
+    refused = fleetcount("plan", *words[1:6], "one-sided", *words[7:], "--epsilon", "1")
+
+    assert ran.code == 0, ran.err
+    assert "epsilon 0.30400 (delta 0.000000001) of a release" in ran.out
+    assert "each aggregator's noise: discrete Gaussian, variance 660.09 (sd 25.69)" in ran.out
+    assert "epsilon 0.30400, delta 0.000000001, for a two-cell change" in ran.out
+    record = json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert (record["noise"], record["noise_variance"], record["noise_epsilon"]) == (
+        "discrete Gaussian",
+        "66009/100",
+        None,
+    )
+    assert refused.code == 2
+    assert "--noise is 'gaussian', which has two sides" in refused.error_line
+
+
 def test_a_plan_that_sees_nothing_says_so(fleetcount: Callable) -> None:
     ran = fleetcount("plan", "--devices", "10", "--values", "1", "--epsilon", "0.01")
 

@@ -117,6 +117,21 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     assert spent_within(open_policy(), [charge_of(task, open_policy()), charge(1, START)], 0).one_sided == 1
 
 
+def test_a_loss_with_a_delta_is_never_added_up_as_a_pure_one() -> None:
+    release = Release(
+        kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(662), level=Fraction(19, 20)
+    )
+    task = WORLD.task(mode=Mode.DIRECT, mechanism=None, release=release, round_two_closes=START + 200)
+
+    refusal = judge_task(open_policy(allow_direct=True, largest_epsilon=Fraction(1000)), task)
+
+    assert refusal is not None
+    assert refusal.rule == "total_epsilon"
+    assert refusal.message == (
+        "the release loses epsilon 0.30355 at delta 0.000000001; the ledger adds up delta 0 alone"
+    )
+
+
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:
     direct = WORLD.task(mode=Mode.DIRECT, mechanism=None, round_two_closes=START + 200)
 

@@ -18,7 +18,7 @@ from fleetcount_aggregator.release import noise as release_noise
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_analysis import reading
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
@@ -34,7 +34,7 @@ from scipy import stats
 from tests.support.designs import every_design
 
 Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
-QUICK_LINES = 426
+QUICK_LINES = 621
 
 
 def question(name: str, values: int = 1, *, one_a_call: bool = False, noise: str = "two-sided geometric") -> Question:
@@ -69,7 +69,7 @@ def test_a_quick_audit_of_every_design_finds_no_broken_claim(tmp_path: Path) -> 
     assert len(rows) == len(found["lines"]) == QUICK_LINES
     assert found["failures"] == []
     assert {"audit.svg", "audit.png"} <= {file.name for file in (tmp_path / "out").iterdir()}
-    assert "426 lines of statements" in done.stdout
+    assert f"{QUICK_LINES} lines of statements" in done.stdout
     assert "checks passed" in done.stdout
     assert "BROKEN" not in done.stdout
 
@@ -200,6 +200,39 @@ def test_both_bugs_fail_the_checks_of_noise_too(plant: Callable[[Plant], None], 
     assert "independent across cells of one release" in failed
 
 
+def halved(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
+    """Half the variance."""
+    return GaussianNoise(law.parameters["variance"] / 2).draw(SystemRandom(), count)
+
+
+def one_sign(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
+    """A sign that is forgotten."""
+    return [abs(value) for value in law.draw(SystemRandom(), count)]
+
+
+@pytest.mark.parametrize("bug", [halved, one_sign, copied])
+def test_bugs_in_gaussian_noise_fail_its_checks(plant: Callable[[Plant], None], bug: Plant) -> None:
+    law = GaussianNoise(Fraction(4))
+    fresh = [law.draw(SystemRandom(), 1000) for _ in range(2)]
+    assert all(check.passed for check in check_noise(law, 20_000, fresh))
+
+    plant(bug)
+
+    failed = {check.name.partition(": ")[2] for check in check_noise(law, 20_000, fresh) if not check.passed}
+    assert "law" in failed
+
+
+def test_a_sixteenth_of_the_gaussian_variance_breaks_claims_at_their_delta(plant: Callable[[Plant], None]) -> None:
+    """The claim is one at delta 1e-9, which only a far weaker noise breaks in so few trials."""
+    asked = question("direct", noise="discrete Gaussian")
+    assert {float(view.delta) for view in asked.design.views() if view.epsilon} == {1e-9}
+    assert broken(asked, 20_000) == set()
+
+    plant(lambda self, law, count: GaussianNoise(Fraction(1, 4)).draw(SystemRandom(), count))
+
+    assert broken(asked, 20_000) >= {"all_but_one_aggregators"}
+
+
 def test_an_aggregator_that_forgets_its_noise_breaks_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgotten(total: Sequence[int], noise: Sequence[int]) -> bytes:
         return FIELD64.encode_vector(total)
@@ -264,9 +297,14 @@ def test_a_line_broken_once_by_chance_is_attacked_again(monkeypatch: pytest.Monk
 
 
 def test_the_exact_law_passes_and_the_law_at_1_05_times_the_scale_fails_at_a_million_draws() -> None:
-    for law in (TwoSidedNoise(Fraction(3, 2)), OneSidedNoise(Fraction(1))):
-        wrong = dataclasses.replace(law, epsilon=law.epsilon / Fraction(105, 100))
-        draws = 1_000_000 if isinstance(law, TwoSidedNoise) else 100_000
+    scale = Fraction(105, 100)
+    pairs: list[tuple[NoiseLaw, NoiseLaw]] = [
+        (TwoSidedNoise(Fraction(3, 2)), TwoSidedNoise(Fraction(3, 2) / scale)),
+        (OneSidedNoise(Fraction(1)), OneSidedNoise(1 / scale)),
+        (GaussianNoise(Fraction(4)), GaussianNoise(4 * scale**2)),
+    ]
+    for law, wrong in pairs:
+        draws = 100_000 if isinstance(law, OneSidedNoise) else 1_000_000
 
         drawn = np.array(SystemNoise(SystemRandom()).draw(law, draws))
 

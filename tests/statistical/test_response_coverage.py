@@ -13,8 +13,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from fleetcount_analysis.channels import noise_sum
+from fleetcount_analysis.channels import NoiseSize, noise_sum
 from fleetcount_analysis.intervals import response_ends, unary_ends
+from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, TwoCoin, Warner
 from numpy.typing import NDArray
 from scipy import stats
@@ -53,12 +54,12 @@ DESIGNS: dict[str, Design] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Corner:
-    """A design, the true count n among N devices, each aggregator's noise e1, the aggregators k, the level."""
+    """A design, the true count n among N devices, each noise (`noise_sum`), the aggregators k, the level."""
 
     design: str
     count: int
     devices: int
-    epsilon: Fraction | None
+    epsilon: NoiseSize
     aggregators: int
     level: Fraction
 
@@ -94,7 +95,7 @@ class Corner:
         return ends
 
 
-def noise_law(epsilon: Fraction | None, terms: int) -> tuple[Integers, Floats]:
+def noise_law(epsilon: NoiseSize, terms: int) -> tuple[Integers, Floats]:
     noise = noise_sum(epsilon, terms)
     reach = noise.reach_of(-np.log(RARE))
     z = np.arange(-reach, reach + 1)
@@ -197,7 +198,13 @@ def test_the_corners_where_a_normal_form_fails_are_covered(corner: Corner) -> No
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("level", [HALF, PLAIN, STRICT], ids=str)
 def test_every_design_covers_at_its_edges(design: str, level: Fraction) -> None:
-    for devices, epsilon, aggregators in ((10, Fraction(3), 2), (10_000, Fraction(8), 2), (30, None, 2)):
+    gaussian = GaussianNoise(Fraction(3, 2))
+    for devices, epsilon, aggregators in (
+        (10, Fraction(3), 2),
+        (10, gaussian, 2),
+        (10_000, Fraction(8), 2),
+        (30, None, 2),
+    ):
         for count in (0, devices // 2, devices):
             corner = Corner(
                 design=design, count=count, devices=devices, epsilon=epsilon, aggregators=aggregators, level=level

@@ -6,7 +6,7 @@ from fractions import Fraction
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, answer_named, answer_names, kind_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
 
 NOISES: tuple[NoiseLaw, ...] = (
@@ -14,6 +14,7 @@ NOISES: tuple[NoiseLaw, ...] = (
     TwoSidedNoise(Fraction(7, 10)),
     OneSidedNoise(Fraction(7, 10)),
     OneSidedNoise(Fraction(7, 10), "down"),
+    GaussianNoise(Fraction(121, 2)),
 )
 
 

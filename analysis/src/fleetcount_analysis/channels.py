@@ -11,7 +11,8 @@ the double sum into k positive terms, for z >= 0, with u = a^2 / (1 - a^2):
     P[Z >= t] = ((1-a)/(1+a))^k sum_r w_r S_r(t),                          t >= 0
     S_r(t)    = (C(t+k-1, r) a^t + a S_{r-1}(t)) / (1 - a)                 (summation by parts; S_{-1} = 0)
 
-Every term is positive, so no digit is lost in the far tail and no window has to be cut for the noise alone.
+Every term is positive, so no digit is lost in the far tail and no window has to be cut for the noise alone. The sum of
+Gaussian noises is in `gaussian_sums`.
 """
 
 import math
@@ -22,12 +23,14 @@ from functools import lru_cache
 
 import numpy as np
 from fleetcount_mechanisms.geometric import SMALLEST_EPSILON
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, TwoSidedNoise
 from numpy.typing import NDArray
 from scipy import interpolate, special, stats
 
 from fleetcount_analysis.errors import RangeError, TooLargeError
+from fleetcount_analysis.gaussian_sums import GaussianSum
 
-__all__ = ["LARGEST_COUNT", "NoiseSum", "SamplingChannel", "noise_sum"]
+__all__ = ["LARGEST_COUNT", "AnySum", "NoiseSize", "NoiseSum", "SamplingChannel", "noise_size", "noise_sum"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -180,6 +183,12 @@ class NoiseSum:
         return np.asarray(np.minimum(total - self._rate * far + log_scale, 0.0), dtype=np.float64)
 
 
+NoiseSize = Fraction | GaussianNoise | None
+"""One aggregator's noise on one number: e1 of two-sided geometric noise, the law of Gaussian noise, None for none."""
+
+AnySum = NoiseSum | GaussianSum
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingChannel:
     """The law of Y = Bin(n, p) + (sum of the noises), the release of one cell or of a sum of cells.
@@ -189,7 +198,7 @@ class SamplingChannel:
     """
 
     sampling_rate: Fraction
-    noise: NoiseSum
+    noise: AnySum
 
     def __post_init__(self) -> None:
         if not 0 < self.sampling_rate <= 1:
@@ -272,13 +281,26 @@ class SamplingChannel:
         return np.asarray(np.clip(beyond + np.einsum("ij,ij->i", mass, weight), 0, 1), dtype=np.float64)
 
 
-def noise_sum(epsilon: Fraction | None, terms: int) -> NoiseSum:
-    """Return the law of `terms` independent noises; see `NoiseSum`."""
-    return NoiseSum(epsilon=epsilon, terms=terms)
+def noise_size(law: NoiseLaw) -> NoiseSize:
+    """Return a law of noise on both sides, or none, as `noise_sum` takes it.
+
+    Raises:
+        RangeError: another law, whose sums are not known here.
+    """
+    if not isinstance(law, TwoSidedNoise | GaussianNoise | NoNoise):
+        raise RangeError("law of noise", law.name, "two-sided geometric, discrete Gaussian or none")
+    return law if isinstance(law, GaussianNoise) else law.epsilon
+
+
+def noise_sum(noise: NoiseSize, terms: int) -> AnySum:
+    """Return the law of `terms` independent noises; see `NoiseSum` and `GaussianSum`."""
+    if isinstance(noise, GaussianNoise):
+        return GaussianSum(parameter=noise.variance, terms=terms)
+    return NoiseSum(epsilon=noise, terms=terms)
 
 
 @lru_cache(maxsize=64)
-def _reach(noise: NoiseSum) -> int:
+def _reach(noise: AnySum) -> int:
     return noise.reach
 
 

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fleetcount_analysis.channels import noise_sum
+from fleetcount_analysis.channels import NoiseSize, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError
 
 __all__ = [
@@ -90,9 +90,7 @@ def response_channel(response: ResponseLaw) -> tuple[Fraction, Fraction]:
     return hit, miss
 
 
-def sampling_cells(
-    difference: ArrayLike, sampling_rate: Fraction, noise_epsilon: Fraction | None, aggregators: int
-) -> CellEstimates:
+def sampling_cells(difference: ArrayLike, sampling_rate: Fraction, noise: NoiseSize, aggregators: int) -> CellEstimates:
     """Return Y/p and sqrt(n (1-p)/p + k VarZ/p^2), n taken as the estimate clamped at 0 (privacy.md 1.2).
 
     Raises:
@@ -100,13 +98,11 @@ def sampling_cells(
     """
     _check_rate(sampling_rate)
     counts = np.asarray(difference, dtype=np.float64) / float(sampling_rate)
-    errors = sampling_standard_errors(np.maximum(counts, 0), sampling_rate, noise_epsilon, aggregators)
+    errors = sampling_standard_errors(np.maximum(counts, 0), sampling_rate, noise, aggregators)
     return CellEstimates(counts=counts, standard_errors=errors)
 
 
-def sampling_standard_errors(
-    counts: ArrayLike, sampling_rate: Fraction, noise_epsilon: Fraction | None, aggregators: int
-) -> Floats:
+def sampling_standard_errors(counts: ArrayLike, sampling_rate: Fraction, noise: NoiseSize, aggregators: int) -> Floats:
     """Return sqrt(n (1-p)/p + k VarZ/p^2) for true counts n: the growth curve over n, flat in the population.
 
     Raises:
@@ -116,22 +112,20 @@ def sampling_standard_errors(
     p, truth = float(sampling_rate), np.asarray(counts, dtype=np.float64)
     if truth.size and not float(truth.min()) >= 0:
         raise RangeError("count", truth.min(), "0 or more")
-    variance = truth * (1 - p) / p + noise_sum(noise_epsilon, aggregators).variance / p**2
+    variance = truth * (1 - p) / p + noise_sum(noise, aggregators).variance / p**2
     return np.asarray(np.sqrt(variance), dtype=np.float64)
 
 
-def direct_cells(outputs: ArrayLike, noise_epsilon: Fraction | None, aggregators: int) -> CellEstimates:
+def direct_cells(outputs: ArrayLike, noise: NoiseSize, aggregators: int) -> CellEstimates:
     """Return the outputs of a two-sided geometric release and sqrt(k VarZ).
 
     Raises:
         RangeError: a parameter is outside its range.
     """
-    return sampling_cells(outputs, Fraction(1), noise_epsilon, aggregators)
+    return sampling_cells(outputs, Fraction(1), noise, aggregators)
 
 
-def response_cells(
-    outputs: ArrayLike, response: ResponseLaw, noise_epsilon: Fraction | None, aggregators: int
-) -> CellEstimates:
+def response_cells(outputs: ArrayLike, response: ResponseLaw, noise: NoiseSize, aggregators: int) -> CellEstimates:
     """Return the estimates of cells 1..V (last axis) from the noised counts of outputs 0..V of any `ResponseLaw`.
 
     The standard error is the root of [n P(1-P) + (N-n) Q(1-Q) + K VarZ ((1-Q)^2 + V Q^2)]/(P-Q)^2, see
@@ -147,12 +141,12 @@ def response_cells(
     hit, miss = (float(probability) for probability in response_channel(response))
     participants = counted.sum(axis=-1, keepdims=True)
     counts = (counted[..., 1:] - miss * participants) / (hit - miss)
-    errors = response_standard_errors(counts, participants, response, noise_epsilon, aggregators)
+    errors = response_standard_errors(counts, participants, response, noise, aggregators)
     return CellEstimates(counts=counts, standard_errors=errors)
 
 
 def response_standard_errors(
-    counts: ArrayLike, participants: ArrayLike, response: ResponseLaw, noise_epsilon: Fraction | None, aggregators: int
+    counts: ArrayLike, participants: ArrayLike, response: ResponseLaw, noise: NoiseSize, aggregators: int
 ) -> Floats:
     """Return the standard error of `response_cells` for true counts n among N, broadcast: the growth curve over N.
 
@@ -162,9 +156,9 @@ def response_standard_errors(
         RangeError: a parameter is outside its range.
     """
     hit, miss = (float(probability) for probability in response_channel(response))
-    noise = noise_sum(noise_epsilon, aggregators).variance * ((1 - miss) ** 2 + response.values * miss**2)
+    flat = noise_sum(noise, aggregators).variance * ((1 - miss) ** 2 + response.values * miss**2)
     truth, total = np.asarray(counts, dtype=np.float64), np.asarray(participants, dtype=np.float64)
-    return _response_errors(truth, total, hit, miss, noise)
+    return _response_errors(truth, total, hit, miss, flat)
 
 
 def unary_cells(
@@ -172,7 +166,7 @@ def unary_cells(
     participants: ArrayLike,
     hit: Fraction,
     miss: Fraction,
-    noise_epsilon: Fraction | None = None,
+    noise: NoiseSize = None,
     aggregators: int = 1,
 ) -> CellEstimates:
     """Return the estimates of cells whose bits are randomized one by one (OUE with P = 1/2, vector Mangat with P = 1).
@@ -188,8 +182,8 @@ def unary_cells(
     p, q = float(hit), float(miss)
     total = np.asarray(participants, dtype=np.float64)
     counts = np.asarray((np.asarray(bits, dtype=np.float64) - q * total) / (p - q), dtype=np.float64)
-    noise = noise_sum(noise_epsilon, aggregators).variance * (1 + q**2)
-    return CellEstimates(counts=counts, standard_errors=_response_errors(counts, total, p, q, noise))
+    flat = noise_sum(noise, aggregators).variance * (1 + q**2)
+    return CellEstimates(counts=counts, standard_errors=_response_errors(counts, total, p, q, flat))
 
 
 def one_sided_cells(outputs: ArrayLike, epsilon: Fraction, aggregators: int, direction: Direction) -> CellEstimates:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from fleetcount_analysis.channels import LARGEST_COUNT, NoiseSum, SamplingChannel, noise_sum
+from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSize, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import ResponseLaw, response_channel, response_participants
 from fleetcount_analysis.response_tails import ResponseChannel
@@ -58,7 +58,7 @@ _SLACK = 1e-4
 def sampling_intervals(
     difference: Sequence[int],
     sampling_rate: Fraction,
-    noise_epsilon: Fraction | None,
+    noise: NoiseSize,
     aggregators: int,
     level: Fraction,
     upper_limit: int | None = None,
@@ -66,21 +66,21 @@ def sampling_intervals(
     """Return the exact two-sided interval of the true count of every cell, from the raw noised difference Y.
 
     Computed by every aggregator for the release record, and by any reader of it. Counts in devices; `upper_limit` is a
-    public bound on a count. `noise_epsilon` None is the `exact` release kind, which has no noise. Source: privacy.md
+    public bound on a count. `noise` None is the `exact` release kind, which has no noise. Source: privacy.md
     1.2.
 
     Raises:
         RangeError: an output above 10^12 in size, a rate outside (0, 1], a level outside (0, 1), no aggregator.
     """
     tail = _tail_of(level)
-    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
-    return _channel_intervals(difference, SamplingChannel(sampling_rate=sampling_rate, noise=noise), tail, upper_limit)
+    summed = noise_sum(noise, _checked_aggregators(aggregators))
+    return _channel_intervals(difference, SamplingChannel(sampling_rate=sampling_rate, noise=summed), tail, upper_limit)
 
 
 def sum_interval(
     difference: Sequence[int],
     sampling_rate: Fraction,
-    noise_epsilon: Fraction | None,
+    noise: NoiseSize,
     aggregators: int,
     level: Fraction,
     upper_limit: int | None = None,
@@ -98,25 +98,25 @@ def sum_interval(
     if len(difference) == 0:
         raise ShapeError("the sum has 0 cells; allowed is 1 or more")
     terms = _checked_aggregators(aggregators) * len(difference)
-    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise_sum(noise_epsilon, terms))
+    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise_sum(noise, terms))
     return _channel_intervals([sum(difference)], channel, _tail_of(level), upper_limit)[0]
 
 
 def direct_intervals(
-    outputs: Sequence[int], noise_epsilon: Fraction | None, aggregators: int, level: Fraction
+    outputs: Sequence[int], noise: NoiseSize, aggregators: int, level: Fraction
 ) -> list[tuple[int, int]]:
     """Return the exact interval of every cell of a `direct` release: Y = n + noise, p = 1.
 
     Raises:
         RangeError: as `sampling_intervals`.
     """
-    return sampling_intervals(outputs, Fraction(1), noise_epsilon, aggregators, level)
+    return sampling_intervals(outputs, Fraction(1), noise, aggregators, level)
 
 
 def response_intervals(
     outputs: Sequence[int],
     response: ResponseLaw,
-    noise_epsilon: Fraction | None,
+    noise: NoiseSize,
     aggregators: int,
     level: Fraction,
 ) -> list[tuple[int, int]]:
@@ -138,12 +138,12 @@ def response_intervals(
         ShapeError: the outputs are not V+1 numbers.
     """
     response_participants(outputs, response)
-    low, high = response_ends(_checked_outputs(outputs), response, noise_epsilon, aggregators, level)
+    low, high = response_ends(_checked_outputs(outputs), response, noise, aggregators, level)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 def response_ends(
-    outputs: Integers, response: ResponseLaw, noise_epsilon: Fraction | None, aggregators: int, level: Fraction
+    outputs: Integers, response: ResponseLaw, noise: NoiseSize, aggregators: int, level: Fraction
 ) -> tuple[Integers, Integers]:
     """Return the ends of `response_intervals` for many releases at once: (..., V+1) outputs give (..., V) ends.
 
@@ -152,7 +152,7 @@ def response_ends(
     """
     hit, miss = response_channel(response)
     terms, tail = _checked_aggregators(aggregators), _tail_of(level)
-    noises = [noise_sum(noise_epsilon, terms * count) for count in (1, response.values, response.values + 1)]
+    noises = [noise_sum(noise, terms * count) for count in (1, response.values, response.values + 1)]
     tolerance = _tolerance_of(tail)
     channel = ResponseChannel(
         hit=hit, miss=miss, weight=1 - miss, cell=noises[0], others=noises[1], tolerance=tolerance
@@ -178,7 +178,7 @@ def unary_intervals(
     participants: int,
     hit: Fraction,
     miss: Fraction,
-    noise_epsilon: Fraction | None,
+    noise: NoiseSize,
     aggregators: int,
     level: Fraction,
 ) -> list[tuple[int, int]]:
@@ -191,7 +191,7 @@ def unary_intervals(
         RangeError: as `sampling_intervals`, or not 0 <= Q < P <= 1.
     """
     total = _checked_outputs([participants])
-    low, high = unary_ends(_checked_outputs(bits), total, hit, miss, noise_epsilon, aggregators, level)
+    low, high = unary_ends(_checked_outputs(bits), total, hit, miss, noise, aggregators, level)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
@@ -200,7 +200,7 @@ def unary_ends(
     participants: Integers,
     hit: Fraction,
     miss: Fraction,
-    noise_epsilon: Fraction | None,
+    noise: NoiseSize,
     aggregators: int,
     level: Fraction,
 ) -> tuple[Integers, Integers]:
@@ -211,10 +211,10 @@ def unary_ends(
     Raises:
         RangeError: as `unary_intervals`.
     """
-    noise, tail = noise_sum(noise_epsilon, _checked_aggregators(aggregators)), _tail_of(level)
+    summed, tail = noise_sum(noise, _checked_aggregators(aggregators)), _tail_of(level)
     tolerance = _tolerance_of(tail)
-    channel = ResponseChannel(hit=hit, miss=miss, weight=Fraction(1), cell=noise, others=noise, tolerance=tolerance)
-    return _response_ends(bits, participants, channel, noise, tail)
+    channel = ResponseChannel(hit=hit, miss=miss, weight=Fraction(1), cell=summed, others=summed, tolerance=tolerance)
+    return _response_ends(bits, participants, channel, summed, tail)
 
 
 def one_sided_intervals(
@@ -240,7 +240,7 @@ def one_sided_intervals(
 def closed_form_intervals(
     difference: Sequence[int] | Integers,
     sampling_rate: Fraction,
-    noise_epsilon: Fraction | None,
+    noise: NoiseSize,
     aggregators: int,
     level: Fraction,
 ) -> tuple[Floats, Floats]:
@@ -252,8 +252,8 @@ def closed_form_intervals(
     Raises:
         RangeError: as `sampling_intervals`.
     """
-    noise = noise_sum(noise_epsilon, _checked_aggregators(aggregators))
-    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise)
+    summed = noise_sum(noise, _checked_aggregators(aggregators))
+    channel = SamplingChannel(sampling_rate=sampling_rate, noise=summed)
     low, high = _closed_form(_checked_outputs(difference), channel, _tail_of(level))
     return np.maximum(low, 0), np.maximum(high, 0)
 
@@ -360,7 +360,7 @@ def _closed_form(values: Integers, channel: SamplingChannel, tail: float) -> tup
 
 
 def _response_ends(
-    cells: Integers, participants: Integers, channel: ResponseChannel, noise: NoiseSum, tail: float
+    cells: Integers, participants: Integers, channel: ResponseChannel, noise: AnySum, tail: float
 ) -> tuple[Integers, Integers]:
     """Return the ends for cells whose number of devices is read as `participants`, with `noise` in it."""
     _checked_size(cells, participants)

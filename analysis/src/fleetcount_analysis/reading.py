@@ -12,11 +12,12 @@ from typing import Final, cast
 import numpy as np
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.design import Design, Outputs
-from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis import estimates, intervals
-from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.channels import NoiseSize, noise_size
+from fleetcount_analysis.errors import ShapeError
 
 __all__ = ["Reading", "exact_estimates", "read"]
 
@@ -93,27 +94,28 @@ def _read_rows(design: Design, rows: Integers, level: Fraction) -> tuple[estimat
     if isinstance(noise, OneSidedNoise):
         cells = estimates.one_sided_cells(rows, noise.epsilon, parties, noise.direction)
         return cells, _one_sided_ends(noise, rows, parties, level)
-    if not isinstance(noise, TwoSidedNoise | NoNoise):
-        raise RangeError("law of noise", noise.name, "two-sided geometric, one-sided geometric or none")
+    size = noise_size(noise)
     if design.outputs is Outputs.CELLS:
         rate = design.channel[0]
         listed = rows.ravel().tolist()
-        ends = intervals.sampling_intervals(listed, rate, noise.epsilon, parties, level)
-        return estimates.sampling_cells(rows, rate, noise.epsilon, parties), ends
-    return _with_baseline(design, rows, level)
+        ends = intervals.sampling_intervals(listed, rate, size, parties, level)
+        return estimates.sampling_cells(rows, rate, size, parties), ends
+    return _with_baseline(design, size, rows, level)
 
 
-def _with_baseline(design: Design, rows: Integers, level: Fraction) -> tuple[estimates.CellEstimates, Ends]:
+def _with_baseline(
+    design: Design, size: NoiseSize, rows: Integers, level: Fraction
+) -> tuple[estimates.CellEstimates, Ends]:
     """Read randomized answers: the number of devices is the sum of all outputs, or the participation bit's count."""
-    epsilon, parties = design.noise.epsilon, design.aggregators
+    parties = design.aggregators
     if design.outputs is Outputs.ALL:
         response = cast("estimates.ResponseLaw", design.answer)
-        cells = estimates.response_cells(rows, response, epsilon, parties)
-        low, high = intervals.response_ends(rows, response, epsilon, parties, level)
+        cells = estimates.response_cells(rows, response, size, parties)
+        low, high = intervals.response_ends(rows, response, size, parties, level)
     else:
         devices, bits = rows[:, :1], rows[:, 1:]
-        cells = estimates.unary_cells(bits, devices, *design.channel, epsilon, parties)
-        low, high = intervals.unary_ends(bits, devices, *design.channel, epsilon, parties, level)
+        cells = estimates.unary_cells(bits, devices, *design.channel, size, parties)
+        low, high = intervals.unary_ends(bits, devices, *design.channel, size, parties, level)
     return cells, list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
 
 

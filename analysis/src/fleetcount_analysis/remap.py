@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, sparse
 
-from fleetcount_analysis.channels import SamplingChannel, noise_sum
+from fleetcount_analysis.channels import NoiseSize, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import NoOptimumError, RangeError, ShapeError, TooLargeError
 
 __all__ = [
@@ -67,9 +67,7 @@ class UserOptimum:
     mechanism: Floats
 
 
-def sampling_remap(
-    prior: ArrayLike, loss: Loss, sampling_rate: Fraction, noise_epsilon: Fraction | None, aggregators: int
-) -> Remap:
+def sampling_remap(prior: ArrayLike, loss: Loss, sampling_rate: Fraction, noise: NoiseSize, aggregators: int) -> Remap:
     """Return the Bayes-optimal reading of one cell of a release with sampling rate p and k noises (p = 1: direct mode).
 
     Run by an analyst on a published record. `prior` gives P[count = i], i = 0..n; `loss` is a name or the matrix
@@ -81,7 +79,7 @@ def sampling_remap(
         TooLargeError: the channel would have more than 2^26 entries.
     """
     weights = checked_prior(prior)
-    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise_sum(noise_epsilon, aggregators))
+    channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise_sum(noise, aggregators))
     smallest, matrix = channel.matrix(weights.size - 1)
     return optimal_remap(weights, matrix, loss, smallest)
 

@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fleetcount_analysis.channels import NoiseSum
+from fleetcount_analysis.channels import AnySum
 from fleetcount_analysis.errors import RangeError
 
 __all__ = ["ResponseChannel"]
@@ -58,8 +58,8 @@ class ResponseChannel:
     hit: Fraction
     miss: Fraction
     weight: Fraction
-    cell: NoiseSum
-    others: NoiseSum
+    cell: AnySum
+    others: AnySum
     tolerance: float = _SMALLEST_TOLERANCE
 
     def __post_init__(self) -> None:
@@ -186,13 +186,13 @@ def _rounded_noise(channel: ResponseChannel, excess: int) -> tuple[int, Floats]:
     return first, np.asarray(mass, dtype=np.float64)
 
 
-def _window(noise: NoiseSum, tolerance: float) -> tuple[Integers, Floats]:
+def _window(noise: AnySum, tolerance: float) -> tuple[Integers, Floats]:
     half = _half_width(noise, tolerance)
     values = np.arange(-half, half + 1)
     return values, np.exp(noise.log_mass(values))
 
 
-def _half_width(noise: NoiseSum, tolerance: float) -> int:
+def _half_width(noise: AnySum, tolerance: float) -> int:
     """Return a number that the noise exceeds, in size, with a tenth of the tolerance at most."""
     return noise.reach_of(math.log(20 / tolerance))
 

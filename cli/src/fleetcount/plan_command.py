@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Outputs
+from fleetcount_protocol.errors import UsageError
 
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
@@ -22,6 +23,7 @@ from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, Count
 if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
     from fleetcount_mechanisms.answers import AnswerLaw
     from fleetcount_mechanisms.design import Design
+    from fleetcount_mechanisms.losses import PlannedNoise
     from fleetcount_mechanisms.planning import Plan
 
 __all__ = ["plan", "plan_rows"]
@@ -31,6 +33,7 @@ _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
 _POINTS: Final = 60
+_NOISES: Final = ("geometric", "gaussian")
 
 
 @click.command(cls=StrictCommand, short_help="What a number of devices and an epsilon will give.")
@@ -38,6 +41,7 @@ _POINTS: Final = 60
 @click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
 @click.option("--mechanism", default="sampling", show_default=True, help="As in task files, or direct or one-sided.")
 @click.option("--epsilon", required=True, type=EPSILON, help="Loss of the published counts, 0.001 to 10.")
+@click.option("--noise", type=click.Choice(_NOISES), default=_NOISES[0], show_default=True, help="Its law.")
 @click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.45, 0.25 or 0.10 by V).")
 @click.option("--epsilon-local", type=EPSILON, help="Loss of one answer alone, where devices randomize it.")
 @click.option(
@@ -54,6 +58,7 @@ def plan(  # one parameter an option, passed by name
     values: int,
     mechanism: str,
     epsilon: Fraction,
+    noise: str,
     aggregators: int,
     level: Fraction,
     output: Path | None,
@@ -65,19 +70,17 @@ def plan(  # one parameter an option, passed by name
     smallest count that is told apart from 0; and what each adversary could learn. The error does not grow with the
     devices that are elsewhere: 1,000 among 2,000 and among 2,000,000 are seen equally well.
 
-    The noise is planned so that the release loses at most the epsilon asked for. At one epsilon a larger sampling rate
-    is more accurate: for one value always, for several in every cell of at least as many devices as there are
-    aggregators. What a smaller one buys: if all aggregators collude, they see each truth with that probability only.
+    The noise is planned so that the release loses at most the epsilon asked for, with Gaussian noise at delta 1e-9:
+    more noise for one release, less for many. At one epsilon a larger sampling rate is more accurate: for one value
+    always, for several in every cell of at least as many devices as there are aggregators. What a smaller one buys: if
+    all aggregators collude, they see each truth with that probability only.
     """
-    from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
     from fleetcount_mechanisms.planning import plan_question
 
     if output is not None:
         check_output_directory(output)
-    noise = OneSidedNoise if mechanism == "one-sided" else TwoSidedNoise
-    planned = plan_question(
-        devices, _answer(mechanism, values, **answer), epsilon, aggregators, noise=noise, level=level
-    )
+    law = _noise_law(mechanism, noise)
+    planned = plan_question(devices, _answer(mechanism, values, **answer), epsilon, aggregators, noise=law, level=level)
     rows = plan_rows(planned, _round_counts(devices))
     for line in [*_head(planned), "", *_table(rows), "", *_foot(planned)]:
         click.echo(line)
@@ -85,6 +88,16 @@ def plan(  # one parameter an option, passed by name
         with staged_directory(output) as stage:
             _write(stage, planned, rows)
         click.echo(one_line(f"wrote plan.csv, plan.json, plan.svg, plan.png in {output}"))
+
+
+def _noise_law(mechanism: str, noise: str) -> "type[PlannedNoise]":
+    from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+
+    if noise == "geometric":
+        return OneSidedNoise if mechanism == "one-sided" else TwoSidedNoise
+    if mechanism == "one-sided":
+        raise UsageError("--noise is 'gaussian', which has two sides; allowed with --mechanism one-sided: geometric")
+    return GaussianNoise
 
 
 def _answer(mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None) -> "AnswerLaw":
@@ -131,11 +144,19 @@ def _round_counts(devices: int) -> list[int]:
 def _head(planned: "Plan") -> list[str]:
     design = planned.design
     rate = f"sampling rate {_exact(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
+    parameters = ", ".join(f"{name} {_exact(value)}" for name, value in design.noise.parameters.items())
+    if design.noise.epsilon is None:
+        parameters = f"{design.noise.name}, {parameters} (sd {design.noise.draw_variance**0.5:.2f})"
     return [
         f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
-        f"{design.aggregators} aggregators, epsilon {design.epsilon} of a release",
-        f"{rate}; each aggregator's noise: epsilon {_exact(design.noise.epsilon or Fraction(0))}",
+        f"{design.aggregators} aggregators, epsilon {design.epsilon}{_at_delta(planned)} of a release",
+        f"{rate}; each aggregator's noise: {parameters}",
     ]
+
+
+def _at_delta(planned: "Plan") -> str:
+    delta = planned.design.views()[0].delta
+    return f" (delta {delta:f})" if delta else ""
 
 
 def _exact(value: Fraction) -> str:
@@ -192,7 +213,9 @@ def _record(planned: "Plan") -> dict[str, Any]:
         "aggregators": design.aggregators,
         "mechanism": design.name,
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
-        "noise_epsilon": str(design.noise.epsilon),
+        "noise": design.noise.name,
+        "noise_epsilon": None,
+        **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
         "release_epsilon": None if design.epsilon is None else f"{design.epsilon:f}",
         "ledger_epsilon": None if design.ledger_loss.epsilon is None else f"{design.ledger_loss.epsilon:f}",
         "ledger_relation": design.ledger_loss.relation.value,
@@ -224,7 +247,7 @@ def _draw(stem: Path, planned: "Plan") -> None:
     both = np.array([planned.sd(round(count)) for count in counts])
     title = (
         f"{planned.devices:,} devices, {design.values} values, {design.aggregators} aggregators, "
-        f"epsilon {design.epsilon}, "
+        f"epsilon {design.epsilon}{_at_delta(planned)}, "
         + (f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}")
     )
     figure = plan_plot(

@@ -144,13 +144,14 @@ def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "
         UsageError: the release has another channel than sampling and two-sided noise.
         AnalysisError: the channel is too large for the prior's largest count.
     """
+    from fleetcount_analysis.channels import noise_size
     from fleetcount_analysis.remap import sampling_remap
 
     task, design = record.task, record.task.design
     if design.device_randomizes or design.noise.mean:
         kind = "a response release" if design.device_randomizes else "a one-sided release"
         raise UsageError(f"task {task.name!r} is {kind}; remap reads sampling and direct releases")
-    return sampling_remap(prior, loss, design.channel[0], design.noise.epsilon, design.aggregators)
+    return sampling_remap(prior, loss, design.channel[0], noise_size(design.noise), design.aggregators)
 
 
 def _rows(record: "ReleaseRecord", found: "Remap") -> list[tuple[str, str, str, str, str]]:

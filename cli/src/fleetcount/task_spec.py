@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
-from fleetcount_mechanisms.losses import noise_for
-from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import PlannedNoise, noise_for
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import Digest
@@ -40,13 +40,16 @@ UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
 _SECTIONS: Final = ("task", "domain", "windows", "mechanism", "release", "aggregators")
 TASK_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")
 _WINDOW_KEYS: Final = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
-_RELEASE_KEYS: Final = ("kind", "epsilon", "noise_epsilon", "level", "thresholds")
+_NOISE_KEYS: Final = ("epsilon", "noise_epsilon", "noise_variance", "noise_sd")
+_RELEASE_KEYS: Final = ("kind", *_NOISE_KEYS, "level", "thresholds")
 _DURATION: Final = re.compile(r"in ([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
 _UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SHARE: Final = Range("(0, 1]")
 _EPSILON: Final = Range("(0, 10]")
 _SIZE: Final = Range("(0, 1000000000]")
+_VARIANCE: Final = Range("[1/4, 100000000]")
+_SD: Final = Range("[1/2, 10000]")
 _YEAR_9999_S: Final = 253_402_300_799
 
 
@@ -239,30 +242,47 @@ def _release(root: Table, answer: AnswerLaw, epsilon: Fraction | None) -> Releas
     table = root.section("release", _RELEASE_KEYS)
     kinds = {kind.label: kind for kind in ReleaseKind}
     kind = kinds[table.choice("kind", tuple(kinds), ReleaseKind.GEOMETRIC.label)]
-    noise = None if kind is ReleaseKind.EXACT else _noise(table, kind, answer, epsilon)
-    if kind is ReleaseKind.EXACT and (epsilon is not None or table.has("epsilon") or table.has("noise_epsilon")):
-        raise table.refuse("kind", "'geometric' together with an epsilon: an exact release has no noise")
+    noise = NoNoise() if kind is ReleaseKind.EXACT else _noise(table, kind, answer, epsilon)
+    if kind is ReleaseKind.EXACT and (epsilon is not None or any(table.has(key) for key in _NOISE_KEYS)):
+        raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
     thresholds = _list(table, "thresholds", "whole numbers") if table.has("thresholds") else []
     if not all(type(one) is int for one in thresholds):
         raise table.refuse("thresholds", "a list of whole numbers, one a value")
     return Release(
         kind=kind,
-        noise_epsilon=noise,
+        noise_epsilon=noise.epsilon,
+        noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
         level=table.number("level", _SHARE, Fraction(95, 100)),
         thresholds=tuple(cast("list[int]", thresholds)),
     )
 
 
-def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction | None) -> Fraction:
-    """Return e1: as given, or planned so that the published result loses at most `epsilon`."""
-    if epsilon is None and table.has("noise_epsilon") == table.has("epsilon"):
+_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
+    ReleaseKind.GEOMETRIC: TwoSidedNoise,
+    ReleaseKind.ONE_SIDED: OneSidedNoise,
+    ReleaseKind.GAUSSIAN: GaussianNoise,
+}
+
+
+def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction | None) -> PlannedNoise:
+    """Return each aggregator's noise: as given, or planned so that the published result loses at most `epsilon`."""
+    own = _NOISE_KEYS[2:] if kind is ReleaseKind.GAUSSIAN else _NOISE_KEYS[1:2]
+    given = [key for key in _NOISE_KEYS if table.has(key)]
+    foreign = [key for key in given if key not in ("epsilon", *own)]
+    if foreign:
+        raise table.wrong(foreign[0], f"is not a key of kind {kind.label!r}; its noise is given by {' or '.join(own)}")
+    if epsilon is None and len(given) != 1:
         raise table.refuse(
-            "epsilon", "exactly one of epsilon (of the published result) and noise_epsilon (of each noise)"
+            "epsilon", f"exactly one of epsilon (of the published result) and {', '.join(own)} (of each noise)"
         )
-    if epsilon is None and table.has("noise_epsilon"):
-        return table.number("noise_epsilon", _EPSILON)
-    target = epsilon if epsilon is not None else table.number("epsilon", _EPSILON)
-    return noise_for(answer, target, OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise).epsilon
+    if epsilon is not None or given == ["epsilon"]:
+        target = epsilon if epsilon is not None else table.number("epsilon", _EPSILON)
+        return noise_for(answer, target, _LAWS[kind])
+    if kind is ReleaseKind.GAUSSIAN:
+        sd = table.optional("noise_sd", _SD)
+        return GaussianNoise(table.number("noise_variance", _VARIANCE) if sd is None else sd**2)
+    number = table.number("noise_epsilon", _EPSILON)
+    return OneSidedNoise(number) if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise(number)
 
 
 def read_aggregators(root: Table) -> tuple[Aggregator, ...]:

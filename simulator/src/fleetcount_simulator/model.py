@@ -14,7 +14,7 @@ import numpy as np
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_protocol.task.domain import ValueDomain
 from numpy.typing import NDArray
 
@@ -113,7 +113,8 @@ class Mechanism:
 
     `sampling` needs sampling_rate; responses need epsilon_local (or their own `parameters`, exact fractions by the
     names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
-    two-sided (one-sided: asymmetric) geometric noise, None for none.
+    two-sided (one-sided: asymmetric) geometric noise, `noise_variance` the parameter of discrete Gaussian noise
+    instead; None for both is none.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Mechanism:
     sampling_rate: Fraction | None = None
     epsilon_local: Fraction | None = None
     noise_epsilon: Fraction | None = None
+    noise_variance: Fraction | None = None
     direction: Literal["up", "down"] | None = None
     parameters: tuple[tuple[str, Fraction], ...] = ()
 
@@ -139,6 +141,8 @@ class Mechanism:
     @property
     def noise(self) -> NoiseLaw:
         """The law of each aggregator's noise; raises MechanismError for a parameter outside its range."""
+        if self.noise_variance is not None:
+            return GaussianNoise(self.noise_variance)
         if self.noise_epsilon is None:
             return NoNoise()
         if self.kind == ONE_SIDED:

@@ -186,6 +186,14 @@ def test_a_one_sided_release_is_taken_only_where_the_operator_says_so() -> None:
         check_budget(one, [charge(0, 10, "2")], Limits(allow_one_sided=True, largest_epsilon=Decimal(2)))
 
 
+def test_a_loss_with_a_delta_is_never_added_up_as_a_pure_one() -> None:
+    loss = LedgerLoss(epsilon=Decimal("0.3"), delta=Decimal("1E-9"), relation=Relation.ANY_VALUE)
+    new = Charge(signal="S", opens=0, closes=10, loss=loss)
+
+    with pytest.raises(TaskError, match=r"epsilon 0\.3 at delta 0\.000000001, allowed: delta 0"):
+        check_budget(new, [], Limits(largest_epsilon=Decimal(1000)))
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_the_budget_of_a_long_task_holds_in_whatever_order_short_ones_come(order: tuple[int, ...]) -> None:
     """Two short tasks that do not touch each other both overlap the long one: a device of it answers all three."""

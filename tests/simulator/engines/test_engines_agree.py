@@ -169,8 +169,11 @@ def test_half_pairs_that_are_counted_take_their_first_answer_away(name: EngineNa
     assert p_value(found, fleet_law(case(fleet((2, 1, 2)), SAMPLING, faults=agreed))) < ALPHA
 
 
+GAUSSIAN = Mechanism(name="gaussian", kind="direct", noise_variance=Fraction(5))
+
+
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("mechanism", [DIRECT, ONE_SIDED], ids=["direct", "one-sided"])
+@pytest.mark.parametrize("mechanism", [DIRECT, ONE_SIDED, GAUSSIAN], ids=["direct", "one-sided", "gaussian"])
 def test_truths_are_opened_with_the_sum_of_the_noises(mechanism: Mechanism, name: EngineName) -> None:
     counts = np.array([4, 7, 2])
     outcome = engine(name).run(case(fleet(counts.tolist()), mechanism, aggregators=3), 0, range(5000), seed())
@@ -185,8 +188,13 @@ def noise_law(mechanism: Mechanism, aggregators: int) -> Law:
     """Return the law of the sum of the noises on -60..60, from the analysis' closed form or the negative binomial."""
     values = np.arange(-60, 61)
     epsilon = mechanism.noise_epsilon
-    assert epsilon is not None
-    if mechanism.kind == "direct":
+    if epsilon is None:
+        one = np.exp(-(np.arange(-60, 61) ** 2) / (2 * float(mechanism.noise_variance or 0)))
+        mass = np.ones(1)
+        for _ in range(aggregators):
+            mass = np.convolve(mass, one / one.sum())
+        mass = mass[60 * (aggregators - 1) :][:121]
+    elif mechanism.kind == "direct":
         mass = np.exp(noise_sum(epsilon, aggregators).log_mass(values))
     else:
         far = values if mechanism.direction == "up" else -values
@@ -195,9 +203,11 @@ def noise_law(mechanism: Mechanism, aggregators: int) -> Law:
 
 
 @pytest.mark.parametrize("aggregators", [2, 5])
-@pytest.mark.parametrize("kind", ["direct", "up", "down"])
+@pytest.mark.parametrize("kind", ["direct", "up", "down", "gaussian"])
 def test_noise_has_its_exact_law_and_another_scale_is_seen(kind: str, aggregators: int) -> None:
     def noisy(epsilon: Fraction) -> Mechanism:
+        if kind == "gaussian":
+            return Mechanism(name="n", kind="direct", noise_variance=10 * epsilon)
         if kind == "direct":
             return Mechanism(name="n", kind="direct", noise_epsilon=epsilon)
         return Mechanism(name="n", kind="one-sided", noise_epsilon=epsilon, direction="up" if kind == "up" else "down")

@@ -4,6 +4,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_simulator import cells, populations
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.scenario.file import MAX_BYTES, read_scenario
@@ -45,6 +46,15 @@ def test_the_noise_for_a_loss_is_planned_by_the_number_of_values() -> None:
     assert two_cell == Fraction(1729362, 10**6)
     assert one_cell is not None
     assert one_cell > Fraction(1729362, 10**6)
+
+
+@pytest.mark.parametrize("size", ['noise_variance = "662.25"', "noise_sd = 25.734"])
+def test_gaussian_noise_is_given_by_its_variance_or_the_root(size: str) -> None:
+    mechanism = small(epsilon=size).case(0).mechanism
+
+    assert mechanism.noise == GaussianNoise(mechanism.noise_variance or Fraction(0))
+    assert mechanism.noise_variance in (Fraction(2649, 4), Fraction(25734, 1000) ** 2)
+    assert mechanism.noise_epsilon is None
 
 
 def test_lists_make_a_grid_with_shared_axes_outermost() -> None:
@@ -174,6 +184,8 @@ BAD = {
     "rate boolean": (_line("sampling_rate", "sampling_rate = true"), "is true"),
     "no noise": (_line("epsilon", ""), "needs epsilon (of a release) or noise_epsilon"),
     "two noises": (SMALL + "noise_epsilon = 1\n", "both given"),
+    "two laws of noise": (SMALL + "noise_variance = 9\n", "epsilon and noise_variance are both given"),
+    "noise too narrow": (_line("epsilon", 'noise_sd = "0.4"'), "noise_sd"),
     "epsilon above": (_line("epsilon", "epsilon = 21"), "at least 1/1000 and at most 20"),
     "direct without noise": (
         SMALL.replace('"sampling"\nsampling_rate = "1/4"\nepsilon = 1', '"direct"\nnoise_epsilon = "none"'),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from fleetcount_analysis.channels import noise_sum
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_analysis.channels import noise_size, noise_sum
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -249,10 +249,10 @@ def _noise_law(noise: NoiseLaw, noises: int) -> tuple[int, Floats]:
     """Return the law of the sum of `noises` noises: its smallest value, and ln P of that value and those after it."""
     if noises == 0 or isinstance(noise, NoNoise):
         return 0, np.zeros(1)
-    if not isinstance(noise, TwoSidedNoise | OneSidedNoise):
-        raise ScenarioError(f"noise is {noise.name!r}; guesses are computed for geometric noise, on two sides or one")
-    if isinstance(noise, TwoSidedNoise):
-        law = noise_sum(noise.epsilon, noises)
+    if not isinstance(noise, TwoSidedNoise | GaussianNoise | OneSidedNoise):
+        raise ScenarioError(f"noise is {noise.name!r}; guesses are computed for geometric and Gaussian noise")
+    if not isinstance(noise, OneSidedNoise):
+        law = noise_sum(noise_size(noise), noises)
         reach = law.reach
         return -reach, law.log_mass(np.arange(-reach, reach + 1))
     success = -math.expm1(-float(noise.epsilon))

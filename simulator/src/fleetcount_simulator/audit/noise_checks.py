@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise
 from fleetcount_mechanisms.randomness import SystemRandom
 from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
@@ -48,7 +48,14 @@ class Check:
 
 
 def mass_of(law: NoiseLaw, values: Integers) -> Floats:
-    """Return P[Z = z]: (1-a)/(1+a) a^|z|, or (1-a) a^z on one side, a = exp(-epsilon); 1 at 0 without noise."""
+    """Return P[Z = z]: (1-a)/(1+a) a^|z|, or (1-a) a^z on one side, a = exp(-epsilon); 1 at 0 without noise.
+
+    Of Gaussian noise exp(-z^2/(2s)) over the sum of all.
+    """
+    if isinstance(law, GaussianNoise):
+        twice = 2 * float(law.variance)
+        end = math.ceil(math.sqrt(30 * twice)) + 1
+        return np.asarray(np.exp(-(values**2) / twice) / np.exp(-(np.arange(-end, end + 1) ** 2) / twice).sum())
     if law.epsilon is None:
         return np.asarray(values == 0, dtype=np.float64)
     epsilon = float(law.epsilon)
@@ -116,7 +123,7 @@ def check_noise(law: NoiseLaw, draws: int, restarted: Sequence[list[int]]) -> li
         "aggregators": (one, other),
         "restarts": (before, after),
     }
-    title = f"{law.name}, epsilon {float(law.epsilon or 0):.4f}"
+    title = ", ".join([law.name, *(f"{name} {float(value):.4f}" for name, value in law.parameters.items())])
     checks = [Check(name=f"{title}: law", p_value=law_p(many, law), draws=draws)]
     for name, (first, second) in pairs.items():
         p_value = independence_p(first.ravel(), second.ravel(), law)

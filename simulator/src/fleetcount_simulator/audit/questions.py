@@ -14,7 +14,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.loss_formulas import Neighbours
 from fleetcount_mechanisms.losses import noise_for
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 
 from fleetcount_simulator.errors import ScenarioError
@@ -29,6 +29,9 @@ _AGGREGATORS: Final = (2, 3, 5)
 _RELEASE_EPSILON: Final = Fraction(1)
 _LOCAL_EPSILON: Final = Fraction(1)
 _NOISED_RESPONSE_EPSILON: Final = Fraction(1, 2)
+_GAUSSIAN: Final = GaussianNoise(Fraction(4))
+_GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
+"""Wide enough that the noise promises more than the devices' own coins."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary")
 DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
@@ -90,7 +93,8 @@ def questions(name: str | None = None) -> tuple[Question, ...]:
 
 
 def _wished(design: Design) -> Fraction:
-    if design.name != "sampling" or not design.noised or design.aggregators != _AGGREGATORS[0]:
+    geometric = isinstance(design.noise, TwoSidedNoise)
+    if design.name != "sampling" or not geometric or design.aggregators != _AGGREGATORS[0]:
         return Fraction(0)
     return Fraction(1, 2) if design.values == 1 else Fraction(1, 5)
 
@@ -118,10 +122,11 @@ def _noises(answer: AnswerLaw) -> Sequence[NoiseLaw]:
     """Return every kind of release that a question can have with these answers."""
     if isinstance(answer, Truth):
         sides: list[NoiseLaw] = [OneSidedNoise(_RELEASE_EPSILON, "up"), OneSidedNoise(_RELEASE_EPSILON, "down")]
-        return [noise_for(answer, _RELEASE_EPSILON), *sides]
+        return [noise_for(answer, _RELEASE_EPSILON), *sides, _GAUSSIAN]
     design = Design(answer=answer, noise=NoNoise(), values=answer.values, aggregators=2)
-    target = _RELEASE_EPSILON if design.form is AnswerForm.TWO_ROUNDS else _NOISED_RESPONSE_EPSILON
-    return [noise_for(answer, target), NoNoise()]
+    if design.form is AnswerForm.TWO_ROUNDS:
+        return [noise_for(answer, _RELEASE_EPSILON), NoNoise(), _GAUSSIAN]
+    return [noise_for(answer, _NOISED_RESPONSE_EPSILON), NoNoise(), _GAUSSIAN_ON_RESPONSES]
 
 
 # Which pairs of truths a claim is about.

@@ -4,9 +4,12 @@ For simulation only: a predictable generator gives no privacy. Real aggregators 
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_analysis.channels import noise_sum
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers
@@ -20,17 +23,33 @@ def summed_noise(law: NoiseLaw, aggregators: int, cells: int, generator: np.rand
     A two-sided geometric variable, P[z] = (1-a)/(1+a) a^|z| with a = exp(-e1), is the difference of two geometric ones
     of ratio a, so the sum of k is the difference of two negative binomials with k successes:
     E[t^Z] = ((1-a)/(1-at))^k ((1-a)/(1-a/t))^k. One-sided noise (AGeo without a cut) is one negative binomial of ratio
-    q = exp(-eps), above 0 for "up" and below for "down". No noise is zero.
+    q = exp(-eps), above 0 for "up" and below for "down". A sum of discrete Gaussians is drawn by inversion of its
+    distribution function (`gaussian_sums`), with the 53 digits of a double. No noise is zero.
 
     Raises:
         ScenarioError: a law whose sums are not drawn here.
     """
     if isinstance(law, NoNoise):
         return np.zeros(cells, dtype=np.int64)
+    if isinstance(law, GaussianNoise):
+        return _gaussian_sums(law, aggregators, cells, generator)
     if not isinstance(law, TwoSidedNoise | OneSidedNoise):
-        raise ScenarioError(f"noise is {law.name!r}; engines draw geometric noise, two-sided or one-sided")
+        raise ScenarioError(f"noise is {law.name!r}; engines draw geometric noise, two-sided or one-sided, or Gaussian")
     success = -math.expm1(-float(law.epsilon))
     drawn = generator.negative_binomial(aggregators, success, cells)
     if isinstance(law, OneSidedNoise):
         return drawn if law.direction == "up" else -drawn
     return np.asarray(drawn - generator.negative_binomial(aggregators, success, cells), dtype=np.int64)
+
+
+def _gaussian_sums(law: GaussianNoise, aggregators: int, cells: int, generator: np.random.Generator) -> Integers:
+    """Return |Z| as the number of m > 0 with P[|Z| >= m] > U, and a fair sign: small numbers keep their digits."""
+    falling = _folded_tails(law, aggregators)
+    sizes = falling.size - np.searchsorted(falling[::-1], generator.random(cells), side="right")
+    return np.asarray(np.where(generator.random(cells) < 0.5, sizes, -sizes), dtype=np.int64)
+
+
+@lru_cache(maxsize=16)
+def _folded_tails(law: GaussianNoise, aggregators: int) -> NDArray[np.float64]:
+    summed = noise_sum(law, aggregators)
+    return np.asarray(2 * summed.upper_tail(np.arange(1, summed.reach + 2)), dtype=np.float64)

@@ -10,7 +10,7 @@ from typing import Final
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
 from fleetcount_mechanisms.design import Design, Outputs
-from fleetcount_mechanisms.noise import OneSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise
 from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
@@ -83,6 +83,12 @@ def _check_case(case: Case) -> None:
         raise ScenarioError(
             "faults.naive counts half pairs, which real aggregators never do: use --engine exact-law or per-device"
         )
+    loss = case.design.ledger_loss
+    if loss.delta:
+        raise ScenarioError(
+            f"mechanism {case.mechanism.name!r} loses epsilon {loss.epsilon} at delta {loss.delta:f}; devices' ledgers"
+            " add up delta 0 alone: use --engine exact-law or per-device"
+        )
     for attacker in case.attackers:
         if attacker.kind in _ACTIVE_ATTACKERS:
             raise ScenarioError(
@@ -125,7 +131,9 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
                 f"mechanism {mechanism.name!r} has no noise_epsilon; without noise only kind 'sampling' is released"
             )
         kind = ReleaseKind.EXACT
-    return Release(kind=kind, noise_epsilon=noise.epsilon, level=level, thresholds=thresholds)
+    variance = noise.variance if isinstance(noise, GaussianNoise) else None
+    kind = kind if variance is None else ReleaseKind.GAUSSIAN
+    return Release(kind=kind, noise_epsilon=noise.epsilon, noise_variance=variance, level=level, thresholds=thresholds)
 
 
 def reading_of(domain: ValueDomain, value: int) -> Signal:

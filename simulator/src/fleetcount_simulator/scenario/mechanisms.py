@@ -25,6 +25,9 @@ _NOISE_ALONE: Final = ("direct", ONE_SIDED)
 _RATE: Final = Range("(0, 1/2)")
 _EPSILON: Final = Range("[1/1000, 20]")
 _NOISE: Final = Range("[1/100000, 100]")
+_VARIANCE: Final = Range("[1/4, 100000000]")
+_SD: Final = Range("[1/2, 10000]")
+_GAUSSIAN: Final = ("noise_variance", "noise_sd")
 _OPEN_UNIT: Final = Range("(0, 1)")
 
 
@@ -37,15 +40,15 @@ def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
     `epsilon` is the loss of a release, from which the noise follows, where the noise is all that protects it;
-    `epsilon_local` that of one answer that a device randomizes.
+    `epsilon_local` that of one answer that a device randomizes. Gaussian noise is given by its variance or by the root.
     """
     if kind == ONE_SIDED:
         return "epsilon", "noise_epsilon", "direction"
     family = kind_named(kind)
     if family.form in _NOISE_PROTECTS:
-        return *family.parameters, "epsilon", "noise_epsilon"
+        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN
     local = () if family.from_epsilon is None else ("epsilon_local",)
-    return *local, *family.parameters, "noise_epsilon"
+    return *local, *family.parameters, "noise_epsilon", *_GAUSSIAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,6 +63,7 @@ class AskedMechanism:
     sampling_rate: Fraction | None
     epsilon: Fraction | None
     noise_epsilon: Fraction | None
+    noise_variance: Fraction | None
     epsilon_local: Fraction | None
     direction: Literal["up", "down"] | None
     parameters: tuple[tuple[str, Fraction], ...]
@@ -80,6 +84,7 @@ class AskedMechanism:
             sampling_rate=rate,
             epsilon_local=self.epsilon_local,
             noise_epsilon=self.noise_epsilon,
+            noise_variance=self.noise_variance,
             direction=self.direction,
             parameters=self.parameters,
         )
@@ -102,7 +107,8 @@ def read_mechanism(table: Table) -> AskedMechanism:
     kind = table.choice("kind", mechanism_kinds())
     name = table.slug("name", kind)
     _only_known(table, kind)
-    epsilon, noise = _noise_keys(table, kind)
+    variance = _variance(table)
+    epsilon, noise = (None, None) if variance is not None else _noise_keys(table, kind)
     local, own = _local_keys(table, kind)
     up_or_down = table.choice("direction", ("up", "down"), "up") if kind == ONE_SIDED else None
     return AskedMechanism(
@@ -111,6 +117,7 @@ def read_mechanism(table: Table) -> AskedMechanism:
         sampling_rate=table.optional("sampling_rate", _RATE),
         epsilon=epsilon,
         noise_epsilon=noise,
+        noise_variance=variance,
         epsilon_local=local,
         direction=cast('Literal["up", "down"] | None', up_or_down),
         parameters=own,
@@ -123,6 +130,17 @@ def _only_known(table: Table, kind: str) -> None:
     for key in table.content:
         if key not in allowed:
             raise table.wrong(key, f"is not a key of kind {kind!r}; its keys are: {', '.join(allowed)}")
+
+
+def _variance(table: Table) -> Fraction | None:
+    """Return the parameter of Gaussian noise, None where the noise is not Gaussian."""
+    given = [key for key in ("epsilon", "noise_epsilon", *_GAUSSIAN) if table.has(key)]
+    if not set(given) & set(_GAUSSIAN):
+        return None
+    if len(given) > 1:
+        raise table.wrong(given[0], f"and {given[1]} are both given; the noise follows from one of them")
+    sd = table.optional("noise_sd", _SD)
+    return table.optional("noise_variance", _VARIANCE) if sd is None else sd**2
 
 
 def _noise_keys(table: Table, kind: str) -> tuple[Fraction | None, Fraction | None]:

@@ -144,6 +144,7 @@ def _case_row(case: Case) -> dict[str, Any]:
         "kind": made.kind,
         "sampling_rate": _float(made.sampling_rate),
         "noise_epsilon": _float(made.noise_epsilon),
+        "noise_variance": _float(made.noise_variance),
         "epsilon_local": _float(made.epsilon_local),
         "question": population.question.title,
         "devices": population.devices,
