@@ -183,11 +183,7 @@ def test_regions_of_k_ary_answers_cover(epsilon: Fraction | None, cells: int, wi
     response, counts = KaryResponse(Fraction(1, 2), 4), np.array([200, 120, 60, 15, 5])
     noise = NoNoise() if epsilon is None else TwoSidedNoise(epsilon)
     asked = Design(answer=response, noise=noise, values=4, aggregators=2)
-    generator = np.random.default_rng(71)
-    laws = [[float(response.probability(output, truth)) for output in range(5)] for truth in range(5)]
-    outputs = sum(generator.multinomial(windows * n, law, RUNS) for n, law in zip(counts, laws, strict=True))
-    noises = np.stack([drawn(noise, 2 * windows, 72 + output) for output in range(5)], axis=1)
-    outputs = outputs + noises
+    outputs = sum(answered(response, counts.tolist(), noise, 71 + 50 * window) for window in range(windows))
     chosen = outputs[:, 5 - cells :].sum(axis=1)
     sums = Sums(values=chosen, cells=cells, windows=windows, devices=outputs.sum(axis=1))
 
@@ -212,18 +208,34 @@ def test_regions_of_bits_cover(answer: AnswerLaw, epsilon: Fraction | None, cell
     assert LOWEST <= covered(sum_ends(asked, sums, LEVEL), ones) <= HIGHEST
 
 
-def test_differences_of_k_ary_answers_cover() -> None:
-    response, noise = KaryResponse(Fraction(2, 3), 1), TwoSidedNoise(Fraction(1, 2))
-    asked = Design(answer=response, noise=noise, values=1, aggregators=2)
-    generator, parts = np.random.default_rng(91), []
-    for count in (30, 90):
-        ones = generator.binomial(count, float(response.probability(1, 1)), RUNS)
-        ones += generator.binomial(300 - count, float(response.probability(1, 0)), RUNS)
-        opened = ones + drawn(noise, 2, 92 + count)
-        devices = 300 + (opened - ones) + drawn(noise, 2, 93 + count)
-        parts.append(Sums(values=opened, cells=1, windows=1, devices=devices))
+def answered(response: KaryResponse, counts: Sequence[int], noise: NoiseLaw, seed: int) -> Integers:
+    """Return the opened numbers of `RUNS` rounds of randomized answers."""
+    generator, outputs = np.random.default_rng(seed), range(response.values + 1)
+    laws = [[float(response.probability(output, truth)) for output in outputs] for truth in outputs]
+    given = sum(generator.multinomial(n, law, RUNS) for n, law in zip(counts, laws, strict=True))
+    return given + np.stack([drawn(noise, 2, seed + output) for output in outputs], axis=1)
 
-    assert LOWEST <= covered(difference_ends(asked, *parts, (1, 1), LEVEL), -60) <= HIGHEST
+
+@pytest.mark.parametrize("epsilon", [None, Fraction(1, 2), Fraction(1, 20)])
+@pytest.mark.parametrize("counts", [(30, 90), (0, 4), (5, 0), (0, 0), (250, 3)])
+@pytest.mark.parametrize("same_window", [True, False])
+def test_differences_of_k_ary_answers_cover(
+    epsilon: Fraction | None, counts: tuple[int, int], same_window: bool
+) -> None:
+    response = KaryResponse(Fraction(2, 3), 2)
+    noise = NoNoise() if epsilon is None else TwoSidedNoise(epsilon)
+    asked = Design(answer=response, noise=noise, values=2, aggregators=2)
+    rest = 300 - sum(counts)
+    opened = [answered(response, (rest, *counts), noise, 92)]
+    opened += opened if same_window else [answered(response, (rest, *counts), noise, 500)]
+    pair = [
+        Sums(values=one[:, cell], cells=1, windows=1, devices=one.sum(axis=1))
+        for cell, one in enumerate(opened, start=1)
+    ]
+
+    ends = difference_ends(asked, *pair, (1, 1), LEVEL, apart=not same_window)
+
+    assert LOWEST <= covered(ends, counts[0] - counts[1]) <= (1 if same_window or min(counts) < 10 else HIGHEST)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

@@ -7,9 +7,10 @@ It must not carry data: a message names the value and the allowed range, never t
     +-- ShapeError           two arguments do not have lengths that fit together
     +-- TooLargeError        the exact computation would not fit into memory; the message names the closed form
     +-- NoOptimumError       the linear-programming solver stopped without an optimum
+    +-- ExportError          a table could not be written, or does not continue the file it should be added to
 """
 
-__all__ = ["AnalysisError", "NoOptimumError", "RangeError", "ShapeError", "TooLargeError"]
+__all__ = ["AnalysisError", "ExportError", "NoOptimumError", "RangeError", "ShapeError", "TooLargeError"]
 
 
 class AnalysisError(ValueError):
@@ -33,3 +34,7 @@ class TooLargeError(AnalysisError):
 
 class NoOptimumError(AnalysisError):
     """The linear-programming solver stopped without an optimum."""
+
+
+class ExportError(AnalysisError):
+    """A table could not be written, or does not continue the file it should be added to."""

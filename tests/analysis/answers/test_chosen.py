@@ -66,8 +66,10 @@ def test_the_largest_change_is_one_of_all_cells() -> None:
     assert largest_changes(table, 1, 0, 1, cells=[1, 3])[0].answer.together == 2
 
 
-@pytest.mark.parametrize("design", [sampling(), Design(
-    answer=KaryResponse(Fraction(1, 2), 4), noise=NOISE, values=4, aggregators=2)], ids=["sampling", "response"])  # fmt: skip
+RESPONSE = Design(answer=KaryResponse(Fraction(1, 2), 4), noise=NOISE, values=4, aggregators=2)
+
+
+@pytest.mark.parametrize("design", [sampling(), RESPONSE], ids=["sampling", "response"])
 def test_changes_of_every_mode_are_answered(design: Design) -> None:
     table = random_table(design, unit=2)
 

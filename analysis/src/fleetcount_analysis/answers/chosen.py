@@ -20,7 +20,7 @@ from fleetcount_analysis.answers.table import Region, SeriesTable
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import simultaneous_level
 
-__all__ = ["Chosen", "all_at_once", "each_level", "largest", "largest_changes", "survivors"]
+__all__ = ["Chosen", "all_at_once", "each_level", "largest", "largest_changes", "survivors", "window_ends"]
 
 Integers = NDArray[np.int64]
 
@@ -64,6 +64,18 @@ def all_at_once(table: SeriesTable, region: Region) -> list[Chosen]:
     low, high = sum_ends(table.design, _single(table, places), level)
     estimates = [table.estimates[place] for place in places]
     return _chosen(table, places, estimates, (low, high))
+
+
+def window_ends(table: SeriesTable) -> tuple[Integers, Integers]:
+    """Return interval ends of every count, windows in turn, that hold at once for all cells of its window.
+
+    A table that grows keeps them: they do not depend on other windows.
+
+    Raises:
+        RangeError: as `all_at_once`.
+    """
+    places = [(row, column) for row in range(table.windows.size) for column in range(table.design.values)]
+    return sum_ends(table.design, _single(table, places), each_level(table.design, table.level, table.design.values))
 
 
 def largest(table: SeriesTable, number: int, region: Region | None = None) -> list[Chosen]:

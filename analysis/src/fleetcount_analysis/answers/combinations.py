@@ -88,6 +88,7 @@ def difference(table: SeriesTable, later: Region, earlier: Region, *, stayed_at_
         differing(table, later.windows, earlier.windows),
         table.level,
         stayed_at_least,
+        apart=not later.windows & earlier.windows,
     )
     parts = [float(estimates_of(table.design, sums_of(table, [one]))[0]) for one in (later, earlier)]
     return Answer(

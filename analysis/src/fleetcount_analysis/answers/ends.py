@@ -10,7 +10,9 @@ It must not know a table: its arguments are added-up opened numbers. No other mo
   spread grows with n + n', for which an upper end is taken from the same release, missed with a twentieth of the error,
   and both tests are made at that end, each stricter by what was spent (Berger and Boos 1994).
 * Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
-  `response_tails` inverts it. Differences of responses join two intervals, each of half the error.
+  `response_tails` inverts it. Differences of responses join two intervals: in the same windows each of half the error;
+  in different windows, which are independent, both at the level, by the root of the sum of the squared distances from
+  the estimates to their ends (Zou and Donner 2008), which is measured and not proven.
 
 Source: docs/privacy.md 1.2 and 2.
 """
@@ -25,7 +27,7 @@ from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special, stats
 
 from fleetcount_analysis.answers.noises import NoiseTotal, ScaledNoise, noise_total
 from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
@@ -84,7 +86,8 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
     if isinstance(design.noise, OneSidedNoise):
         low, high = _one_sided(design.noise, sums.values, design.aggregators * sums.terms, 2 * tail)
     elif design.outputs is not Outputs.CELLS:
-        low, high = _response(design, sums, level, tail)
+        channel, devices, total = _response_channel(design, sums, tail)
+        low, high = channel_ends(sums.values, devices, channel, cast("NoiseSum", total), level)
     elif design.channel[0] == 1:
         reach = noise_total(design.noise, design.aggregators * sums.terms).central_reach(tail)
         low, high = sums.values - reach, sums.values + reach
@@ -95,12 +98,20 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
 
 
 def difference_ends(
-    design: Design, later: Sums, earlier: Sums, together: tuple[int, int], level: Fraction, stayed: int = 0
+    design: Design,
+    later: Sums,
+    earlier: Sums,
+    together: tuple[int, int],
+    level: Fraction,
+    stayed: int = 0,
+    *,
+    apart: bool = True,
 ) -> Ends:
     """Return the ends of the interval of every difference, later less earlier; they may be negative.
 
     `together` is how many windows of one unit hold the widest of the two regions, and both of them together; `stayed`
-    a number of devices known to be counted in both, which a shared toss cancels (0 is always right).
+    a number of devices known to be counted in both, which a shared toss cancels (0 is always right). `apart` says that
+    the regions have no window in common.
 
     Raises:
         RangeError, TooLargeError: as `sum_ends`; one-sided noise on regions of two sizes.
@@ -109,9 +120,7 @@ def difference_ends(
     for one in (later, earlier):
         _check_size(one.values)
     if design.outputs is not Outputs.CELLS:
-        half = 1 - (1 - level) / 2
-        (low, high), (below, above) = (sum_ends(design, one, half) for one in (later, earlier))
-        return low - above, high - below
+        return _response_difference(design, (later, earlier), level, apart=apart)
     noise = _difference_noise(design, later, earlier)
     if design.channel[0] == 1:
         reach = noise.central_reach(tail)
@@ -124,6 +133,32 @@ def difference_ends(
     devices = -(-np.maximum(most - 2 * stayed, 0) // step)
     law = SumLaw(steps=(step, -step), sampling_rate=design.channel[0], noise=noise)
     return _difference_search(law, values, devices, step, tail * (1 - _DOUBT))
+
+
+def _response_difference(design: Design, pair: tuple[Sums, Sums], level: Fraction, *, apart: bool) -> Ends:
+    """Join the intervals of two sums of randomized answers."""
+    if not apart:
+        (low, high), (below, above) = (sum_ends(design, one, 1 - (1 - level) / 2) for one in pair)
+        return low - above, high - below
+    tail = tail_of(level)
+    (first, lower, upper), (second, under, over) = (_distances(design, one, level, tail) for one in pair)
+    down, up = np.hypot(lower, over), np.hypot(upper, under)
+    return np.floor(first - second - down).astype(np.int64), np.ceil(first - second + up).astype(np.int64)
+
+
+def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tuple[Floats, Floats, Floats]:
+    """Return the estimates and how far their interval reaches down and up, at least z standard errors.
+
+    An end that is cut off at 0 or at all devices says less about the estimate's error than there is.
+    """
+    estimates, (low, high) = estimates_of(design, sums), sum_ends(design, sums, level)
+    channel, devices, _ = _response_channel(design, sums, tail)
+    total = np.maximum(devices, 0)
+    inside, hit, miss = np.clip(estimates, 0, total), float(channel.hit), float(channel.miss)
+    noise = float(channel.weight) ** 2 * channel.cell.variance + miss**2 * channel.others.variance
+    variance = inside * hit * (1 - hit) + (total - inside) * miss * (1 - miss) + noise
+    least = -float(special.ndtri(tail)) * np.sqrt(variance) / (hit - miss)
+    return estimates, np.maximum(estimates - low, least), np.maximum(high - estimates, least)
 
 
 def _difference_noise(design: Design, later: Sums, earlier: Sums) -> NoiseTotal:
@@ -184,18 +219,21 @@ def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float)
     return (values - reach, values) if noise.direction == "up" else (values, values + reach)
 
 
-def _response(design: Design, sums: Sums, level: Fraction, tail: float) -> Ends:
-    """Invert the law of a region of randomized answers: one value of larger P and Q, or bits of r N places."""
+def _response_channel(design: Design, sums: Sums, tail: float) -> tuple[ResponseChannel, Integers, NoiseTotal]:
+    """Return a region of randomized answers as one channel, with what enters it and the noise in that number.
+
+    It is one value of larger P and Q, entered by the devices, or bits, entered by r places a device.
+    """
     hit, miss = design.channel
     noises, r = design.aggregators * sums.windows, sums.cells
-    devices = cast("Integers", sums.devices)
+    devices, others, weight = cast("Integers", sums.devices), noise_total(design.noise, noises), Fraction(1)
     if design.form is AnswerForm.POSITION:
         hit, miss = hit + (r - 1) * miss, r * miss
-        others = noise_total(design.noise, noises * (design.values + 1 - r))
-        weight, total, scale = 1 - miss, noise_total(design.noise, noises * (design.values + 1)), 1
+        weight, others = 1 - miss, noise_total(design.noise, noises * (design.values + 1 - r))
+        total = noise_total(design.noise, noises * (design.values + 1))
     else:
-        others = total = cast("NoiseTotal", ScaledNoise(noise=noise_total(design.noise, noises), factor=r))
-        weight, scale = Fraction(1), r
+        devices, others = r * devices, ScaledNoise(noise=others, factor=r)
+        total = others
     channel = ResponseChannel(
         hit=hit,
         miss=miss,
@@ -204,7 +242,7 @@ def _response(design: Design, sums: Sums, level: Fraction, tail: float) -> Ends:
         others=cast("NoiseSum", others),
         tolerance=max(1e-4 * tail, 1e-14),
     )
-    return channel_ends(sums.values, scale * devices, channel, cast("NoiseSum", total), level)
+    return channel, devices, total
 
 
 def _check_size(values: Integers) -> None:

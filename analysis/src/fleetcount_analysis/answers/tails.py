@@ -86,7 +86,7 @@ class SumLaw:
 
     def _on_circle(self, size: int, counts: Integers, distance: Floats) -> Floats:
         """Return P[V >= y] for y at `distance` from the mean, all laws being held by half the circle."""
-        angles = np.arange(1, size // 2, 2) * (2 * np.pi / size)
+        angles = np.asarray(np.arange(1, size // 2, 2) * (2 * np.pi / size), dtype=np.float64)
         height, phase = _coin_waves(float(self.sampling_rate), self.steps, angles)
         noise = self.noise.log_characteristic(angles) - np.log(np.sin(angles / 2) * (size / 2))
         above = np.flatnonzero(counts.min(axis=0) @ height + noise > _CUT)

@@ -1,0 +1,266 @@
+"""A series' table as a file: Parquet that grows, CSV, and GeoJSON of one window.
+
+It must not write a number without its interval, level and statement: these are the file's metadata. A file appears
+whole or not at all. Columns are those of `COLUMNS` (docs/answers.md); a row is one cell of one released window.
+"""
+
+import csv
+import io
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_analysis.answers.chosen import window_ends
+from fleetcount_analysis.answers.places import DEGREES, Places
+from fleetcount_analysis.answers.readable import readable
+from fleetcount_analysis.answers.table import SeriesTable
+from fleetcount_analysis.errors import ExportError, ShapeError
+
+__all__ = ["COLUMNS", "append_parquet", "columns_of", "metadata_of", "write_csv", "write_geojson", "write_parquet"]
+
+COLUMNS: Final = (
+    "window_index", "opens", "unit", "cell", "label",
+    "raw", "estimate", "low", "high", "low_all", "high_all", "readable",
+)  # fmt: skip
+
+_FORMAT: Final = "fleetcount-series-table-1"
+_KEY: Final = "fleetcount"
+_CONFIG: Final[dict[str, Any]] = {"threads": 1, "memory_limit": "1GB", "autoinstall_known_extensions": False}
+
+
+def columns_of(table: SeriesTable, participants: Sequence[int] | None = None) -> dict[str, NDArray[Any]]:
+    """Return the table's columns, windows in turn and in each cell by cell.
+
+    `participants` are the noised numbers of devices that the records release, one a window: the readable numbers then
+    sum to them at most. Randomized answers bring their own.
+
+    Raises:
+        ShapeError: not one number of participants a window.
+    """
+    windows, values = table.raw.shape
+    devices = table.devices if table.design.baseline_opened else participants
+    if devices is not None and len(devices) != windows:
+        raise ShapeError(f"{len(devices)} numbers of participants; allowed is one a window, {windows}")
+    low, high = window_ends(table)
+    return {
+        "window_index": np.repeat(table.windows, values),
+        "opens": np.repeat(table.opens, values).astype("datetime64[s]"),
+        "unit": np.repeat(table.units, values),
+        "cell": np.tile(np.arange(1, values + 1, dtype=np.int32), windows),
+        "label": np.tile(np.array(table.labels, dtype=object), windows),
+        "raw": table.raw.ravel(),
+        "estimate": table.estimates.ravel(),
+        "low": table.low.ravel(),
+        "high": table.high.ravel(),
+        "low_all": low,
+        "high_all": high,
+        "readable": readable(table.estimates, devices).ravel(),
+    }
+
+
+def metadata_of(table: SeriesTable, title: str = "") -> dict[str, Any]:
+    """Return what the numbers are: question, law, level, statement and missing windows, as plain JSON values."""
+    design = table.design
+    return {
+        "format": _FORMAT,
+        "title": title,
+        "mechanism": design.name,
+        "answer": _parameters(design.answer),
+        "noise": {"law": design.noise.name} | _parameters(design.noise),
+        "aggregators": design.aggregators,
+        "values": design.values,
+        "level": str(table.level),
+        "intervals": "low, high: each alone; low_all, high_all: all cells of a window at once, so also the largest",
+        "statement": list(table.statement),
+        "missing": {str(window): reason for window, reason in sorted(table.missing.items())},
+    }
+
+
+def write_csv(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
+    """Write the table as UTF-8 CSV whose first line is `# ` and the metadata as JSON, the second the names.
+
+    Times are ISO 8601 in UTC. Readers skip one line.
+
+    Raises:
+        ExportError: the file cannot be written.
+        ShapeError: as `columns_of`.
+    """
+    columns = columns_of(table, participants)
+    text = io.StringIO(newline="")
+    text.write("# " + json.dumps(metadata_of(table, title), ensure_ascii=False) + "\n")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_rows(columns))
+    content = text.getvalue().encode()
+    _appear(path, lambda temporary: _write_bytes(temporary, content))
+
+
+def write_geojson(
+    table: SeriesTable,
+    places: Places,
+    window: int,
+    path: Path,
+    title: str = "",
+    participants: Sequence[int] | None = None,
+) -> None:
+    """Write one window as a GeoJSON FeatureCollection: a polygon a cell, the columns as its properties.
+
+    The metadata are the member `fleetcount` of the collection, which also says what the coordinates are: RFC 7946 knows
+    degrees alone, and a grid without a frame is in its own unit.
+
+    Raises:
+        ShapeError: not one place a value; as `columns_of`.
+        RangeError: a window that was not released.
+        ExportError: the file cannot be written.
+    """
+    if places.values != table.design.values:
+        raise ShapeError(f"{places.values} places; allowed is one a value, {table.design.values}")
+    row = table.rows([window])[0]
+    columns = columns_of(table, participants)
+    part = slice(row * places.values, (row + 1) * places.values)
+    columns = {name: column[part] for name, column in columns.items()}
+    features = [
+        {
+            "type": "Feature",
+            "id": value,
+            "geometry": {"type": "Polygon", "coordinates": [places.outline(value)]},
+            "properties": dict(zip(COLUMNS, cells, strict=True)),
+        }
+        for value, cells in enumerate(_rows(columns), start=1)
+    ]
+    metadata = metadata_of(table, title) | {"coordinates": places.coordinates}
+    collection: dict[str, Any] = {"type": "FeatureCollection", _KEY: metadata, "features": features}
+    if places.coordinates != DEGREES:
+        # The 2008 form of GeoJSON: null says that no reference system can be assumed.
+        collection["crs"] = None
+    content = json.dumps(collection, ensure_ascii=False).encode()
+    _appear(path, lambda temporary: _write_bytes(temporary, content))
+
+
+def write_parquet(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
+    """Write the table as Parquet; the metadata are the JSON text under the key `fleetcount` of the file's footer.
+
+    Raises:
+        ExportError: the file cannot be written, or the package duckdb is not there.
+        ShapeError: as `columns_of`.
+    """
+    columns, metadata = columns_of(table, participants), metadata_of(table, title)
+    _appear(path, lambda temporary: _copy("SELECT * FROM made", columns, metadata, temporary))
+
+
+def append_parquet(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
+    """Add later windows to a Parquet file; without a file, write it.
+
+    Old rows are copied as they are and never computed again. The grown file takes the place of the old one at once, so
+    that a reader sees the one or the other.
+
+    Raises:
+        ExportError: the file is not such a table, or of another question, law, level or statement, or holds a window of
+            the table or a later one; as `write_parquet`.
+        ShapeError: as `columns_of`.
+    """
+    if not path.exists():
+        write_parquet(table, path, title, participants)
+        return
+    columns, metadata = columns_of(table, participants), metadata_of(table, title)
+    before, last = _described(path)
+    for name in metadata:
+        if name != "missing" and before.get(name) != metadata[name]:
+            raise ExportError(
+                f"{path.name} has {name} {_short(before.get(name))}; the table has {_short(metadata[name])}"
+            )
+    if int(table.windows[0]) <= last:
+        raise ExportError(
+            f"{path.name} reaches to window {last}; the table starts at {int(table.windows[0])}, not after it"
+        )
+    metadata["missing"] = before["missing"] | metadata["missing"]
+    query = f"SELECT * FROM read_parquet({_quoted(path)}) UNION ALL SELECT * FROM made"  # noqa: S608 # quoted
+    _appear(path, lambda temporary: _copy(query, columns, metadata, temporary))
+
+
+def _parameters(law: Any) -> dict[str, str]:  # laws are frozen dataclasses
+    """Return what a law of answers or of noise is made from, as texts."""
+    return {one.name: str(getattr(law, one.name)) for one in fields(law) if one.init and one.compare}
+
+
+def _rows(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Return the rows as plain values, times as ISO 8601 in UTC."""
+    times = [f"{time}Z" for time in np.datetime_as_string(columns["opens"], unit="s").tolist()]
+    return zip(*(times if name == "opens" else columns[name].tolist() for name in COLUMNS), strict=True)
+
+
+def _described(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the metadata and the last window of a table's file."""
+    duckdb = _duckdb()
+    try:
+        with duckdb.connect(config=_CONFIG) as database:
+            rows = database.execute(
+                f"SELECT decode(value) FROM parquet_kv_metadata({_quoted(path)}) WHERE decode(key) = ?",  # noqa: S608
+                [_KEY],
+            ).fetchall()
+            names = database.execute(f"DESCRIBE SELECT * FROM read_parquet({_quoted(path)})").fetchall()  # noqa: S608
+            found = database.execute(f"SELECT max(window_index) FROM read_parquet({_quoted(path)})").fetchone()  # noqa: S608
+        metadata = json.loads(rows[0][0]) if len(rows) == 1 else None
+    except (duckdb.Error, ValueError) as error:
+        raise ExportError(f"{path.name} cannot be read as the table of a series") from error
+    if not isinstance(metadata, dict) or tuple(row[0] for row in names) != COLUMNS or not found or found[0] is None:
+        raise ExportError(f"{path.name} is not the table of a series")
+    if not isinstance(metadata.get("missing"), dict):
+        raise ExportError(f"{path.name} names no missing windows")
+    return metadata, int(found[0])
+
+
+def _copy(query: str, columns: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], path: Path) -> None:
+    duckdb = _duckdb()
+    text = json.dumps(metadata, ensure_ascii=False).replace("'", "''")
+    try:
+        with duckdb.connect(config=_CONFIG) as database:
+            database.register("made", dict(columns))
+            database.execute(f"COPY ({query}) TO {_quoted(path)} (FORMAT parquet, KV_METADATA {{{_KEY}: '{text}'}})")
+    except duckdb.Error as error:
+        raise ExportError(f"the table cannot be written: {str(error).splitlines()[0][:120]}") from error
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as a text of SQL; one with *, ? or [ would name many files."""
+    if any(character in str(path) for character in "*?["):
+        raise ExportError(f"{path.name!r}: the path of a Parquet file must not hold *, ? or [")
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _appear(path: Path, write: Callable[[Path], None]) -> None:
+    """Let a file appear under its name when it is whole and durable."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise ExportError(f"{path.name} cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _duckdb() -> Any:  # the library has no types
+    try:
+        import duckdb  # A tenth of a second, and needed for Parquet alone.
+    except ModuleNotFoundError as error:
+        raise ExportError("Parquet needs the package duckdb, which comes with fleetcount[analysis]") from error
+    return duckdb

@@ -1,0 +1,249 @@
+"""One report counted at several zooms: consistent counts of a pyramid of levels, each noised on its own.
+
+It must not read sampled or randomized answers: it is for direct counts, whose noise is all that parts them. How a
+report carries several levels is the protocol's.
+
+Every level l of V_l cells is released with noise of its own; a device stands in one cell of every level. The sum of
+four squares then differs from the square above them by noise alone. The least-squares counts that add up are found
+exactly in two passes, fine to coarse and back (Hay, Rastogi, Miklau and Suciu 2010; here for any noise of each level
+and any tree):
+
+    z = w y + (1 - w) sum z_children,  w = S / (S + v),  Var z = w v,  S = sum Var z_children     upwards; z = y below
+    h = z + r (h_parent - sum z_siblings),  r = Var z / S,  Var h = Var z (1 - r) + r^2 Var h_parent          downwards
+
+What it costs: a moved device changes two cells of each level, so rho = sum over levels of 1/s_l (discrete Gaussian) and
+a pure loss of 2 sum e1_l (geometric): L levels of variance s cost rho as one level of variance s/L does.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from fleetcount_mechanisms.noise import NoiseLaw
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
+from fleetcount_analysis.answers.tails import tail_of
+from fleetcount_analysis.errors import RangeError, ShapeError
+
+__all__ = ["ConsistentCounts", "Pyramid", "consistent", "even_variances", "half_width", "levels_of_grid"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_DOUBT: Final = 0.01
+"""The share of the error that smoothing the law of a sum costs."""
+
+_FAR: Final = 40
+"""So many standard deviations hold every sum of noises but for 1e-20."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pyramid:
+    """Levels from coarse to fine: `sizes` cells each; `parents[l]` is, for every cell of level l + 1, its cell in l.
+
+    Cells are counted from 0 here; value v of a level is cell v - 1.
+
+    Raises:
+        ShapeError: no level, or parents that do not fit the sizes or leave a cell without children.
+    """
+
+    sizes: tuple[int, ...]
+    parents: tuple[Integers, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Check that every level divides the one above it."""
+        if not self.sizes or len(self.parents) != len(self.sizes) - 1:
+            raise ShapeError(f"{len(self.parents)} maps between {len(self.sizes)} levels; allowed is one fewer")
+        for above, below, parent in zip(self.sizes, self.sizes[1:], self.parents, strict=False):
+            if parent.shape != (below,) or np.unique(parent).tolist() != list(range(above)):
+                raise ShapeError(f"a level of {below} cells does not divide all of the {above} above it")
+
+    def cost(self, parameters: Sequence[Fraction]) -> Fraction:
+        """Return the sum over levels of (cells a device moves, 1 or 2) times the parameter.
+
+        With parameters 1/(2 s_l) it is rho of the whole report, with e1_l its pure loss.
+        """
+        return sum((min(2, size) * one for size, one in zip(self.sizes, parameters, strict=True)), Fraction(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConsistentCounts:
+    """Counts of every level, coarse to fine, that add up; unbiased. `low`, `high` are whole, each alone at `level`."""
+
+    level: Fraction
+    estimates: tuple[Floats, ...]
+    standard_errors: tuple[Floats, ...]
+    low: tuple[Integers, ...]
+    high: tuple[Integers, ...]
+
+
+def levels_of_grid(columns: int, rows: int, levels: int) -> Pyramid:
+    """Return a square grid of columns * rows squares and the grids of two, four, ... times its side above it.
+
+    Cells are numbered as those of every square grid, row by row; odd edges have narrower squares above them.
+
+    Raises:
+        RangeError: no column, row or level, or so many levels that the coarsest ones are the same.
+    """
+    most = max(columns, rows, 1).bit_length() + (max(columns, rows, 1).bit_count() > 1)
+    if columns < 1 or rows < 1 or not 1 <= levels <= most:
+        raise RangeError("(columns, rows, levels)", (columns, rows, levels), f"1 or more, at most {most} levels")
+    sizes, parents = [columns * rows], []
+    for _ in range(levels - 1):
+        cell = np.arange(columns * rows)
+        wide = (columns + 1) // 2
+        parents.append(cell % columns // 2 + cell // columns // 2 * wide)
+        columns, rows = wide, (rows + 1) // 2
+        sizes.append(columns * rows)
+    return Pyramid(sizes=tuple(sizes[::-1]), parents=tuple(parents[::-1]))
+
+
+def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:
+    """Return s_l of every level for a report of rho in all, every level with the same share of it.
+
+    Raises:
+        RangeError: rho is not above 0.
+    """
+    if rho <= 0:
+        raise RangeError("rho", rho, "above 0")
+    return tuple(min(2, size) * len(pyramid.sizes) / (2 * rho) for size in pyramid.sizes)
+
+
+def consistent(
+    pyramid: Pyramid, counts: Sequence[ArrayLike], noise: Sequence[NoiseLaw], aggregators: int, level: Fraction
+) -> ConsistentCounts:
+    """Return the consistent counts of one report: `counts[l]` are the opened numbers of level l, `noise[l]` its law.
+
+    Intervals come from the exact law of the very combination of noises that each estimate holds.
+
+    Raises:
+        ShapeError: not one number a cell and one law a level.
+        RangeError: one-sided noise or none, a level outside (0, 1 - 2e-10], or fewer than 1 aggregator.
+    """
+    tail_of(level)
+    opened = [np.asarray(one, dtype=np.float64) for one in counts]
+    if [one.shape for one in opened] != [(size,) for size in pyramid.sizes] or len(noise) != len(opened):
+        raise ShapeError(
+            f"counts of shapes {[one.shape for one in opened]}; allowed is one number a cell and one law a level"
+        )
+    if aggregators < 1:
+        raise RangeError("number of aggregators", aggregators, "1 or more")
+    laws = [noise_total(law, aggregators) for law in noise]
+    if any(law.is_zero for law in laws):
+        raise RangeError("law of noise", "none", "noise on every level")
+    up = _Upward(pyramid, [law.variance for law in laws])
+    estimates, variances = up.down(opened)
+    low, high = [], []
+    for number, one in enumerate(estimates):
+        reach = np.array([half_width(up.parts(number, cell, laws), level) for cell in range(one.size)])
+        middle = np.rint(one)
+        low.append(np.maximum(np.minimum(np.ceil(one - reach), middle), 0).astype(np.int64))
+        high.append(np.maximum(np.maximum(np.floor(one + reach), middle), 0).astype(np.int64))
+    return ConsistentCounts(
+        level=level,
+        estimates=tuple(estimates),
+        standard_errors=tuple(np.sqrt(one) for one in variances),
+        low=tuple(low),
+        high=tuple(high),
+    )
+
+
+class _Upward:
+    """The weights of both passes, which the variances alone decide."""
+
+    def __init__(self, pyramid: Pyramid, variances: Sequence[float]) -> None:
+        """Go from fine to coarse: `spread` is Var z of every cell, `own` the weight w of its own count."""
+        self._pyramid = pyramid
+        self._spread = [np.full(size, one) for size, one in zip(pyramid.sizes, variances, strict=True)]
+        self._own = [np.ones(size) for size in pyramid.sizes]
+        self._share: list[Floats] = [np.ones(0) for _ in pyramid.parents]
+        for number in range(len(pyramid.parents) - 1, -1, -1):
+            parent = pyramid.parents[number]
+            below = _summed(parent, self._spread[number + 1])
+            self._own[number] = below / (below + variances[number])
+            self._share[number] = self._spread[number + 1] / below[parent]
+            self._spread[number] = self._own[number] * variances[number]
+
+    def down(self, opened: Sequence[Floats]) -> tuple[list[Floats], list[Floats]]:
+        """Return the consistent estimates of every level and their variances."""
+        upward, sums = [np.array(one) for one in opened], [np.zeros(0) for _ in self._share]
+        for number in range(len(self._share) - 1, -1, -1):
+            sums[number] = _summed(self._pyramid.parents[number], upward[number + 1])
+            own = self._own[number]
+            upward[number] = own * opened[number] + (1 - own) * sums[number]
+        estimates, variances = [upward[0]], [self._spread[0]]
+        for number, share in enumerate(self._share):
+            parent = self._pyramid.parents[number]
+            estimates.append(upward[number + 1] + share * (estimates[-1] - sums[number])[parent])
+            spread = self._spread[number + 1]
+            variances.append(spread * (1 - share) + share**2 * variances[-1][parent])
+        return estimates, variances
+
+    def weights(self, number: int, cell: int) -> list[Floats]:
+        """Return how much of every count of every level is in the estimate of one cell.
+
+        Unrolled: h = z + sum over ancestors a of c_a w_a (y_a - sum z_children(a)), c the product of the shares r.
+        """
+        counts = [np.zeros(size) for size in self._pyramid.sizes]
+        upward = [np.zeros(size) for size in self._pyramid.sizes]
+        upward[number][cell] = 1
+        passed = 1.0
+        for above in range(number - 1, -1, -1):
+            parent = self._pyramid.parents[above]
+            passed *= float(self._share[above][cell])
+            cell = int(parent[cell])
+            pull = passed * float(self._own[above][cell])
+            counts[above][cell] += pull
+            upward[above + 1][parent == cell] -= pull
+        for above, own in enumerate(self._own):
+            counts[above] += own * upward[above]
+            if above < len(self._share):
+                upward[above + 1] += ((1 - own) * upward[above])[self._pyramid.parents[above]]
+        return counts
+
+    def parts(self, number: int, cell: int, laws: Sequence[NoiseTotal]) -> tuple[tuple[float, int, NoiseTotal], ...]:
+        """Return the combination of noises in the estimate of one cell as (weight, how often, law)."""
+        parts: list[tuple[float, int, NoiseTotal]] = []
+        for weights, law in zip(self.weights(number, cell), laws, strict=True):
+            sizes, times = np.unique(np.round(np.abs(weights), 9), return_counts=True)
+            parts += [(one, often, law) for one, often in zip(sizes.tolist(), times.tolist(), strict=True) if one > 0]
+        return tuple(parts)
+
+
+def _summed(parent: Integers, below: Floats) -> Floats:
+    """Return the sums of the children of every cell."""
+    return np.asarray(np.bincount(parent, weights=below), dtype=np.float64)
+
+
+@lru_cache(maxsize=4096)
+def half_width(parts: tuple[tuple[float, int, NoiseTotal], ...], level: Fraction) -> float:
+    """Return c with P[|E| <= c] >= level for E = sum of weight * noise, every part so often, all independent.
+
+    The law of E is smoothed by a normal G of a hundredth of its spread, so that its waves die out:
+    P[|E| <= c + g] >= P[|E + G| <= c] - P[|G| > g], a hundredth of the error being spent on G.
+
+    Raises:
+        RangeError: a level outside (0, 1 - 2e-10].
+    """
+    error = 2 * tail_of(level)
+    spread = math.sqrt(sum(often * weight**2 * law.variance for weight, often, law in parts))
+    blur = max(spread / 100, 1e-3)
+    far = _FAR * spread + max(weight * law.reach_of(_FAR) for weight, _, law in parts)
+    odd = np.arange(1, math.ceil(9 / blur * 4 * far / (2 * math.pi)), 2, dtype=np.float64)
+    angles = np.asarray(odd * (2 * math.pi / (4 * far)), dtype=np.float64)
+    height: Floats = np.asarray(-((blur * angles) ** 2) / 2, dtype=np.float64)
+    for weight, often, law in parts:
+        height += often * law.log_characteristic(weight * angles)
+    height = np.asarray(np.exp(height) / odd * (4 / math.pi), dtype=np.float64)
+    low, high = 0.0, far
+    wanted = 1 - error * (1 - _DOUBT)
+    while high - low > 1e-6 * spread:
+        middle = (low + high) / 2
+        low, high = (low, middle) if float(height @ np.sin(angles * middle)) >= wanted else (middle, high)
+    return high + blur * -float(special.ndtri(error * _DOUBT / 2)) + 1e-9

@@ -1,0 +1,199 @@
+"""Where the cells of a table are: their outlines for maps, and the cells inside an area for sums.
+
+It must not guess a frame: a square grid is in its own metres until somebody says which point of the Earth is (0, 0).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_analysis.errors import ExportError, RangeError
+
+__all__ = ["DEGREES", "METRES", "GridPlaces", "HexagonPlaces", "Places", "cells_inside"]
+
+Floats = NDArray[np.float64]
+Ring = list[tuple[float, float]]
+
+DEGREES: Final = "longitude and latitude in degrees (WGS 84)"
+METRES: Final = "x and y in the grid's own unit, not longitude and latitude"
+
+
+class Places(Protocol):
+    """The places of values 1..V, in the order of the values."""
+
+    @property
+    def values(self) -> int:
+        """V."""
+        ...
+
+    @property
+    def coordinates(self) -> str:
+        """`DEGREES` or `METRES`."""
+        ...
+
+    def outline(self, value: int) -> Ring:
+        """Return the corners of a cell anticlockwise, the first again at the end."""
+        ...
+
+    def centres(self) -> Floats:
+        """Return the middle of every cell, (V, 2), in the coordinates of the outlines."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridPlaces:
+    """Squares of side `size` from the corner (x0, y0), row by row northwards, as `SquareGrid` tasks number them.
+
+    `to_degrees` turns arrays of x and y into longitudes and latitudes; without it outlines stay in the grid's own unit.
+
+    Raises:
+        RangeError: a side, number of columns or of rows that is not above 0.
+    """
+
+    x0: Fraction
+    y0: Fraction
+    size: Fraction
+    columns: int
+    rows: int
+    to_degrees: Callable[[Floats, Floats], tuple[Floats, Floats]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the form."""
+        if self.size <= 0 or self.columns < 1 or self.rows < 1:
+            raise RangeError("grid", (str(self.size), self.columns, self.rows), "a positive size, columns and rows")
+
+    @property
+    def values(self) -> int:
+        """See `Places`."""
+        return self.columns * self.rows
+
+    @property
+    def coordinates(self) -> str:
+        """See `Places`."""
+        return METRES if self.to_degrees is None else DEGREES
+
+    def outline(self, value: int) -> Ring:
+        """See `Places`."""
+        row, column = divmod(value - 1, self.columns)
+        corners = [(column + x, row + y) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))]
+        return [(float(x), float(y)) for x, y in self._placed(np.array(corners, dtype=np.float64)).tolist()]
+
+    def centres(self) -> Floats:
+        """See `Places`."""
+        row, column = np.divmod(np.arange(self.values), self.columns)
+        return self._placed(np.stack([column + 0.5, row + 0.5], axis=1))
+
+    def _placed(self, points: Floats) -> Floats:
+        """Return points given in squares in the coordinates of the outlines."""
+        x, y = (
+            float(start) + float(self.size) * part for start, part in zip((self.x0, self.y0), points.T, strict=True)
+        )
+        return np.stack((x, y) if self.to_degrees is None else self.to_degrees(x, y), axis=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HexagonPlaces:
+    """H3 cells as 64-bit numbers, value v being the v-th. An outline that crosses 180 degrees goes on beyond it.
+
+    Raises:
+        ExportError: the package h3 is not there.
+        RangeError: a number that is no H3 cell.
+    """
+
+    cells: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the cells."""
+        for cell in self.cells:
+            if not _h3().is_valid_cell(f"{cell:x}"):
+                raise RangeError("H3 cell", f"{cell:x}", "the number of a cell")
+
+    @property
+    def values(self) -> int:
+        """See `Places`."""
+        return len(self.cells)
+
+    @property
+    def coordinates(self) -> str:
+        """See `Places`."""
+        return DEGREES
+
+    def outline(self, value: int) -> Ring:
+        """See `Places`."""
+        corners = [(float(east), float(north)) for north, east in _h3().cell_to_boundary(f"{self.cells[value - 1]:x}")]
+        if max(corners)[0] - min(corners)[0] > 180:
+            corners = [(east + 360 if east < 0 else east, north) for east, north in corners]
+        return [*corners, corners[0]]
+
+    def centres(self) -> Floats:
+        """See `Places`."""
+        middles = [_h3().cell_to_latlng(f"{cell:x}") for cell in self.cells]
+        return np.array([(east, north) for north, east in middles], dtype=np.float64)
+
+
+def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
+    """Return the values whose middle lies inside an area: a GeoJSON Polygon or MultiPolygon, or Features of them.
+
+    Coordinates are those of the outlines. Holes are left out (even-odd rule); a middle on an edge is on either side.
+
+    Raises:
+        RangeError: another kind of GeoJSON, a ring of fewer than 4 positions, or a position that is not two finite
+            numbers; or an area with no middle inside, which would be a sum over nothing.
+    """
+    centres, inside = places.centres(), np.zeros(places.values, dtype=bool)
+    for polygon in _polygons(area):
+        odd = np.zeros(places.values, dtype=bool)
+        for ring in polygon:
+            odd ^= _crossed(centres, _checked_ring(ring))
+        inside |= odd
+    found = frozenset((np.flatnonzero(inside) + 1).tolist())
+    if not found:
+        raise RangeError(
+            "area", "without the middle of a cell", "an area that holds a middle, in " + places.coordinates
+        )
+    return found
+
+
+def _polygons(area: Mapping[str, Any]) -> list[Any]:
+    kind = area.get("type")
+    if kind == "FeatureCollection":
+        return [polygon for feature in area.get("features", ()) for polygon in _polygons(feature)]
+    if kind == "Feature":
+        return _polygons(area.get("geometry") or {})
+    if kind == "Polygon":
+        return [area.get("coordinates", ())]
+    if kind == "MultiPolygon":
+        return list(area.get("coordinates", ()))
+    raise RangeError("type of GeoJSON", repr(kind)[:40], "Polygon, MultiPolygon, Feature or FeatureCollection")
+
+
+def _checked_ring(ring: Any) -> Floats:  # anything that JSON can hold
+    try:
+        corners = np.array([position[:2] for position in ring], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RangeError("ring", "not a list of positions", "positions of two numbers") from error
+    if corners.ndim != 2 or len(corners) < 4 or corners.shape[1] != 2 or not np.all(np.isfinite(corners)):
+        raise RangeError("ring", f"{len(corners)} positions", "4 or more of two finite numbers, the last as the first")
+    return corners
+
+
+def _crossed(points: Floats, ring: Floats) -> NDArray[np.bool_]:
+    """Return for every point whether a ray to the east crosses the ring an odd number of times."""
+    odd = np.zeros(len(points), dtype=bool)
+    for (x0, y0), (x1, y1) in zip(ring, np.roll(ring, -1, axis=0), strict=True):
+        across = (points[:, 1] < y0) != (points[:, 1] < y1)
+        if y0 != y1:
+            odd ^= across & (points[:, 0] < x0 + (points[:, 1] - y0) * (x1 - x0) / (y1 - y0))
+    return odd
+
+
+def _h3() -> Any:  # the library has no types
+    try:
+        import h3  # Needed for hexagons alone, and not part of every installation.
+    except ModuleNotFoundError as error:
+        raise ExportError("H3 cells need the package h3, which comes with fleetcount[simulator]") from error
+    return h3

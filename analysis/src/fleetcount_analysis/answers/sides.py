@@ -1,0 +1,148 @@
+"""Which cells are safe, which are in danger, and which stay open: from two one-sided releases, or from intervals.
+
+It must not turn "not known" into a claim. Three ways, by what they prove and what they protect:
+
+* `both_sides`: one release with noise >= 0 and one with noise <= 0. "safe" (count <= t) and "danger" (count > t) are
+  never wrong. But noise >= 0 protects "a value turned into none" and noise <= 0 only the other way round, so that with
+  both published neither direction has a finite epsilon: for counts that need no promise against their own side, and
+  never for one audience that both directions must be hidden from.
+* `sides_of_intervals`: an ordinary release. All claims together are right with the level; epsilon is the release's.
+* SALap, the sparse vector of one-sided noise: `compare_one_sided` says when it finds more than noise on every cell. It
+  needs one holder of the exact counts, who stops at the c-th number above its threshold; aggregators that each hold
+  shares cannot run it.
+
+Source: [ADP] sections IV to VI, docs/privacy.md 3.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fleetcount_analysis.answers.chosen import all_at_once
+from fleetcount_analysis.answers.table import Region, SeriesTable
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.one_sided import expected_yield, found_probabilities, one_sided_map
+
+__all__ = ["OneSidedChoice", "Side", "Sides", "both_sides", "compare_one_sided", "sides_of_intervals"]
+
+
+class Side(Enum):
+    """On which side of its threshold t a count is."""
+
+    SAFE = "safe"
+    """The count is at most t."""
+    DANGER = "danger"
+    """The count is above t."""
+    UNKNOWN = "not known"
+    """Neither is shown; a cell of either kind may be here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sides:
+    """What is said of every cell, and how sure all that is said is: `wrong` bounds the chance of any false claim."""
+
+    sides: tuple[Side, ...]
+    wrong: Fraction
+    guarantee: str
+
+
+def both_sides(up: Sequence[int], down: Sequence[int], thresholds: ArrayLike) -> Sides:
+    """Return the proven side of every cell from the outputs of noise >= 0 (`up`) and of noise <= 0 (`down`).
+
+    `thresholds` is one number or one a cell, whole.
+
+    Raises:
+        ShapeError: as many outputs and thresholds as cells are needed.
+        RangeError: outputs that prove both sides of a cell, so that one is not what it is said to be.
+    """
+    if len(up) != len(down):
+        raise ShapeError(f"{len(up)} outputs upwards and {len(down)} downwards; allowed is one of each a cell")
+    safe = one_sided_map(up, thresholds, "up")
+    danger = one_sided_map(down, safe.thresholds + 1, "down")
+    both = np.flatnonzero(safe.proven & danger.proven)
+    if both.size:
+        raise RangeError("outputs of cell", f"{int(both[0]) + 1}, both safe and in danger", "those of one count")
+    sides = tuple(
+        Side.SAFE if low else Side.DANGER if high else Side.UNKNOWN
+        for low, high in zip(safe.proven.tolist(), danger.proven.tolist(), strict=True)
+    )
+    words = '"safe" and "danger" are never wrong; "not known" says nothing'
+    return Sides(sides=sides, wrong=Fraction(0), guarantee=words)
+
+
+def sides_of_intervals(table: SeriesTable, region: Region, thresholds: ArrayLike) -> Sides:
+    """Return the side of every count of a region that intervals holding all at once show, in the order of the region.
+
+    Order: windows in turn, in each cell by cell. `thresholds` is one number, or one a count.
+
+    Raises:
+        RangeError: as `chosen.all_at_once`.
+        ShapeError: as many thresholds as counts are needed, or one.
+    """
+    found = all_at_once(table, region)
+    limits = np.asarray(thresholds)
+    if limits.shape not in {(), (len(found),)}:
+        raise ShapeError(f"thresholds of shape {limits.shape}; allowed is one number, or one a count ({len(found)})")
+    sides = [
+        Side.SAFE if one.answer.high <= limit else Side.DANGER if one.answer.low > limit else Side.UNKNOWN
+        for one, limit in zip(found, np.broadcast_to(limits, len(found)).tolist(), strict=True)
+    ]
+    words = f'all "safe" and "danger" together are right with {float(table.level):g}; "not known" says nothing'
+    return Sides(sides=tuple(sides), wrong=1 - table.level, guarantee=words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSidedChoice:
+    """How many safe cells are expected to be found: by noise on every cell, and by SALap for each number of aborts."""
+
+    every_cell: float
+    sparse: dict[int, float]
+
+    @property
+    def best_aborts(self) -> int | None:
+        """The number of aborts with which SALap finds most, None where noise on every cell finds as many."""
+        most = max(self.sparse, key=lambda aborts: self.sparse[aborts])
+        return most if self.sparse[most] > self.every_cell else None
+
+
+def compare_one_sided(
+    counts: Sequence[int],
+    thresholds: Sequence[int],
+    epsilon: Fraction,
+    *,
+    moved: int,
+    aborts: Sequence[int] = (1, 2, 4, 8, 16),
+) -> OneSidedChoice:
+    """Return the expected safe answers of two mechanisms of one loss, for assumed counts asked in the order given.
+
+    `moved` is how many of the counts one device may raise: noise on every cell then has epsilon/moved each, SALap with
+    c aborts epsilon/c each, whatever `moved` is. So SALap is the tool where a device is counted in many places (a day
+    of places, a walk) and few places are above their threshold, the dense ones being asked last.
+
+    Raises:
+        RangeError: `moved` below 1, an epsilon that is not above 0, no number of aborts or one below 1, or a negative
+            count.
+        ShapeError: not one threshold a count.
+    """
+    if moved < 1 or epsilon <= 0:
+        raise RangeError("(epsilon, moved)", f"({epsilon}, {moved})", "epsilon above 0, moved 1 or more")
+    if not aborts or min(aborts) < 1:
+        raise RangeError("aborts", tuple(aborts), "one or more numbers, each 1 or more")
+    limits = np.array(thresholds, dtype=np.int64)
+    every = expected_yield(counts, limits, epsilon / moved)
+    sparse = {c: _sparse_yield(found_probabilities(counts, limits, epsilon / c).tolist(), c) for c in aborts}
+    return OneSidedChoice(every_cell=every, sparse=sparse)
+
+
+def _sparse_yield(found: Sequence[float], aborts: int) -> float:
+    """Return the expected number of safe answers before the last abort, as `expected_correct_safe` does exactly."""
+    running, expected = np.zeros(aborts), 0.0
+    running[0] = 1.0
+    for safe in found:
+        expected += safe * float(running.sum())
+        running = safe * running + (1 - safe) * np.append(0.0, running[:-1])
+    return expected

@@ -1,0 +1,69 @@
+"""Smoother curves over time, for who accepts a model: beside the raw estimates, never in their place.
+
+It must not be used without its model's name. The local-level model says that a count moves from window to window by
+independent steps of mean 0 and a standard deviation that the asker states; the smoothed value is the mean of the count
+given all windows (Kalman's smoother, here as the least-squares problem that it solves). If counts jump, at a shift
+change or a jam, the model is wrong there and the curve late on both sides.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from fleetcount_mechanisms.design import Outputs
+from fleetcount_mechanisms.noise import OneSidedNoise
+from numpy.typing import NDArray
+
+from fleetcount_analysis.answers.noises import noise_total
+from fleetcount_analysis.answers.table import SeriesTable
+from fleetcount_analysis.errors import RangeError
+
+__all__ = ["Smoothed", "smoothed"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Smoothed:
+    """Smoothed counts of some cells over all released windows, shape (W, cells), in devices, and their model.
+
+    `standard_errors` hold if the model does; they are no confidence interval of the release.
+    """
+
+    model: str
+    cells: tuple[int, ...]
+    values: Floats
+    standard_errors: Floats
+
+
+def smoothed(table: SeriesTable, cells: Iterable[int], *, change_sd: float) -> Smoothed:
+    """Return the local-level reading of cells; `change_sd` is how far a count moves from one window to the next, in sd.
+
+    Windows that are missing widen the step between their neighbours. The variance of one estimate is that of the noise
+    and, with sampling, q n at the mean n of the cell's estimates (not below 0).
+
+    Raises:
+        RangeError: a cell that is not there, a `change_sd` not above 0 and finite, randomized answers or one-sided
+            noise, or more than 4,000 windows.
+    """
+    design = table.design
+    if design.outputs is not Outputs.CELLS or isinstance(design.noise, OneSidedNoise):
+        raise RangeError("design", design.name, "direct counts or sampling with symmetric noise")
+    if not 0 < change_sd < float("inf"):
+        raise RangeError("change_sd", change_sd, "above 0 and finite")
+    if table.windows.size > 4000:
+        raise RangeError("number of windows", table.windows.size, "at most 4000")
+    chosen = tuple(sorted(cells))
+    seen = table.estimates[:, table.columns(chosen)]
+    rate = float(design.channel[0])
+    noise = noise_total(design.noise, design.aggregators).variance / rate**2
+    variances = noise + (1 - rate) / rate * np.maximum(seen.mean(axis=0), 0)
+    links = 1 / (change_sd**2 * np.diff(table.windows))
+    pull = np.diag(np.append(links, 0) + np.append(0, links)) - np.diag(links, 1) - np.diag(links, -1)
+    values, errors = np.empty(seen.shape), np.empty(seen.shape)
+    for column, variance in enumerate(np.maximum(variances, 1e-12).tolist()):
+        covariance = np.linalg.inv(pull + np.eye(len(seen)) / variance)
+        values[:, column] = covariance @ seen[:, column] / variance
+        errors[:, column] = np.sqrt(np.diag(covariance))
+    model = f"local level: counts move by independent steps of standard deviation {change_sd:g} a window"
+    return Smoothed(model=model, cells=chosen, values=values, standard_errors=errors)

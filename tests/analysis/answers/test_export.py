@@ -1,0 +1,177 @@
+"""Files of a table: what is read back is what was released, a Parquet file grows, and nothing half-written stays."""
+
+import csv
+import json
+import sys
+from datetime import datetime
+from fractions import Fraction
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from fleetcount_analysis.answers.export import (
+    COLUMNS,
+    append_parquet,
+    columns_of,
+    write_csv,
+    write_geojson,
+    write_parquet,
+)
+from fleetcount_analysis.answers.places import GridPlaces
+from fleetcount_analysis.answers.table import SeriesTable, WindowCounts, series_table
+from fleetcount_analysis.errors import ExportError, RangeError, ShapeError
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.responses import KaryResponse
+
+from tests.analysis.answers.samples import LEVEL, NOISE, direct, random_table, sampling, table_of
+
+GRID = GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(500), columns=2, rows=2)
+
+
+def rows_of(path: Path) -> list[tuple]:
+    return duckdb.sql(f"SELECT * FROM read_parquet('{path}')").fetchall()
+
+
+def metadata(path: Path) -> dict:
+    found = duckdb.sql(f"SELECT decode(value) FROM parquet_kv_metadata('{path}')").fetchall()
+    return json.loads(found[0][0])
+
+
+def test_parquet_holds_the_columns_and_says_what_they_are(tmp_path: Path) -> None:
+    table, path = table_of(sampling(), [[40, 3, 0, 17], [44, 5, -2, 30]], missing=1), tmp_path / "a.parquet"
+
+    write_parquet(table, path, "evening's map")
+
+    described = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
+    assert [(row[0], row[1]) for row in described] == [
+        ("window_index", "BIGINT"), ("opens", "TIMESTAMP"), ("unit", "BIGINT"), ("cell", "INTEGER"),
+        ("label", "VARCHAR"),
+        ("raw", "BIGINT"), ("estimate", "DOUBLE"), ("low", "BIGINT"), ("high", "BIGINT"), ("low_all", "BIGINT"),
+        ("high_all", "BIGINT"), ("readable", "BIGINT"),
+    ]  # fmt: skip
+    row = rows_of(path)[6]
+    assert row[:7] == (2, datetime(2026, 12, 1, 2, 0), 2, 3, "cell 3", -2, -8.0)  # noqa: DTZ001 # as Parquet has it
+    assert row[9] <= row[7] <= row[8] <= row[10]
+    assert row[11] == 0
+    found = metadata(path)
+    assert (found["title"], found["level"], found["statement"]) == ("evening's map", "19/20", ["public: epsilon 1"])
+    assert found["missing"] == {"1": "paused"}
+    assert (found["mechanism"], found["aggregators"], found["answer"]["sampling_rate"]) == ("sampling", 2, "1/4")
+    assert found["noise"] == {"law": "two-sided geometric", "epsilon": "1/2"}
+
+
+def test_a_parquet_file_grows_by_later_windows_and_keeps_its_rows(tmp_path: Path) -> None:
+    whole, path = random_table(direct(), 6), tmp_path / "it's.parquet"
+    released = [
+        dict(zip(("index", "opens", "unit"), three, strict=True))
+        for three in zip(whole.windows.tolist(), whole.opens.tolist(), whole.units.tolist(), strict=True)
+    ]
+
+    def windows(*indices: int) -> SeriesTable:
+        counts = [WindowCounts(**released[i], outputs=tuple(whole.outputs[i].tolist())) for i in indices]
+        return series_table(whole.design, LEVEL, whole.labels, whole.statement, counts)
+
+    append_parquet(windows(0, 1), path)
+    append_parquet(windows(2), path)
+    append_parquet(windows(4, 5), path)
+
+    columns = columns_of(windows(0, 1, 2, 4, 5))
+    found = rows_of(Path(str(path).replace("'", "''")))
+    assert len(found) == 20
+    for place, name in enumerate(COLUMNS):
+        assert [row[place] for row in found] == columns[name].tolist()
+    before = path.read_bytes()
+    with pytest.raises(ExportError, match="reaches to window 5; the table starts at 3, not after it"):
+        append_parquet(windows(3), path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["it's.parquet"]
+
+
+def test_what_does_not_continue_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_parquet(table_of(direct(), [[1, 2, 3, 4]]), path)
+
+    with pytest.raises(ExportError, match=r'a\.parquet has mechanism "direct"; the table has "sampling"'):
+        append_parquet(random_table(sampling()), path)
+    with pytest.raises(ExportError, match="has title"):
+        append_parquet(random_table(direct()), path, "another")
+    path.write_bytes(b"no Parquet")
+    with pytest.raises(ExportError, match="cannot be read as the table of a series"):
+        append_parquet(random_table(direct()), path)
+    duckdb.sql(f"COPY (SELECT 1 AS window_index) TO '{path}' (FORMAT parquet)")
+    with pytest.raises(ExportError, match="is not the table of a series"):
+        append_parquet(random_table(direct()), path)
+
+
+def test_csv_has_one_line_of_metadata_and_the_same_rows(tmp_path: Path) -> None:
+    table, path = random_table(direct()), tmp_path / "a.csv"
+
+    write_csv(table, path, "Verkehr in Köln")
+
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[0].removeprefix("# "))["title"] == "Verkehr in Köln"
+    rows = list(csv.DictReader(lines[1:]))
+    assert len(rows) == 24
+    assert tuple(rows[0]) == COLUMNS
+    assert rows[4]["opens"] == "2026-12-01T01:00:00Z"
+    assert [int(row["raw"]) for row in rows] == table.raw.ravel().tolist()
+    assert [int(row["high"]) for row in rows] == table.high.ravel().tolist()
+
+
+def test_geojson_is_one_window_with_its_places(tmp_path: Path) -> None:
+    table, path = random_table(direct()), tmp_path / "a.geojson"
+
+    write_geojson(table, GRID, 2, path)
+
+    found = json.loads(path.read_text())
+    assert found["crs"] is None
+    assert found["fleetcount"]["coordinates"].startswith("x and y in the grid's own unit")
+    assert found["fleetcount"]["statement"] == ["public: epsilon 1"]
+    assert [one["properties"]["raw"] for one in found["features"]] == table.raw[2].tolist()
+    assert found["features"][3]["geometry"]["coordinates"][0][0] == [500, 500]
+    placed = GridPlaces(
+        x0=Fraction(0), y0=Fraction(0), size=Fraction(500), columns=2, rows=2, to_degrees=lambda x, y: (x, y)
+    )
+    write_geojson(table, placed, 2, path)
+    assert "crs" not in json.loads(path.read_text())
+
+
+def test_readable_numbers_fit_the_participants_where_they_are_known(tmp_path: Path) -> None:
+    table = table_of(direct(), [[40, -30, 5, 17]])
+
+    assert columns_of(table)["readable"].tolist() == [40, 0, 5, 17]
+    assert columns_of(table, [50])["readable"].sum() == 50
+    kary = Design(answer=KaryResponse(Fraction(1, 2), 4), noise=NOISE, values=4, aggregators=2)
+    assert columns_of(table_of(kary, [[10, 50, 5, 5, 5]]))["readable"].sum() <= 75
+    with pytest.raises(ShapeError, match="2 numbers of participants; allowed is one a window, 1"):
+        write_csv(table, tmp_path / "a.csv", participants=[50, 60])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_simultaneous_columns_hold_for_a_window_whatever_follows() -> None:
+    rows = np.random.default_rng(1).integers(0, 60, (3, 4)).tolist()
+
+    short, long = columns_of(table_of(sampling(), rows[:1])), columns_of(table_of(sampling(), rows))
+
+    for name in ("low_all", "high_all"):
+        assert short[name].tolist() == long[name].tolist()[:4]
+
+
+def test_bad_exports_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = random_table(direct())
+
+    with pytest.raises(ExportError, match="cannot be written: No such file or directory"):
+        write_csv(table, tmp_path / "missing" / "a.csv")
+    with pytest.raises(ExportError, match=r"must not hold \*, \? or \["):
+        write_parquet(table, tmp_path / "a*.parquet")
+    with pytest.raises(ShapeError, match="2 places"):
+        write_geojson(
+            table, GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=2, rows=1), 0, tmp_path / "a"
+        )
+    with pytest.raises(RangeError, match="window is 77"):
+        write_geojson(table, GRID, 77, tmp_path / "a")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(ExportError, match=r"Parquet needs the package duckdb, which comes with fleetcount\[analysis\]"):
+        write_parquet(table, tmp_path / "a.parquet")
+    assert list(tmp_path.iterdir()) == []

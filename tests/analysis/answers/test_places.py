@@ -1,0 +1,97 @@
+"""Outlines and the cells inside an area, of square grids and of hexagons."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from fleetcount_analysis.answers.places import DEGREES, METRES, GridPlaces, HexagonPlaces, cells_inside
+from fleetcount_analysis.errors import RangeError
+
+GRID = GridPlaces(x0=Fraction(100), y0=Fraction(-50), size=Fraction(20), columns=4, rows=3)
+HEXAGONS = (0x881EA50F13FFFFF, 0x881EA50F17FFFFF)
+
+
+def box(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
+    return [[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]]
+
+
+def test_a_grid_is_numbered_row_by_row() -> None:
+    assert GRID.coordinates == METRES
+    assert GRID.outline(6) == [(120, -30), (140, -30), (140, -10), (120, -10), (120, -30)]
+    assert GRID.centres()[5].tolist() == [130, -20]
+    assert GRID.values == 12
+
+
+def test_a_frame_turns_metres_into_degrees() -> None:
+    placed = GridPlaces(
+        x0=Fraction(0), y0=Fraction(0), size=Fraction(1000), columns=2, rows=1,
+        to_degrees=lambda x, y: (x / 111_195 + 11.3, y / 111_195 + 44.5),
+    )  # fmt: skip
+
+    assert placed.coordinates == DEGREES
+    assert placed.outline(2)[0] == pytest.approx((11.3 + 1000 / 111_195, 44.5))
+
+
+def test_hexagons_have_six_corners_around_their_middle() -> None:
+    places = HexagonPlaces(cells=HEXAGONS)
+    ring = np.array(places.outline(1))
+
+    assert (ring[0] == ring[-1]).all()
+    assert len(ring) == 7
+    assert ring[:-1].mean(axis=0) == pytest.approx(places.centres()[0], abs=1e-3)
+    area = {"type": "Polygon", "coordinates": [places.outline(2)]}
+    assert cells_inside(places, area) == {2}
+    with pytest.raises(RangeError, match="H3 cell is 5"):
+        HexagonPlaces(cells=(5,))
+
+
+@pytest.mark.parametrize(
+    ("area", "cells"),
+    [
+        ({"type": "Polygon", "coordinates": [box(100, -50, 140, -30)]}, {1, 2}),
+        ({"type": "Polygon", "coordinates": [box(100, -50, 180, 10), box(115, -35, 145, -5)]}, set(range(1, 13)) - {6}),
+        ({"type": "MultiPolygon", "coordinates": [[box(100, -50, 120, -30)], [box(160, -10, 180, 10)]]}, {1, 12}),
+        ({"type": "Feature", "geometry": {"type": "Polygon", "coordinates": [box(100, -50, 140, -30)]}}, {1, 2}),
+    ],
+)
+def test_the_cells_of_an_area_are_those_with_their_middle_inside(area: dict, cells: set[int]) -> None:
+    assert cells_inside(GRID, area) == cells
+    assert cells_inside(GRID, {"type": "FeatureCollection", "features": [{"type": "Feature", "geometry": area}
+        if area["type"] != "Feature" else area]}) == cells  # fmt: skip
+
+
+def test_a_star_holds_what_a_formula_says() -> None:
+    grid = GridPlaces(x0=Fraction(-50), y0=Fraction(-50), size=Fraction(1), columns=100, rows=100)
+    angles = np.linspace(0, 2 * math.pi, 721)
+    radius = 30 + 10 * np.cos(5 * angles)
+    ring = np.stack([radius * np.cos(angles), radius * np.sin(angles)], axis=1).tolist()
+
+    found = cells_inside(grid, {"type": "Polygon", "coordinates": [ring]})
+
+    middle = grid.centres()
+    distance = np.hypot(*middle.T) - 30 - 10 * np.cos(5 * np.arctan2(middle[:, 1], middle[:, 0]))
+    sure = np.abs(distance) > 0.05
+    inside = np.isin(np.arange(1, 10_001), list(found))
+    assert np.array_equal(inside[sure], distance[sure] < 0)
+
+
+@pytest.mark.parametrize(
+    ("area", "words"),
+    [
+        ({"type": "Point", "coordinates": [1, 2]}, "type of GeoJSON is 'Point'"),
+        ({}, "type of GeoJSON is None"),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 1]]]}, "ring is 2 positions"),
+        ({"type": "Polygon", "coordinates": [box(0, 0, math.nan, 1)]}, "ring is 5 positions"),
+        ({"type": "Polygon", "coordinates": [5]}, "not a list of positions"),
+        ({"type": "Polygon", "coordinates": [box(0, 0, 1, 1)]}, "without the middle of a cell"),
+    ],
+)
+def test_bad_areas_are_refused(area: dict, words: str) -> None:
+    with pytest.raises(RangeError, match=words):
+        cells_inside(GRID, area)
+
+
+def test_a_grid_without_size_is_refused() -> None:
+    with pytest.raises(RangeError, match="grid is"):
+        GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(0), columns=1, rows=1)
