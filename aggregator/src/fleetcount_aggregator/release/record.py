@@ -4,12 +4,21 @@ Pure, and the same at every aggregator. It must not see a number without noise o
 """
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
-from fleetcount_protocol.release import Cell, ReleaseRecord, encode_record
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_protocol.release import Cell, ChainLink, NoisedParticipants, ReleaseRecord, encode_record
 from fleetcount_protocol.task.task import Task, decode_task
 
-__all__ = ["build_record", "record_bytes", "release_time", "same_record"]
+if TYPE_CHECKING:
+    from fleetcount_mechanisms.statement import AdversaryView
+
+__all__ = ["WindowTerms", "build_record", "record_bytes", "release_time", "same_record"]
 
 _ENDPOINT_SLACK: Final = 1
 """Interval ends come from floating point, which may differ by a last digit between machines."""
@@ -21,15 +30,30 @@ def release_time(task: Task, now: int) -> int:
     return -(-max(now, task.round_two_closes, task.round_one_closes) // step) * step
 
 
-def record_bytes(task: bytes, outputs: Sequence[int], released_at: int) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowTerms:
+    """What the record of a window says beyond its task: its place in the chain, and what the whole series may lose.
+
+    The statement is about the series as it was signed, at its `delta`: `shape` has its windows, units and days.
+    """
+
+    chain: ChainLink
+    shape: SeriesShape
+    delta: Fraction
+
+
+def record_bytes(task: bytes, outputs: Sequence[int], released_at: int, window: WindowTerms | None = None) -> bytes:
     """Return the canonical record of a task (canonical bytes in, canonical bytes out): what the workers run."""
-    return encode_record(build_record(decode_task(task), outputs, released_at))
+    return encode_record(build_record(decode_task(task), outputs, released_at, window))
 
 
-def build_record(task: Task, outputs: Sequence[int], released_at: int) -> ReleaseRecord:
+def build_record(
+    task: Task, outputs: Sequence[int], released_at: int, window: WindowTerms | None = None
+) -> ReleaseRecord:
     """Return the record of a task from its opened outputs (docs/wire.md, "Release record").
 
-    `outputs` are those that the task's design opens.
+    `outputs` are those that the task's design opens, and behind them the number of participants where the task says
+    so; `window` is there for a window of a series.
 
     Raises:
         UsageError: numbers beyond the 64 bits of a record.
@@ -38,6 +62,7 @@ def build_record(task: Task, outputs: Sequence[int], released_at: int) -> Releas
     from fleetcount_analysis.reading import exact_estimates, read
 
     design, numbers = task.design, [int(output) for output in outputs]
+    opened = numbers.pop() if task.series is not None and task.series.noised_participants else None
     reading, estimates = read(design, numbers, task.release.level), exact_estimates(design, numbers)
     baseline = numbers.pop(0) if design.baseline_opened else None
     columns = zip(numbers, estimates, reading.low.tolist(), reading.high.tolist(), strict=True)
@@ -46,23 +71,50 @@ def build_record(task: Task, outputs: Sequence[int], released_at: int) -> Releas
         for value, (raw, estimate, low, high) in enumerate(columns, start=1)
     )
     return ReleaseRecord(
-        task=task, cells=cells, statement=design.views(), released_at=released_at, baseline_raw=baseline
+        task=task,
+        cells=cells,
+        statement=design.views() if window is None else _views(design, window.shape, window.delta),
+        released_at=released_at,
+        baseline_raw=baseline,
+        chain=None if window is None else window.chain,
+        participants=None if opened is None else _participants(design, opened, task.release.level),
     )
+
+
+@lru_cache(maxsize=16)
+def _views(design: Design, shape: SeriesShape, delta: Fraction) -> "tuple[AdversaryView, ...]":
+    """Return the statement of a series, which takes a second, once a series and process."""
+    from fleetcount_mechanisms.accounting.series_statement import series_views  # As above.
+
+    return series_views(design, shape, delta)
+
+
+def _participants(design: Design, opened: int, level: Fraction) -> NoisedParticipants:
+    """Return the reading of a number that every device counts in and every aggregator noised: one direct cell."""
+    from fleetcount_analysis.reading import read  # As above.
+
+    count = Design(answer=Truth(1), noise=design.noise, values=1, aggregators=design.aggregators)
+    reading = read(count, [opened], level)
+    return NoisedParticipants(raw=opened, low=int(reading.low[0]), high=int(reading.high[0]))
 
 
 def same_record(own: ReleaseRecord, other: ReleaseRecord) -> bool:
     """Return whether two records say the same: identical but for interval ends, which may differ by one."""
-    if (own.task.canonical, own.statement, own.baseline_raw, own.released_at) != (
-        other.task.canonical,
-        other.statement,
-        other.baseline_raw,
-        other.released_at,
-    ):
+    if _exact(own) != _exact(other):
         return False
-    return all(_same_cell(one, two) for one, two in zip(own.cells, other.cells, strict=True))
+    return all(_same_cell(one, two) for one, two in zip(_read(own), _read(other), strict=True))
 
 
-def _same_cell(own: Cell, other: Cell) -> bool:
-    exact = (own.value, own.label, own.raw, own.estimate) == (other.value, other.label, other.raw, other.estimate)
+def _exact(record: ReleaseRecord) -> tuple[object, ...]:
+    """Return what two records have in common to the last bit."""
+    return record.task.canonical, record.statement, record.baseline_raw, record.released_at, record.chain
+
+
+def _read(record: ReleaseRecord) -> list[Cell | NoisedParticipants]:
+    """Return what has interval ends."""
+    return [*record.cells, *([] if record.participants is None else [record.participants])]
+
+
+def _same_cell(own: Cell | NoisedParticipants, other: Cell | NoisedParticipants) -> bool:
     ends = max(abs(own.low - other.low), abs(own.high - other.high))
-    return exact and ends <= _ENDPOINT_SLACK
+    return ends <= _ENDPOINT_SLACK and replace(own, low=0, high=0) == replace(other, low=0, high=0)

@@ -21,6 +21,7 @@ from fleetcount_protocol.messages import (
     RecordSignature,
 )
 from fleetcount_protocol.release import (
+    ChainLink,
     check_commitment,
     check_range,
     commit_to,
@@ -30,6 +31,7 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
+from fleetcount_protocol.task.circuit import opened_count
 
 from fleetcount_aggregator.agreement.report_set import sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
@@ -37,8 +39,9 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share
-from fleetcount_aggregator.release.record import record_bytes, release_time, same_record
+from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.tasks.budget import debit_row
 
@@ -90,6 +93,9 @@ class ReleaseSteps:
     async def _draw(self, task: InstalledTask) -> Entry:
         """Add up this aggregator's output shares and its noise. Nothing is shown before it is stored."""
         total = await set_sum(self._context, task)
+        if opened_count(task.task) > len(total):
+            # The number of participants is one more sum: the leader's share of it is all, the others' is nothing.
+            total.append(await self._count(task) if task.is_leader else 0)
         noise = self._context.noise.draw(task.task.design.noise, len(total))
         # Without the random blind, a commitment could be opened by trying the likely sums.
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
@@ -135,7 +141,8 @@ class ReleaseSteps:
             return signed.request
         outputs = await self._outputs(task, shares)
         released_at = release_time(task.task, self._context.now())
-        return await self._context.workers.run(record_bytes, task.task.canonical, outputs, released_at)
+        terms = self._terms(task, await chain_link(self._context, task))
+        return await self._context.workers.run(record_bytes, task.task.canonical, outputs, released_at, terms)
 
     async def sign(self, task: InstalledTask, proposal: RecordProposal) -> RecordSignature:
         """Recompute the record from the opened shares and sign it if it says the same, only one record a task.
@@ -157,10 +164,19 @@ class ReleaseSteps:
         latest = release_time(task.task, self._context.now() + _CLOCK_LEEWAY_S)
         if record.task.canonical != task.task.canonical or record.released_at > latest:
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        own = await self._context.workers.run(record_bytes, task.task.canonical, outputs, record.released_at)
+        await check_link(self._context, task, record.chain)
+        terms = self._terms(task, record.chain)
+        own = await self._context.workers.run(record_bytes, task.task.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
         return Entry(answer=sign_record(record, self._context.identity.signing_key))
+
+    def _terms(self, task: InstalledTask, chain: ChainLink | None) -> WindowTerms | None:
+        """Return what the record of a window says beyond its task, None for a task of its own."""
+        if task.task.series is None or chain is None:
+            return None
+        series = self._context.series[task.task.series.series_id].series
+        return WindowTerms(chain=chain, shape=series.shape, delta=series.delta)
 
     async def _outputs(self, task: InstalledTask, shares: tuple[NoisedShare, ...]) -> tuple[int, ...]:
         """Return the opened numbers, after checking every share against its commitment and every number's range."""
@@ -170,7 +186,7 @@ class ReleaseSteps:
         try:
             for made, share in zip(commitments, shares, strict=True):
                 check_commitment(made, share)
-            outputs = open_noised_shares(shares, task.task.design.output_count)
+            outputs = open_noised_shares(shares, opened_count(task.task))
             bound = noise_bound(task.task.design.noise, len(shares))
             check_range(outputs, bound=bound, reports=await self._count(task))
         except (DecodeError, VerificationFailed, UsageError):

@@ -35,6 +35,7 @@ from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, Pee
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
+from fleetcount_aggregator.tasks.series_notes import forget_given
 
 __all__ = ["Leader"]
 
@@ -256,7 +257,7 @@ class Leader:
                 problem = refusal.problem
             if problem is not None and not problem.passing:
                 raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
-            if problem is PeerProblem.UNKNOWN_TASK and task.task.series is None:
+            if problem is PeerProblem.UNKNOWN_TASK:
                 await self._hand_over(task, helper)
             if self._context.clock.now() >= end:
                 raise _Ending(AbortReason.PEER_UNREACHABLE)
@@ -264,7 +265,15 @@ class Leader:
             wait = min(2 * wait, limits.longest_retry_s)
 
     async def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
-        """Install the task at a helper that does not know it (it came back empty); whether it takes it shows later."""
+        """Install the task at a helper that does not know it (it came back empty); whether it takes it shows later.
+
+        A helper derives a window by itself: it is given the series again.
+        """
+        if task.task.series is not None:
+            series_id = task.task.series.series_id
+            forget_given(self._context.series[series_id], helper)
+            self._context.handovers.put(0, series_id)
+            return
         try:
             await self._call(helper, lambda peer: peer.install_task(_installation(task)))
         except (PeerUnreachableError, PeerRefusalError) as error:

@@ -1,0 +1,221 @@
+"""The records of a series: each names the one before, and every window between with the reason why it has none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import NoiseSource
+from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.release.chain import chain_link, check_link
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Participants, Schedule
+from fleetcount_protocol.series.series import Series
+
+from tests.support.aggregators import START, Network, TestDevice, answer_all, system_noise
+
+COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
+DIFFERENCE = [1, 1, 0, 0, 1, 0, 0, 0]
+SLOW = Schedule(first=START + 1200, every_s=1200, windows=3, round_one_s=10, round_two_s=10, expiry_s=86_400)
+"""Room between the windows for an aggregator that is down for a while."""
+
+
+async def standing(count: int = 2, directory: Path | None = None, noise: NoiseSource | None = None, **changes: object):
+    network = Network(count, directory=directory, noise=noise)
+    await network.start_all()
+    return network, await network.stand(**changes)
+
+
+async def run_window(network: Network, series: Series, index: int, *, answered: bool = True) -> None:
+    """Let a window pass, with reports or without, until it has ended everywhere."""
+    task = window_task(series, index)
+    await network.advance_to(task.round_one_opens - 5)
+    await network.look_after_all()
+    await network.start_crashed()
+    await network.look_after_all()
+    if answered:
+        await answer_all(network, task, COINS, offset=10 * index)
+    await network.run_to_the_end(task)
+
+
+async def records(network: Network, series: Series) -> dict[int, ReleaseRecord]:
+    """Return the records by window, after checking that everybody has the same bytes."""
+    found: dict[int, ReleaseRecord] = {}
+    for index in range(series.schedule.windows):
+        task_id = window_task(series, index).task_id
+        if network.core(0).context.states.get(task_id) is not State.RELEASED:
+            continue
+        answers = [await network.core(position).service.release(task_id) for position in range(len(network.seats))]
+        assert len({(answer.state, answer.record, answer.signatures) for answer in answers}) == 1
+        found[index] = decode_record(answers[0].record)
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_every_record_names_the_one_before_and_what_is_missing(count: int) -> None:
+    network, series = await standing(count)
+    for index in range(5):
+        await run_window(network, series, index, answered=index not in (1, 2))
+
+    found = await records(network, series)
+
+    assert list(found) == [0, 3, 4]
+    assert found[0].chain == ChainLink(previous=None, previous_index=None, missing=())
+    too_few = tuple(MissingWindow(index=index, reason="too_few_reports") for index in (1, 2))
+    assert found[3].chain == ChainLink(previous=found[0].digest, previous_index=0, missing=too_few)
+    assert found[4].chain == ChainLink(previous=found[3].digest, previous_index=3, missing=())
+    assert all([cell.raw for cell in record.cells] == DIFFERENCE for record in found.values())
+
+
+async def test_the_record_of_a_window_states_what_the_whole_series_may_lose() -> None:
+    network, series = await standing()
+    await run_window(network, series, 0)
+
+    [record] = (await records(network, series)).values()
+
+    assert {view.neighbours for view in record.statement} == {"one-answer", "one-day", "whole-series"}
+
+
+async def test_a_window_waits_until_the_one_before_has_ended() -> None:
+    network, series = await standing()
+    network.supervised = False
+    for index in range(2):
+        task = window_task(series, index)
+        await network.advance_to(task.round_one_opens - 5)
+        for position in range(2):
+            await network.core(position).scheduler.open_windows()
+        await answer_all(network, task, COINS, offset=10 * index)
+    first, second = (network.core(0).context.tasks[window_task(series, index).task_id] for index in range(2))
+    await network.advance_to(second.closes)
+
+    await network.core(0).scheduler.look_after(second)
+    waited = network.core(0).context.states[second.task_id]
+    await network.core(0).scheduler.look_after(first)
+    await network.core(0).scheduler.look_after(second)
+
+    assert waited is State.ANNOUNCED or waited is State.COLLECTING
+    found = await records(network, series)
+    assert found[1].chain == ChainLink(previous=found[0].digest, previous_index=0, missing=())
+
+
+async def test_a_link_that_the_own_store_contradicts_is_refused() -> None:
+    network, series = await standing()
+    for index in range(3):
+        await run_window(network, series, index, answered=index != 1)
+    await network.advance_to(series.schedule.opens(3))
+    await network.look_after_all()
+    helper, leader = network.core(1).context, network.core(0).context
+    task = helper.tasks[window_task(series, 3).task_id]
+    link = await chain_link(leader, leader.tasks[task.task_id])
+    assert link is not None
+    gone = tuple(MissingWindow(index=index, reason="missed") for index in (1, 2))
+
+    await check_link(helper, task, link)
+    for forged in (
+        None,
+        replace(link, previous=Digest(bytes(32))),
+        replace(link, previous_index=0, missing=gone),
+        ChainLink(previous=None, previous_index=None, missing=(MissingWindow(index=0, reason="missed"), *gone)),
+    ):
+        with pytest.raises(PeerRefusalError) as refusal:
+            await check_link(helper, task, forged)
+        assert refusal.value.problem is PeerProblem.DISAGREES
+
+
+async def test_a_window_one_aggregator_missed_ends_at_once_and_the_next_goes_on(tmp_path: Path) -> None:
+    network, series = await standing(directory=tmp_path)
+    network.supervised = False
+    await run_window(network, series, 0)
+    await network.stop(1)
+    task = window_task(series, 2)
+    await network.advance_to(task.round_one_opens)
+    await network.core(0).scheduler.open_windows()
+    devices = [TestDevice(network, task, number) for number in range(len(COINS))]
+    for device, (first, _) in zip(devices, COINS, strict=True):
+        await device.open_sessions()
+        await device.send(device.first(first), to=[0])
+    await network.advance_to(task.round_one_closes)
+    for device, (first, second) in zip(devices, COINS, strict=True):
+        await device.send(device.second(first, second), to=[0])
+    await network.advance_to(task.round_two_closes)
+    await network.start(1)
+    before = network.clock.now()
+
+    await network.core(1).scheduler.open_windows()
+    await network.look_after_all()
+    await run_window(network, series, 3)
+
+    found = await records(network, series)
+    assert network.core(1).context.series[series.series_id].missing[2] == "missed"
+    assert list(found) == [0, 3]
+    assert found[3].chain is not None
+    assert found[3].chain.missing[-1] == MissingWindow(index=2, reason=AbortReason.PEER_ABORTED.value)
+    assert network.clock.now() - before < 150
+    await network.stop_all()
+
+
+CRASHES = [
+    ("leader.after_seal", 0),
+    ("leader.after_open", 0),
+    ("leader.before_release", 0),
+    ("leader.after_release", 0),
+    ("release.after_draw", 0),
+    ("release.after_draw_store", 1),
+    ("helper.after_seal_store", 1),
+    ("helper.after_sign_store", 1),
+    ("helper.before_deliver_store", 1),
+    ("series.before_window_store", 0),
+    ("series.after_window_store", 1),
+]
+
+
+@pytest.mark.parametrize(("failpoint", "side"), CRASHES, ids=[f"{name}-{side}" for name, side in CRASHES])
+async def test_a_crash_in_a_window_changes_nothing_and_draws_no_second_noise(
+    tmp_path: Path, failpoint: str, side: int
+) -> None:
+    network, series = await standing(directory=tmp_path, noise=system_noise(), schedule=SLOW)
+    await run_window(network, series, 0)
+    await network.stop(side)
+    await network.start(side, failpoint)
+    await run_window(network, series, 1)
+    drawn = [await network.core(p).context.store.step(window_task(series, 1).task_id, "commit") for p in range(2)]
+    await network.stop(side)
+    await network.start(side)
+    await run_window(network, series, 2)
+
+    found = await records(network, series)
+
+    assert not network.core(side).context.failpoints.armed
+    assert list(found) == [0, 1, 2]
+    assert found[2].chain == ChainLink(previous=found[1].digest, previous_index=1, missing=())
+    again = [await network.core(p).context.store.step(window_task(series, 1).task_id, "commit") for p in range(2)]
+    assert drawn == again
+    for position in range(2):
+        assert len(await network.core(position).context.store.ledger()) == 3
+    await network.stop_all()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_noised_participants_are_everybody_with_every_aggregator_s_noise(count: int) -> None:
+    network, series = await standing(count, participants=Participants.NOISED)
+    await run_window(network, series, 0)
+
+    [record] = (await records(network, series)).values()
+
+    assert [cell.raw for cell in record.cells] == DIFFERENCE
+    assert record.participants is not None
+    assert record.participants.raw == len(COINS)
+    assert record.participants.low <= len(COINS) <= record.participants.high
+
+
+async def test_noise_is_added_to_the_participants_too() -> None:
+    network, series = await standing(noise=system_noise(), participants=Participants.NOISED)
+    for index in range(5):
+        await run_window(network, series, index)
+
+    found = await records(network, series)
+
+    drawn = {record.participants.raw for record in found.values() if record.participants is not None}
+    assert len(drawn) > 1, "five equal draws of this noise have a chance below one in a thousand"
