@@ -1,9 +1,11 @@
 """A small deployment in memory for the client's tests: authority, aggregators, signed tasks, devices."""
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -21,6 +23,12 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
+from fleetcount_protocol.messages import SeriesOffer
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.key_list import KeyList, ListedKey, sign_key_list
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
@@ -28,6 +36,9 @@ from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, Re
 from fleetcount_protocol.vdaf.two_round import join_instalments
 
 START = 1_800_000_000
+EVERY_FIVE_MINUTES = Schedule(
+    first=START + 600, every_s=300, windows=4, round_one_s=100, round_two_s=100, expiry_s=1000
+)
 SIGNAL = "Vehicle.Powertrain.FuelSystem.Brand"
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
 
@@ -42,6 +53,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         names = [AggregatorId(name) for name in NAMES[: self.aggregators]]
+        self.offers: list[SeriesOffer] = []
         self.signing_keys = {name: Ed25519PrivateKey.generate() for name in names}
         self.sealing_keys = {name: HpkeKeyPair.generate(key_id) for key_id, name in enumerate(names, start=1)}
         self.described = tuple(self._describe(number, name) for number, name in enumerate(names))
@@ -89,6 +101,60 @@ class Deployment:
         }
         return Task(**(fields | changes))  # type: ignore[arg-type]
 
+    def series(self, **changes: object) -> Series:
+        """Return four windows of 200 s, one every 300 s from START + 600 on, with some fields changed."""
+        fields: dict[str, object] = {
+            "name": "which brand, again and again",
+            "deployment": "test",
+            "signal": SIGNAL,
+            "domain": Categories(names=("A", "B", "C")),
+            "mode": Mode.SAMPLING,
+            "mechanism": SamplingDie.uniform(Fraction(1, 4), 3),
+            "schedule": EVERY_FIVE_MINUTES,
+            "coin": Coin.WINDOW,
+            "participants": Participants.HIDDEN,
+            "delta": Fraction(1, 10**9),
+            "release": Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)),
+            "upload_style": UploadStyle.TWO_INSTALMENTS,
+            "time_precision_s": 1,
+            "min_batch_size": 10,
+            "aggregators": tuple(replace(one, hpke_keys=()) for one in self.described),
+            "verify_seed_digest": Digest(hashlib.sha256(bytes(32)).digest()),
+        }
+        return Series(**(fields | changes))  # type: ignore[arg-type]
+
+    def offer(self, series: Series, *orders: SeriesOrder, lists: Mapping[str, KeyList] | None = None) -> SeriesOffer:
+        """Return the series signed by all, with a key list of each and these orders."""
+        names = [one.aggregator_id for one in series.aggregators]
+        signatures = tuple(sign_series(series, self.signing_keys[name]) for name in names)
+        listed = [(lists or {}).get(name) or self.key_list(name) for name in names]
+        given = sorted(orders, key=lambda one: (one.aggregator_id, one.number))
+        return SeriesOffer(
+            signed=SignedSeries(series=series, signatures=signatures),
+            key_lists=tuple(sign_key_list(one, self.signing_keys[one.aggregator_id]) for one in listed),
+            orders=tuple(sign_order(one, self.signing_keys[one.aggregator_id]) for one in given),
+        )
+
+    def key_list(self, name: AggregatorId, not_before: int = 0, not_after: int = 2 * START) -> KeyList:
+        """Return the list of an aggregator's one sealing key."""
+        pair = self.sealing_keys[name]
+        key = HpkeKey(key_id=pair.key_id, public_key=pair.public_key)
+        return KeyList(
+            aggregator_id=name,
+            issued_at=START,
+            keys=(ListedKey(key=key, not_before=not_before, not_after=not_after),),
+        )
+
+    def order(self, series: Series, number: int, action: OrderAction, window: int, by: int = 0) -> SeriesOrder:
+        """Return an order of the aggregator at position `by`, the leader by default."""
+        return SeriesOrder(
+            series_id=series.series_id,
+            number=number,
+            action=action,
+            aggregator_id=self.described[by].aggregator_id,
+            from_window=window,
+        )
+
     def sign(self, task: Task) -> SignedTask:
         """Return the task with every aggregator's signature."""
         keys = [self.signing_keys[one.aggregator_id] for one in task.aggregators]
@@ -110,7 +176,7 @@ class Deployment:
 
     def transport(self, *tasks: SignedTask) -> MemoryTransport:
         """Return a transport to all intakes."""
-        return MemoryTransport(tasks, self.intakes)
+        return MemoryTransport(tasks, self.intakes, lambda: tuple(self.offers))
 
     def identity(self) -> DeviceIdentity:
         """Return a new device's identity."""
@@ -126,6 +192,7 @@ class Deployment:
         source: RandomSource | None = None,
         identity: DeviceIdentity | None = None,
         settings: DeliverySettings | None = None,
+        **options: Any,
     ) -> Device:
         """Return a device whose signal reads `truth`."""
         return Device(
@@ -138,6 +205,7 @@ class Deployment:
             timer=self.timer,
             source=source,
             settings=settings,
+            **options,
         )
 
     def report_ids(self, task: Task, round_number: int) -> set[ReportId]:

@@ -11,7 +11,15 @@ import aiomqtt
 import pytest
 from fleetcount.deployment import free_ports
 from fleetcount_client.transport import Transport, Unreachable
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from tests.support.broker import LiveBroker
@@ -53,6 +61,9 @@ class LosesRoundTwo:
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         return await self.inner.list_tasks()
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        return await self.inner.list_series()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

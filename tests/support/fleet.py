@@ -19,7 +19,15 @@ from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import ReportId
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_simulator.network.connections import own_transport
 
@@ -58,6 +66,9 @@ class WatchedTransport:
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         return await self.inner.list_tasks()
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        return await self.inner.list_series()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

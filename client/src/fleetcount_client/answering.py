@@ -11,7 +11,7 @@ from typing import Final, cast
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
-from fleetcount_mechanisms.sampling import SamplingDie, toss
+from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId
 from fleetcount_protocol.task.circuit import context_of, prio3_for
@@ -109,15 +109,20 @@ def truth_of(task: Task, reading: Reading) -> Truth:
     return positions.pop() if len(positions) == 1 else 0
 
 
-def draw_two_round(task: Task, truth: Truth, sessions: tuple[SessionId, ...], source: RandomSource) -> TwoRoundSecret:
+def draw_two_round(
+    task: Task, truth: Truth, sessions: tuple[SessionId, ...], source: RandomSource, sampled: bool | None = None
+) -> TwoRoundSecret:
     """Toss the die for both rounds and draw the report's name and seed (device, once a task; [SP] section 4).
+
+    `sampled` is the coin of the unit that a window of a series is in; None tosses it with the rest.
 
     Raises:
         TaskError: the task does not ask by Sampling Privacy.
     """
     if not isinstance(task.mechanism, SamplingDie) or not isinstance(truth, int):
         raise TaskError(f"task {task.name!r} has mode {task.mode.name}, not SAMPLING")
-    answer = toss(task.mechanism, truth, source)
+    die = task.mechanism
+    answer = toss(die, truth, source) if sampled is None else toss_in_unit(die, sampled, truth, source)
     return TwoRoundSecret(
         report_id=ReportId(source.random_bytes(ReportId.SIZE)),
         seed=source.random_bytes(_SEED_BYTES),

@@ -6,7 +6,7 @@ Puts the parts together; the rules are in answering, policy and ledger, the byte
 import asyncio
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.task.task import Aggregator, SignedTask
 
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.outcome import Outcome, OutcomeKind
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
+from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.timer import SystemTimer, Timer, sleep_until
@@ -29,7 +29,10 @@ from fleetcount_client.trust import TrustStore
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
 
+    from fleetcount_client.private_places import PrivatePlaces
     from fleetcount_client.rounds import Rounds
+    from fleetcount_client.series_book import SeriesBook
+    from fleetcount_client.series_loop import SeriesLoop
 
 __all__ = ["Device"]
 
@@ -58,6 +61,9 @@ class Device:
         timer: Timer | None = None,
         source: RandomSource | None = None,
         settings: DeliverySettings | None = None,
+        join: JoinRule = JoinRule.ASK,
+        private: "PrivatePlaces | None" = None,
+        conditions: Callable[[], bool] = lambda: True,
         idle_close_s: float = _IDLE_CLOSE_S,
     ) -> None:
         self._trust = trust
@@ -71,11 +77,41 @@ class Device:
         self._busy = 0
         self._identity = identity
         self._policy = policy
+        self._join = join
+        self._private = private
+        self._conditions = conditions
+
+    @property
+    def _first_valid(self) -> int:
+        return int(self._identity.certificate.not_valid_before_utc.timestamp())
+
+    @cached_property
+    def series(self) -> "SeriesBook":
+        """The series this device knows of and takes part in, for its owner to join and leave."""
+        from fleetcount_client.series_book import SeriesBook  # As below.
+
+        return SeriesBook(
+            policy=self._policy,
+            trust=self._trust,
+            spool=self._spool,
+            clock=self._timer,
+            source=self._source,
+            first_valid=self._first_valid,
+            sources=lambda: frozenset(self._signals),
+            rule=self._join,
+        )
+
+    @cached_property
+    def _series_loop(self) -> "SeriesLoop":
+        from fleetcount_client.series_loop import SeriesLoop  # As below.
+
+        return SeriesLoop(book=self.series, rounds=self._rounds, timer=self._timer, pause_until=self._pause_until)
 
     @cached_property
     def _rounds(self) -> "Rounds":
         # What only an answer needs is loaded with the first one: a program starts, and may refuse, without it.
         from fleetcount_client.delivery import Delivery
+        from fleetcount_client.private_places import PrivatePlaces
         from fleetcount_client.rounds import Rounds
         from fleetcount_client.sessions import SessionKeeper
 
@@ -98,13 +134,15 @@ class Device:
         )
         return Rounds(
             policy=self._policy,
-            first_valid=int(self._identity.certificate.not_valid_before_utc.timestamp()),
+            first_valid=self._first_valid,
             spool=self._spool,
             sessions=sessions,
             delivery=delivery,
             timer=self._timer,
             source=self._source,
             settings=self._settings,
+            private=self._private or PrivatePlaces({}),
+            conditions=self._conditions,
             pause_until=self._pause_until,
         )
 
@@ -134,6 +172,8 @@ class Device:
             transport=transport_of(settings),
             signals=settings.signals,
             settings=settings.delivery,
+            join=settings.join,
+            private=settings.private,
         )
 
     @property
@@ -176,19 +216,23 @@ class Device:
     ) -> tuple[Outcome, ...]:
         """Answer every task on offer that opens within `horizon_s`, and what was left over; return how each ended.
 
-        Returns when the last window needed has passed, which may be days.
+        The windows of the series it takes part in are answered alike. Returns when the last window needed has passed,
+        which may be days, for a series months.
 
         Raises:
             Unreachable: no aggregator could be asked and nothing was left from before.
         """
         tasks = await self._tasks(horizon_s)
-        sources = self._sources(signals)
+        sources, outcomes = self._sources(signals), list[Outcome]()
+        horizon = self._timer.now() + horizon_s
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self.answer_task(signed, sources), name=f"answer {task_id.hex()[:12]}")
                 for task_id, signed in tasks.items()
             ]
-        return tuple(task.result() for task in running)
+            for series_id in await self._joined_series():
+                group.create_task(self._answer_series(series_id, sources, outcomes.append, horizon))
+        return (*(task.result() for task in running), *outcomes)
 
     async def open_sessions(self, aggregators: Sequence[Aggregator], deadline: float) -> bool:
         """Open a session with each aggregator ahead of any task, trying until `deadline` (Unix seconds).
@@ -207,6 +251,7 @@ class Device:
         """Ask for tasks every `poll_interval_s` and answer them, until cancelled."""
         sources = self._sources(signals)
         running: dict[TaskId, asyncio.Task[Outcome]] = {}
+        series: dict[SeriesId, asyncio.Task[None]] = {}
         self._busy += 1
         try:
             async with asyncio.TaskGroup() as group:
@@ -215,6 +260,11 @@ class Device:
                         if task_id not in running:
                             name = f"answer {task_id.hex()[:12]}"
                             running[task_id] = group.create_task(self._answer_logged(signed, sources), name=name)
+                    for series_id in await self._joined_series():
+                        if series_id not in series or series[series_id].done():
+                            name = f"series {series_id.hex()[:12]}"
+                            loop = self._answer_series(series_id, sources, _log_outcome)
+                            series[series_id] = group.create_task(loop, name=name)
                     await self._pause_until(self._timer.now() + self._settings.poll_interval_s)
         finally:
             self._busy -= 1
@@ -224,7 +274,10 @@ class Device:
         sources = self._sources(signals)
         self._busy += 1
         try:
-            self._trust.check(signed)
+            if signed.task.series is None:
+                self._trust.check(signed)
+            elif self._spool.report(signed.task.task_id) is None:
+                raise TaskError("a window of a series is answered by joining the series")
             return await self._rounds.answer(signed, sources)
         except (TaskError, SignatureError) as error:
             return self._not_trusted(signed, str(error))
@@ -280,9 +333,30 @@ class Device:
             _LOG.info("no tasks fetched: %s", error)
             return {}
 
+    async def _joined_series(self) -> tuple[SeriesId, ...]:
+        """Fetch the series on offer, obey what they say, and return those the device takes part in."""
+        try:
+            self.series.take(await self._transport.list_series())
+        except Unreachable as error:
+            _LOG.info("no series fetched: %s", error)
+        return self.series.all_joined()
+
+    async def _answer_series(
+        self,
+        series_id: SeriesId,
+        sources: Mapping[str, SignalSource],
+        report: Callable[[Outcome], None],
+        horizon: float = math.inf,
+    ) -> None:
+        self._busy += 1
+        try:
+            await self._series_loop.run(series_id, sources, report, horizon)
+        finally:
+            self._busy -= 1
+
     async def _answer_logged(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
         outcome = await self.answer_task(signed, sources)
-        _LOG.info("task %s %s %s", outcome.name, outcome.kind.value, outcome.reason)
+        _log_outcome(outcome)
         return outcome
 
     def _not_trusted(self, signed: SignedTask, reason: str) -> Outcome:
@@ -302,6 +376,10 @@ class Device:
             await sleep_until(self._timer, moment)
         finally:
             self._busy += 1
+
+
+def _log_outcome(outcome: Outcome) -> None:
+    _LOG.info("task %s %s %s", outcome.name, outcome.kind.value, outcome.reason)
 
 
 def _ended(signed: SignedTask, kind: OutcomeKind, reason: str, rule: str = "") -> Outcome:

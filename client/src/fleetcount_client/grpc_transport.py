@@ -16,7 +16,15 @@ from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
 from fleetcount_protocol.wire.device import (
@@ -29,6 +37,7 @@ from fleetcount_protocol.wire.device import (
     batches,
 )
 from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
+from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.toml_table import ConfigError
 from google.protobuf.message import DecodeError as ProtobufError
@@ -124,6 +133,27 @@ class GrpcTransport:
         if len(failures) == len(self._servers):
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
         return tuple(tasks.values())
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Return the series every configured aggregator offers; one that cannot be read is logged.
+
+        Raises:
+            Unreachable: none of them answered.
+        """
+        query = SERIES_LIST_QUERY.encode(self._deployment)
+        offers: list[SeriesOffer] = []
+        failures: list[str] = []
+        for server in self._servers:
+            try:
+                route = self._route(server.aggregator_id, server.endpoint)
+                data = await _answered(server.endpoint, self._ask(route, "ListSeries", query))
+                offers += SERIES_LIST.decode(data)
+            except (Unreachable, PeerError) as error:
+                failures.append(str(error))
+                _LOG.info("no series from %s: %s", server.aggregator_id, error)
+        if len(failures) == len(self._servers):
+            raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
+        return tuple(offers)
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

@@ -3,7 +3,7 @@
 Speaks the real protocol with real sealing and receipts, without a network; checks no proof and releases nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cryptography import x509
@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    SeriesOffer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
@@ -43,13 +44,23 @@ class Intake(Protocol):
 class MemoryTransport:
     """Carries messages to intakes in this process."""
 
-    def __init__(self, tasks: Sequence[SignedTask], intakes: Mapping[AggregatorId, Intake]) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[SignedTask],
+        intakes: Mapping[AggregatorId, Intake],
+        offers: Callable[[], Sequence[SeriesOffer]] = tuple,
+    ) -> None:
         self._tasks = tuple(tasks)
         self._intakes = intakes
+        self._offers = offers
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Return the tasks it was made with."""
         return self._tasks
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Return the series on offer now."""
+        return tuple(self._offers())
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

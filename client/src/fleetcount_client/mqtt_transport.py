@@ -4,6 +4,7 @@ A PUBACK is no receipt: only what the aggregator itself answers counts. Never re
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import ssl
@@ -16,8 +17,16 @@ import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.limits import MAX_AGGREGATORS, MAX_SERIES_PER_LIST, MAX_TASKS_PER_LIST
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
@@ -26,9 +35,11 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUEST,
     SIGNED_TASK,
 )
+from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     receipt_topic,
     report_topic,
+    series_filter,
     session_reply_topic,
     session_topic,
     task_filter,
@@ -94,6 +105,8 @@ class MqttTransport:
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
         self._tasks: dict[TaskId, SignedTask] = {}
         self._task_arrived = asyncio.Event()
+        self._offers: dict[str, SeriesOffer] = {}
+        self._offer_arrived = asyncio.Event()
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Return the tasks the broker keeps: wait up to 5 s for the first, then until none comes for half a second.
@@ -101,16 +114,19 @@ class MqttTransport:
         Raises:
             Unreachable: the broker does not answer.
         """
-        client = await self._connected()
         self._tasks.clear()
-        self._task_arrived.clear()
-        # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
-        client.subscribed.discard(task_filter(self._deployment))
-        await self._subscribe(client, [task_filter(self._deployment)])
-        wait_s = _TASK_WAIT_S
-        while await self._new_task(wait_s):
-            wait_s = _TASK_SETTLE_S
+        await self._listed(task_filter(self._deployment), self._task_arrived)
         return tuple(self._tasks.values())
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Return the offers the broker keeps, one a series and aggregator; waits as `list_tasks` does.
+
+        Raises:
+            Unreachable: the broker does not answer.
+        """
+        self._offers.clear()
+        await self._listed(series_filter(self._deployment), self._offer_arrived)
+        return tuple(self._offers.values())
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -188,6 +204,10 @@ class MqttTransport:
             elif kind.startswith("session-reply/"):
                 answer = SESSION_REPLY.decode(payload)
                 _settle(self._sessions.get(answer.session_id), answer)
+            elif kind.endswith("/series"):
+                if payload and (topic in self._offers or len(self._offers) < MAX_SERIES_PER_LIST * MAX_AGGREGATORS):
+                    self._offers[topic] = SERIES_OFFER.decode(payload)
+                    self._offer_arrived.set()
             elif payload and len(self._tasks) < MAX_TASKS_PER_LIST:
                 signed = SIGNED_TASK.decode(payload)
                 self._tasks[signed.task.task_id] = signed
@@ -226,14 +246,20 @@ class MqttTransport:
     def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
         return Unreachable(f"broker {self._broker}: {error}")
 
-    async def _new_task(self, wait_s: float) -> bool:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._task_arrived.wait()
-        except TimeoutError:
-            return False
-        self._task_arrived.clear()
-        return True
+    async def _listed(self, topics: str, arrived: asyncio.Event) -> None:
+        """Have the broker send what it keeps under these topics, and wait until no more of it comes."""
+        client = await self._connected()
+        arrived.clear()
+        # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
+        client.subscribed.discard(topics)
+        await self._subscribe(client, [topics])
+        wait_s = _TASK_WAIT_S
+        with contextlib.suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout(wait_s):
+                    await arrived.wait()
+                arrived.clear()
+                wait_s = _TASK_SETTLE_S
 
     async def _all(self, waiting: "Iterable[asyncio.Future[_ResultT]]", what: str) -> tuple[_ResultT, ...]:
         try:

@@ -12,11 +12,13 @@ from typing import Final
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.series.fields import Coin
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.costs import cost_of
 
-__all__ = ["OwnerPolicy", "PolicyRefusal", "Trust", "judge_task"]
+__all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_series", "judge_task"]
 
 ALL_AGGREGATORS: Final = "all_aggregators"
 _HOUR_S: Final = 3600
@@ -32,6 +34,15 @@ class Trust(enum.Enum):
     but direct questions, which need their own permission."""
     NO_OPERATOR = "no operator"
     """All may work together: what they could see is limited, and direct questions are refused."""
+
+
+class JoinRule(enum.Enum):
+    """What a device does with a series that its owner's policy and budget allow."""
+
+    ASK = "ask"
+    """It waits for the owner's word."""
+    AUTO = "auto"
+    """It joins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +117,23 @@ def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
         if refusal is not None:
             return refusal
     return None
+
+
+def judge_series(policy: OwnerPolicy, series: Series, window: Task) -> PolicyRefusal | None:
+    """Return why the owner does not allow a series, without regard to its whole cost; None when it is allowed.
+
+    Every window is judged as a task. Under a coin that holds for longer than a window one answer is not hidden by it:
+    its other answers betray the coin, so the loss of an answer is that without the coin.
+    """
+    refusal = judge_task(policy, window)
+    if refusal is not None or series.coin is Coin.WINDOW:
+        return refusal
+    known = [view.epsilon for view in window.design.views() if view.adversary == "sampled_bit_leaked"]
+    if known and all(e is not None and Fraction(e) <= policy.largest_epsilon for e in known):
+        return None
+    shown = ", ".join("not finite" if e is None else str(e) for e in known) or "not stated"
+    message = f"epsilon of one answer is {shown}, as its coin holds for longer; the largest allowed is"
+    return PolicyRefusal(rule="largest_epsilon", message=f"{message} {_number(policy.largest_epsilon)}")
 
 
 def _signal(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:

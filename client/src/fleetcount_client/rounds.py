@@ -11,7 +11,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.task.signed_file import encode_signed_task
-from fleetcount_protocol.task.task import SignedTask, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task, UploadStyle
 from fleetcount_transport import failpoints
 
 from fleetcount_client.answering import (
@@ -30,6 +30,8 @@ from fleetcount_client.delivery import Delivery, DeliveryEnd
 from fleetcount_client.ledger import Ledger, charge_of, judge_age
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
+from fleetcount_client.private_places import PrivatePlaces
+from fleetcount_client.seat import Seat
 from fleetcount_client.sessions import OpenSession, SessionKeeper
 from fleetcount_client.signals import SignalSource, read_signal
 from fleetcount_client.spool import OutboxEntry, Phase, Report, Spool
@@ -60,6 +62,8 @@ class Rounds:
     timer: Timer
     source: RandomSource
     settings: DeliverySettings
+    private: PrivatePlaces
+    conditions: Callable[[], bool]
     pause_until: Callable[[float], Awaitable[None]]
 
     async def answer(self, signed: SignedTask, signals: Mapping[str, SignalSource]) -> Outcome:
@@ -68,10 +72,24 @@ class Rounds:
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        task = signed.task
-        report = self.spool.report(task.task_id) or await self._begin(signed, signals)
-        if isinstance(report, Outcome):
-            return report
+        report = self.spool.report(signed.task.task_id) or await self._begin(signed, signals)
+        return report if isinstance(report, Outcome) else await self._finish(signed.task, report)
+
+    async def answer_window(
+        self, seat: Seat, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
+    ) -> Outcome:
+        """Answer a window of a joined series to its end, as `answer` does a task; its unit is reserved, not judged.
+
+        Raises:
+            MachineError: the store failed; nothing was sent that is not stored.
+        """
+        signed = SignedTask(task=seat.task, signatures=())
+        report = self.spool.report(seat.task.task_id)
+        if report is None:
+            report = await self._open(signed, seat.aggregators, signals, seat, still_asked)
+        return report if isinstance(report, Outcome) else await self._finish(seat.task, report)
+
+    async def _finish(self, task: Task, report: Report) -> Outcome:
         while not report.phase.final:
             report = await self._step(task, report)
         return _outcome(task, _KINDS[report.phase], report.reason)
@@ -97,26 +115,44 @@ class Rounds:
         refusal = self.judge(task, signals)
         if refusal is not None:
             return self._refused(task, refusal)
+        return await self._open(signed, task.aggregators, signals)
+
+    async def _open(
+        self,
+        signed: SignedTask,
+        aggregators: tuple[Aggregator, ...],
+        signals: Mapping[str, SignalSource],
+        seat: Seat | None = None,
+        still_asked: Callable[[], bool] = lambda: True,
+    ) -> Report | Outcome:
+        task = signed.task
         await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
         if self.timer.now() >= task.round_one_closes:
             return _outcome(task, OutcomeKind.MISSED, "round one has closed")
-        opened = await self.sessions.open_all(task.aggregators, task.round_two_closes, task.round_one_closes)
+        if not still_asked():
+            return _outcome(task, OutcomeKind.MISSED, "the window is not asked any more")
+        if not self.conditions():
+            return _outcome(task, OutcomeKind.MISSED, "the program's conditions did not hold at the time")
+        opened = await self.sessions.open_all(aggregators, task.round_two_closes, task.round_one_closes)
         if isinstance(opened, RejectReason):
             return _outcome(task, OutcomeKind.REJECTED, opened.label)
         if opened is None:
             return _outcome(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
-        return self._charge(signed, opened, signals)
+        return self._charge(signed, opened, signals, seat)
 
     def _charge(
-        self, signed: SignedTask, opened: tuple[OpenSession, ...], signals: Mapping[str, SignalSource]
+        self,
+        signed: SignedTask,
+        opened: tuple[OpenSession, ...],
+        signals: Mapping[str, SignalSource],
+        seat: Seat | None,
     ) -> Report | Outcome:
         task = signed.task
-        report, parts = self._form(task, opened, signals)
-
-        charge = charge_of(task, self.policy)
+        report, parts = self._form(task, opened, signals, None if seat is None else seat.sampled)
+        charge = charge_of(task, self.policy) if seat is None else seat.charge
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
-            return ledger.judge(self.policy, [charge])
+            return None if seat is not None else ledger.judge(self.policy, [charge])
 
         failpoints.reach("before_charge")
         rows = [session.row for session in opened]
@@ -129,15 +165,15 @@ class Rounds:
         return self.spool.report(task.task_id) or self._refused(task, refusal)
 
     def _form(
-        self, task: Task, opened: tuple[OpenSession, ...], signals: Mapping[str, SignalSource]
+        self, task: Task, opened: tuple[OpenSession, ...], signals: Mapping[str, SignalSource], sampled: bool | None
     ) -> tuple[Report, ReportParts]:
-        truth = truth_of(task, read_signal(signals, task.signal))
+        truth = truth_of(task, self.private.shown(task.signal, read_signal(signals, task.signal)))
         secret = b""
         if task.design.rounds == 1:
             parts = one_round_parts(task, truth, self.source)
         else:
             sessions = tuple(session.secret.session_id for session in opened)
-            coins = draw_two_round(task, truth, sessions, self.source)
+            coins = draw_two_round(task, truth, sessions, self.source, sampled)
             whole = task.upload_style is UploadStyle.ONE_ENVELOPE
             parts = envelope_parts(task, coins) if whole else round_one_parts(task, coins)
             secret = b"" if whole else coins.encode()

@@ -112,6 +112,16 @@ class Spool:
         self._file = file
         self._device = device
 
+    @property
+    def file(self) -> SpoolFile:
+        """The file, for other tables of the same device."""
+        return self._file
+
+    @property
+    def name(self) -> str:
+        """The device's name in the file."""
+        return self._device
+
     # The ledger.
 
     def age(self, now: float, first_valid: int | None) -> LedgerAge:
@@ -160,7 +170,7 @@ class Spool:
         ledger inside the transaction, so that two processes cannot spend the same budget. Returns its refusal, one of
         rule "answered" when the task has been answered before, or of rule "reserved" when its unit is not reserved.
         """
-        with self._change() as (connection, ledger):
+        with self.change() as (connection, ledger):
             reserved = charge.series_id is not None
             if self.report(report.task_id) is not None or (charge.charge_id in ledger and not reserved):
                 return PolicyRefusal(rule="answered", message="the task has been answered before")
@@ -179,7 +189,7 @@ class Spool:
 
     def _take(self, connection: sqlite3.Connection, ledger: Ledger, charge: Charge) -> None:
         if charge.series_id is None:
-            self._insert_charge(connection, charge)
+            self.insert_charge(connection, charge)
             ledger.put(charge)
             return
         where = (self._device, charge.charge_id)
@@ -187,7 +197,7 @@ class Spool:
         ledger.sent(charge.charge_id)
 
     @contextmanager
-    def _change(self) -> Generator[tuple[sqlite3.Connection, Ledger]]:
+    def change(self) -> Generator[tuple[sqlite3.Connection, Ledger]]:
         """Run the block as one transaction that may change rows of the ledger and, alike, the sums in memory."""
         try:
             with self._file.transaction() as connection:
@@ -198,7 +208,8 @@ class Spool:
             self._file.forget(self._device)
             raise
 
-    def _insert_charge(self, connection: sqlite3.Connection, charge: Charge) -> None:
+    def insert_charge(self, connection: sqlite3.Connection, charge: Charge) -> None:
+        """Write the row of a charge inside a `change`; the sums in memory are the caller's."""
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
         named = (charge.charge_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
         cost = (epsilon, str(charge.exposure), charge.relation.value, str(charge.answers), charge.promise)

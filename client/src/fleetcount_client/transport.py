@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 __all__ = ["Transport", "Unreachable"]
@@ -25,6 +33,10 @@ class Transport(Protocol):
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Return the tasks on offer, unverified."""
+        ...
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Return the series on offer with their key lists and orders, unverified; one a series and aggregator."""
         ...
 
     async def open_sessions(

@@ -13,6 +13,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.task import SignedTask
 
 if TYPE_CHECKING:
+    from fleetcount_protocol.series.series import SignedSeries
     from fleetcount_protocol.task.signing import TrustedAggregator
 
 __all__ = ["TrustStore"]
@@ -43,9 +44,21 @@ class TrustStore:
 
         # The signatures are part of the name: the same task under other signatures is checked anew.
         name = hashlib.sha256(signed.task.canonical + b"".join(signed.signatures)).digest()
-        if name in self._checked:
-            return
-        if signed.task.deployment != self._deployment:
-            raise TaskError(f"deployment of the task is {signed.task.deployment!r}; allowed is {self._deployment!r}")
-        verify_signed_task(signed, self._trusted)
-        self._checked.add(name)
+        if name not in self._checked:
+            self._check_deployment("task", signed.task.deployment)
+            verify_signed_task(signed, self._trusted)
+            self._checked.add(name)
+
+    def check_series(self, signed: "SignedSeries") -> None:
+        """Check a series as `check` does a task; its signatures stand for every window."""
+        from fleetcount_protocol.series.signing import verify_signed_series  # As above.
+
+        name = hashlib.sha256(signed.series.canonical + b"".join(signed.signatures)).digest()
+        if name not in self._checked:
+            self._check_deployment("series", signed.series.deployment)
+            verify_signed_series(signed, self._trusted)
+            self._checked.add(name)
+
+    def _check_deployment(self, what: str, deployment: str) -> None:
+        if deployment != self._deployment:
+            raise TaskError(f"deployment of the {what} is {deployment!r}; allowed is {self._deployment!r}")

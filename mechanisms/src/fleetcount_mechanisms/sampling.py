@@ -21,9 +21,9 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_position,
 )
-from fleetcount_mechanisms.randomness import RandomSource, UniformBelow, WeightedChoice
+from fleetcount_mechanisms.randomness import RandomSource, UniformBelow, WeightedChoice, uniform_below, weighted_index
 
-__all__ = ["SamplingDie", "TwoRoundAnswer", "estimate", "estimate_baseline", "toss"]
+__all__ = ["SamplingDie", "TwoRoundAnswer", "estimate", "estimate_baseline", "toss", "toss_in_unit"]
 
 _HALF = Fraction(1, 2)
 # Looked up once: a device of a large fleet simulation spends a fifth of a toss on finding them again.
@@ -177,6 +177,21 @@ def _toss_weighted(die: SamplingDie, choice: WeightedChoice, truth: int, source:
     face = choice.draw(source)
     sampled = face > die.values
     return TwoRoundAnswer((face, 0)[sampled], (face, truth)[sampled], sampled)
+
+
+def toss_in_unit(die: SamplingDie, sampled: bool, truth: int, source: RandomSource) -> TwoRoundAnswer:
+    """Toss the baseline of one answer whose unit has its sampling coin already, with p of the die; the rest as `toss`.
+
+    Over a coin with P[sampled] = p the law of the answer is that of `toss`: v has pi_v/(1 - p) of the rest.
+    """
+    if type(truth) is not int or not 0 <= truth <= die.values:
+        require_position(truth, die.values)
+    if die.face_probabilities is None:
+        face = uniform_below(source, die.values + 1)
+    else:
+        common = lcm(*(probability.denominator for probability in die.face_probabilities))
+        face = weighted_index(source, [int(probability * common) for probability in die.face_probabilities])
+    return _new_tuple(TwoRoundAnswer, ((face, 0)[sampled], (face, truth)[sampled], sampled))
 
 
 def estimate(die: SamplingDie, difference: Sequence[int]) -> tuple[Fraction, ...]:

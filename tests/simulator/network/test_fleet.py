@@ -23,6 +23,9 @@ class Slow:
         self._inside[0] -= 1
         return ()
 
+    async def list_series(self) -> tuple[Any, ...]:
+        return ()
+
     async def open_sessions(self, aggregator: Any, requests: Sequence[Any]) -> tuple[Any, ...]:
         return ()
 

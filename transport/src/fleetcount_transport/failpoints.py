@@ -66,6 +66,8 @@ DEVICE_FAILPOINTS: Final = (
     "after_round_two_receipts",
 )
 """Every name of a device, in the order an answer passes them."""
+SERIES_FAILPOINTS: Final = ("before_reserve", "after_reserve", "before_free", "after_free")
+"""Every name of a device around joining and leaving a series."""
 _KILLED: Final = 137
 
 
@@ -110,7 +112,7 @@ def reach(name: str) -> None:
     Raises:
         UsageError: the name a test asked for is not one of a device's fail points.
     """
-    failpoints_from_environment(os.environ, DEVICE_FAILPOINTS).hit(name)
+    failpoints_from_environment(os.environ, DEVICE_FAILPOINTS + SERIES_FAILPOINTS).hit(name)
 
 
 def _die(_: str) -> None:

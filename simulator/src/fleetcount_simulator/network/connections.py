@@ -13,7 +13,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_client.transport import Transport
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
@@ -126,6 +134,11 @@ class GatedTransport:
         """Ask for the tasks on offer, once there is room."""
         await self._enter()
         return await self._inner.list_tasks()
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Ask for the series on offer, once there is room."""
+        await self._enter()
+        return await self._inner.list_series()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

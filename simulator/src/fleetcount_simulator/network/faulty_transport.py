@@ -13,7 +13,15 @@ from fleetcount_client.timer import SystemTimer
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.release.set_digest import public_share_digest
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
@@ -124,6 +132,10 @@ class FaultyTransport:
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Ask for the tasks on offer."""
         return await self._inner.list_tasks()
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Ask for the series on offer."""
+        return await self._inner.list_series()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

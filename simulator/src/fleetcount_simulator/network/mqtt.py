@@ -14,7 +14,15 @@ import aiomqtt
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
 from fleetcount_protocol.wire.topics import report_topic, session_topic, task_filter
@@ -85,6 +93,10 @@ class SharedMqtt:
         """
         await self._connected()
         return tuple(self._tasks.values())
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Return nothing: a study asks single tasks."""
+        return ()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

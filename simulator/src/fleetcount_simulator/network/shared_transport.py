@@ -13,7 +13,15 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SESSIONS_PER_REQUEST
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.messages import (
+    Instalment,
+    Receipt,
+    Refusal,
+    SeriesOffer,
+    SessionAccepted,
+    SessionRefused,
+    SessionRequest,
+)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 __all__ = ["Channel", "SharedTransport"]
@@ -107,6 +115,10 @@ class SharedTransport:
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Ask for the tasks on offer."""
         return await self._inner.list_tasks()
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Ask for the series on offer."""
+        return await self._inner.list_series()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

@@ -1,0 +1,25 @@
+"""A joined device's part in one window of a series: what the book hands to the rounds.
+
+Values only.
+"""
+
+from dataclasses import dataclass, field
+
+from fleetcount_protocol.task.task import Aggregator, Task
+
+from fleetcount_client.ledger import Charge
+
+__all__ = ["Seat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The window's task, the charge it is paid by, the unit's coin, and the aggregators with the keys of the time.
+
+    `sampled` is None where the mode has no sampling coin.
+    """
+
+    task: Task
+    charge: Charge
+    sampled: bool | None = field(repr=False)
+    aggregators: tuple[Aggregator, ...]

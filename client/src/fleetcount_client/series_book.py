@@ -1,0 +1,306 @@
+"""The series a device takes part in: checks offers and orders, joins and leaves, and says which window comes next.
+
+Whether a device takes part follows from the clock, the budget, the owner's word and the signed series only, never from
+a truth or a place. Sends nothing and reads no signal.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Final
+
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.errors import PeerError, TaskError, UsageError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.messages import SeriesOffer
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.key_list import SignedKeyList, key_for, verify_key_list
+from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows, verify_order
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Aggregator, Task
+from fleetcount_protocol.wire.series import decode_series_offer, encode_series_offer
+
+from fleetcount_client.ledger import Charge, Ledger, judge_age, ready_at, unknown_before
+from fleetcount_client.panel_coin import coin_of, unit_id
+from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_series
+from fleetcount_client.reservation import charges_of_series, open_units
+from fleetcount_client.seat import Seat
+from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
+from fleetcount_client.spool import Spool
+from fleetcount_client.trust import TrustStore
+
+__all__ = ["KnownSeries", "SeriesBook"]
+
+_LOG: Final = logging.getLogger(__name__)
+_ANY_TIME: Final = frozenset({SeriesState.OFFERED, SeriesState.REFUSED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownSeries:
+    """A series with the key lists and orders that are known and verified of it."""
+
+    offer: SeriesOffer
+
+    @property
+    def series(self) -> Series:
+        """The series itself."""
+        return self.offer.signed.series
+
+    @cached_property
+    def skipped(self) -> tuple[range, ...]:
+        """The windows that are not asked, by every order so far."""
+        return skipped_windows(self.series, (one.order for one in self.offer.orders))
+
+    @cached_property
+    def stopped(self) -> tuple[range, ...]:
+        """The windows that never will be: a pause may end, so its windows stay reserved."""
+        stops = (one.order for one in self.offer.orders if one.order.action is OrderAction.STOP)
+        return skipped_windows(self.series, stops)
+
+    def next_window(self, after: int, now: float) -> int | None:
+        """Return the first window behind `after` whose first round is not over and that no order skips."""
+        schedule = self.series.schedule
+        soonest = (int(now) - schedule.round_one_s - schedule.first) // schedule.every_s
+        for index in range(max(after + 1, soonest), schedule.windows):
+            if schedule.opens(index) + schedule.round_one_s > now and not self.skips(index):
+                return index
+        return None
+
+    def may_resume(self, now: float) -> bool:
+        """Return whether windows are left that a pause skips: an order may bring them back."""
+        stopped = self.stopped[0].start if self.stopped else self.series.schedule.windows
+        last = self.series.schedule.opens(stopped - 1) + self.series.schedule.round_one_s if stopped else 0
+        return last > now
+
+    def skips(self, index: int) -> bool:
+        """Return whether an order skips a window."""
+        return any(index in one for one in self.skipped)
+
+    def keyed_aggregators(self, task: Task) -> tuple[Aggregator, ...]:
+        """Return the aggregators with the sealing key of each that is valid over a window.
+
+        Raises:
+            TaskError: an aggregator has listed no such key.
+        """
+        lists = {one.key_list.aggregator_id: one.key_list for one in self.offer.key_lists}
+        missing = next((one.aggregator_id for one in task.aggregators if one.aggregator_id not in lists), None)
+        if missing is not None:
+            raise TaskError(f"no key list of {missing} is known")
+        opens, closes = task.round_one_opens, task.round_two_closes
+        return tuple(
+            replace(one, hpke_keys=(key_for(lists[one.aggregator_id], opens, closes),)) for one in task.aggregators
+        )
+
+
+class SeriesBook:
+    """The series of one device, kept in its spool."""
+
+    def __init__(
+        self,
+        *,
+        policy: OwnerPolicy,
+        trust: TrustStore,
+        spool: Spool,
+        clock: Clock,
+        source: RandomSource,
+        first_valid: int,
+        sources: Callable[[], frozenset[str]],
+        rule: JoinRule = JoinRule.ASK,
+    ) -> None:
+        self._policy = policy
+        self._trust = trust
+        self._spool = spool
+        self._rows = SeriesRows(spool)
+        self._clock = clock
+        self._source = source
+        self._first_valid = first_valid
+        self._sources = sources
+        self._rule = rule
+        self._read: dict[SeriesId, tuple[bytes, KnownSeries]] = {}
+
+    # What aggregators say.
+
+    def take(self, offers: Iterable[SeriesOffer]) -> None:
+        """Check what is on offer and keep it; join what the rule and the policy allow; obey orders.
+
+        Of an offer only what verifies is kept: a bad key list or order hides neither the series nor the others.
+        """
+        for offer in offers:
+            try:
+                self._trust.check_series(offer.signed)
+                self._take(offer)
+            except (TaskError, PeerError) as error:
+                _LOG.info("series %s on offer is not taken: %s", offer.signed.series.series_id, error)
+
+    def _take(self, offer: SeriesOffer) -> None:
+        series_id = offer.signed.series.series_id
+        row = self._rows.get(series_id)
+        known = None if row is None else self.known(row)
+        merged = KnownSeries(offer=_merged(offer, known))
+        encoded = encode_series_offer(merged.offer)
+        now = self._clock.now()
+        if row is None:
+            if merged.next_window(-1, now) is None:
+                return
+            name = offer.signed.series.name
+            row = SeriesRow(
+                series_id=series_id, name=name, offer=encoded, state=SeriesState.OFFERED, changed_at=now, reason=""
+            )
+            self._rows.put(row)
+        elif encoded != row.offer:
+            row = replace(row, offer=encoded)
+            self._rows.put(row)
+        if row.state is SeriesState.JOINED:
+            self._obey(row, merged, known)
+        elif row.state in _ANY_TIME and self._rule is JoinRule.AUTO:
+            self.join(series_id)
+
+    def _obey(self, row: SeriesRow, series: KnownSeries, before: KnownSeries | None) -> None:
+        """Free what a stop has made pointless; nothing is freed by a pause, whose windows may come back."""
+        if before is not None and before.stopped == series.stopped:
+            return
+        units = open_units(series.series, self._clock.now(), series.stopped)
+        keep = frozenset(unit_id(row.series_id, unit) for unit in units)
+        self._rows.leave(row, keep)
+
+    # What the owner says.
+
+    def join(self, series_id: SeriesId) -> PolicyRefusal | None:
+        """Reserve every window that is left and take part from now on; or return why not, with nothing reserved.
+
+        Raises:
+            UsageError: no such series is known.
+        """
+        row = self._row(series_id)
+        if row.state is SeriesState.JOINED:
+            return None
+        series, now = self.known(row), self._clock.now()
+        age = self._spool.age(now, self._first_valid)
+        begin = max(now, ready_at(self._policy, age))
+        charges = charges_of_series(
+            series.series, self._policy, begin, unknown_before(self._policy, age), series.stopped
+        )
+        refusal = judge_series(self._policy, series.series, window_task(series.series, 0))
+        if refusal is None and not charges:
+            over = PolicyRefusal(rule="series", message="none of its windows is left to answer")
+            refusal = judge_age(self._policy, age, now) or over
+        if refusal is None:
+            joined = replace(row, state=SeriesState.JOINED, changed_at=now, reason="")
+            refusal = self._rows.join(joined, charges, self._judge)
+        if refusal is not None and (row.state, row.reason) != (SeriesState.REFUSED, refusal.message):
+            self._rows.put(replace(row, state=SeriesState.REFUSED, changed_at=now, reason=refusal.message))
+        return refusal
+
+    def leave(self, series_id: SeriesId) -> int:
+        """Take part no more and free every unit nothing was ever sent for; return how many these were.
+
+        Raises:
+            UsageError: no such series is known.
+        """
+        row = self._row(series_id)
+        return self._rows.leave(
+            replace(row, state=SeriesState.LEFT, changed_at=self._clock.now(), reason="the owner's word")
+        )
+
+    def _judge(self, ledger: Ledger, charges: Sequence[Charge]) -> PolicyRefusal | None:
+        return ledger.judge(self._policy, charges)
+
+    def _row(self, series_id: SeriesId) -> SeriesRow:
+        row = self._rows.get(series_id)
+        if row is None:
+            raise UsageError(f"series {series_id.hex()[:12]} is not known; `device series list` shows what is")
+        return row
+
+    # What is to be done.
+
+    def rows(self) -> tuple[SeriesRow, ...]:
+        """Return every series that is known, the latest change first."""
+        return self._rows.all()
+
+    def joined(self, series_id: SeriesId) -> KnownSeries | None:
+        """Return a series if the device takes part in it now, with every order so far."""
+        row = self._rows.get(series_id)
+        return self.known(row) if row is not None and row.state is SeriesState.JOINED else None
+
+    def all_joined(self) -> tuple[SeriesId, ...]:
+        """Return the series the device takes part in."""
+        return tuple(row.series_id for row in self._rows.all() if row.state is SeriesState.JOINED)
+
+    def known(self, row: SeriesRow) -> KnownSeries:
+        """Return what a row holds; what stands in the device's own file was verified before it was written."""
+        kept = self._read.get(row.series_id)
+        if kept is None or kept[0] != row.offer:
+            kept = row.offer, KnownSeries(offer=decode_series_offer(row.offer))
+            # The window tasks share what one series object holds: another offer of it does not make it new.
+            self._read[row.series_id] = kept
+        return kept[1]
+
+    def seat(self, series: KnownSeries, index: int) -> Seat | PolicyRefusal:
+        """Return the device's part in a window of a joined series, or why it has none.
+
+        Raises:
+            TaskError: an aggregator has listed no sealing key that is valid over the window.
+        """
+        one = series.series
+        task, unit = window_task(one, index), unit_id(one.series_id, one.schedule.unit_of(one.coin, index))
+        refusal = judge_series(self._policy, one, task)
+        if refusal is not None:
+            return refusal
+        ledger = self._spool.ledger()
+        if unit not in ledger:
+            return PolicyRefusal(rule="reserved", message="nothing is reserved for this window")
+        sampled = None
+        if task.design.rounds == 2:
+            sampled = coin_of(self._rows.coin_secret(self._source), unit, task.design.exposure)
+        aggregators = series.keyed_aggregators(task)
+        return Seat(task=task, charge=ledger[unit], sampled=sampled, aggregators=aggregators)
+
+    def finish(self, series_id: SeriesId) -> None:
+        """Write a joined series as ended once no window is left, and free what was not sent."""
+        series, now = self.joined(series_id), self._clock.now()
+        if series is not None and series.next_window(-1, now) is None and not series.may_resume(now):
+            row = replace(self._row(series_id), state=SeriesState.ENDED, changed_at=now, reason="no window is left")
+            self._rows.leave(row)
+
+
+def _merged(offer: SeriesOffer, known: KnownSeries | None) -> SeriesOffer:
+    """Return what of an offer verifies together with what is known: the later key lists, and all orders."""
+    series = offer.signed.series
+    earlier = () if known is None else known.offer.key_lists
+    lists = {one.key_list.aggregator_id: one for one in earlier}
+    for listed in offer.key_lists:
+        held = lists.get(listed.key_list.aggregator_id)
+        later = held is None or held.key_list.issued_at < listed.key_list.issued_at
+        if later and _verifies(partial(_check_key_list, listed, series)):
+            lists[listed.key_list.aggregator_id] = listed
+    orders = {} if known is None else {_place(one): one for one in known.offer.orders}
+    for order in offer.orders:
+        # The first order under a number stands: an aggregator that gives two cannot change what a device did.
+        if _place(order) not in orders and _verifies(partial(verify_order, order, series)):
+            orders[_place(order)] = order
+    names = [one.aggregator_id for one in series.aggregators]
+    return SeriesOffer(
+        signed=offer.signed,
+        key_lists=tuple(lists[name] for name in names if name in lists),
+        orders=tuple(orders[place] for place in sorted(orders)),
+    )
+
+
+def _check_key_list(listed: SignedKeyList, series: Series) -> None:
+    names = {one.aggregator_id: one for one in series.aggregators}
+    verify_key_list(listed, names[listed.key_list.aggregator_id])
+
+
+def _verifies(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except (TaskError, PeerError) as error:
+        _LOG.info("a part of a series' offer is not taken: %s", error)
+        return False
+    return True
+
+
+def _place(signed: SignedOrder) -> tuple[str, int]:
+    return signed.order.aggregator_id, signed.order.number

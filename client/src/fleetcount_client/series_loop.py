@@ -1,0 +1,91 @@
+"""A device's way through the windows of the series it has joined: each at its time, skipped ones left out.
+
+Waits and decides the order; which windows and at what price is the book's, how one is answered that of the rounds.
+"""
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fleetcount_protocol.errors import MachineError, TaskError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.series.derive import window_task
+
+from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.policy import PolicyRefusal
+from fleetcount_client.rounds import Rounds
+from fleetcount_client.series_book import KnownSeries, SeriesBook
+from fleetcount_client.signals import SignalSource
+from fleetcount_client.timer import Timer
+
+__all__ = ["SeriesLoop"]
+
+_LOG: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 60.0
+"""How often a device that waits for a window looks whether it still takes part, and for keys that are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLoop:
+    """Answers the windows of joined series for one device. `pause_until` waits and may close what is idle meanwhile."""
+
+    book: SeriesBook
+    rounds: Rounds
+    timer: Timer
+    pause_until: Callable[[float], Awaitable[None]]
+
+    async def run(
+        self,
+        series_id: SeriesId,
+        signals: Mapping[str, SignalSource],
+        report: Callable[[Outcome], None],
+        horizon: float = math.inf,
+    ) -> None:
+        """Answer the windows of a joined series that open before `horizon`; `report` is told how each ended.
+
+        Returns when none is left, or when the owner or an order has ended the device's part.
+        """
+        last = -1
+        while (series := self.book.joined(series_id)) is not None:
+            index = series.next_window(last, self.timer.now())
+            if index is None:
+                if not series.may_resume(self.timer.now()):
+                    self.book.finish(series_id)
+                    return
+                if self.timer.now() + _LOOK_S >= horizon:
+                    return
+                await self.pause_until(self.timer.now() + _LOOK_S)
+                continue
+            opens = series.series.schedule.opens(index)
+            if opens >= horizon:
+                return
+            if opens > self.timer.now():
+                # Orders and the owner's word may come while it waits: it looks again before it answers.
+                await self.pause_until(opens)
+                continue
+            outcome = await self._answer(series, index, signals)
+            last = index
+            if outcome is not None:
+                report(outcome)
+
+    async def _answer(self, series: KnownSeries, index: int, signals: Mapping[str, SignalSource]) -> Outcome | None:
+        series_id, name = series.series.series_id, series.series.name
+        try:
+            seat = self.book.seat(series, index)
+            if isinstance(seat, PolicyRefusal):
+                _LOG.info("window %d of series %s is not answered: %s", index, name, seat.message)
+                return None
+
+            def still_asked() -> bool:
+                now = self.book.joined(series_id)
+                return now is not None and not now.skips(index)
+
+            return await self.rounds.answer_window(seat, signals, still_asked)
+        except TaskError as error:
+            _LOG.warning("window %d of series %s is not answered: %s", index, name, error)
+            return None
+        except MachineError as error:
+            task_id = window_task(series.series, index).task_id
+            return Outcome(task_id=task_id, name=name, kind=OutcomeKind.FAILED, reason=str(error))

@@ -1,0 +1,378 @@
+"""A device takes part in a series window after window: reserved at once, answered at its time, freed when it leaves."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.panel_coin import coin_of, unit_id
+from fleetcount_client.policy import JoinRule
+from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
+from fleetcount_client.series_rows import SeriesState
+from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin
+from fleetcount_protocol.series.orders import OrderAction, sign_order
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Aggregator, Mode, Task, UploadStyle
+from fleetcount_transport import failpoints
+
+from tests.client.deployment import SIGNAL, START, Deployment, open_policy
+
+AUTO = JoinRule.AUTO
+
+
+def answered(world: Deployment, series: Series) -> list[int]:
+    """Return the windows of which every aggregator holds a report of the last round."""
+
+    def rounds(task: Task) -> int:
+        return 2 if task.two_instalments else 0
+
+    tasks = [window_task(series, index) for index in range(series.schedule.windows)]
+    return [index for index, task in enumerate(tasks) if len(world.report_ids(task, rounds(task))) == 1]
+
+
+@pytest.mark.parametrize("coin", list(Coin))
+async def test_every_window_is_answered_once_at_its_time_and_its_report_is_valid(tmp_path: Path, coin: Coin) -> None:
+    world = Deployment()
+    series = world.series(coin=coin)
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    outcomes = await device.answer()
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 4
+    assert answered(world, series) == [0, 1, 2, 3]
+    sampled = []
+    for index in range(4):
+        task = window_task(series, index)
+        (report_id,) = world.report_ids(task, 2)
+        world.verifies(task, report_id)
+        words = world.decoded(task, report_id)
+        sampled.append(words[:4].index(1) == 0 and words[4:].index(1) == 2)
+    charges = device.spool.charges()
+    assert all(charge.sent for charge in charges)
+    assert len(charges) == (4 if coin is Coin.WINDOW else 1)
+    assert [row.state for row in device.series.rows()] == [SeriesState.ENDED]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"upload_style": UploadStyle.ONE_ENVELOPE},
+        {"mode": Mode.DIRECT, "mechanism": None},
+    ],
+)
+async def test_windows_in_one_message_are_answered_alike(tmp_path: Path, changes: dict[str, object]) -> None:
+    world = Deployment(3)
+    series = world.series(**changes, schedule=replace(world.series().schedule, round_two_s=0))
+    world.offers = [world.offer(series)]
+    policy = open_policy(allow_direct=True)
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO, policy=policy)
+
+    outcomes = await device.answer()
+
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELIVERED}
+    assert answered(world, series) == [0, 1, 2, 3]
+
+
+async def test_without_the_owners_word_nothing_is_reserved_and_with_it_the_rest_is(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    assert await device.answer() == ()
+    assert (device.spool.charges(), [row.state for row in device.series.rows()]) == ((), [SeriesState.OFFERED])
+
+    world.timer.advance(600 + 300 + 100)
+    assert device.series.join(series.series_id) is None
+    assert [charge.asked_at - START for charge in device.spool.charges()] == [1200, 1500]
+    assert not any(charge.sent for charge in device.spool.charges())
+    await device.answer()
+    assert answered(world, series) == [2, 3]
+
+
+async def test_a_series_beyond_the_budget_is_refused_as_a_whole_and_one_within_it_is_never_left_half_way(
+    tmp_path: Path,
+) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    one = series.design.epsilon
+    assert one is not None
+    three = world.device(
+        tmp_path / "three.db", world.transport(), join=AUTO, policy=open_policy(total_epsilon=Fraction(one) * 7 / 2)
+    )
+    four = world.device(
+        tmp_path / "four.db", world.transport(), join=AUTO, policy=open_policy(total_epsilon=Fraction(one) * 4)
+    )
+
+    assert await three.answer() == ()
+    assert (three.spool.charges(), [row.state for row in three.series.rows()]) == ((), [SeriesState.REFUSED])
+    assert "the limit is" in three.series.rows()[0].reason
+    later = {"round_one_opens": START + 800, "round_one_closes": START + 900, "round_two_closes": START + 1000}
+    task = world.sign(world.task(**later, expiry=START + 2000))
+    four.series.take(world.offers)
+    refusal = four.would_refuse(task)
+    assert refusal is not None
+    assert refusal.rule == "total_epsilon"
+    assert len(await four.answer()) == 4
+
+
+async def test_leaving_frees_what_was_not_sent_and_nothing_else(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    await device.answer(horizon_s=601 + 300)
+
+    freed = device.series.leave(series.series_id)
+
+    assert freed == 2
+    assert [charge.sent for charge in device.spool.charges()] == [True, True]
+    assert await device.answer() == ()
+    assert answered(world, series) == [0, 1]
+    assert device.series.join(series.series_id) is None
+    await device.answer()
+    assert answered(world, series) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("coin", [Coin.DAY, Coin.SERIES])
+async def test_a_unit_that_was_opened_stays_charged_whole_and_keeps_its_coin(tmp_path: Path, coin: Coin) -> None:
+    world = Deployment()
+    series = world.series(coin=coin)
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    await device.answer(horizon_s=601)
+    (charge,) = device.spool.charges()
+    before = device.series.seat(device.series.known(device.series.rows()[0]), 1)
+
+    assert device.series.leave(series.series_id) == 0
+    assert device.spool.charges() == (charge,)
+    assert device.series.join(series.series_id) is None
+    assert device.spool.charges() == (charge,)
+    again = device.series.seat(device.series.known(device.series.rows()[0]), 2)
+    assert before.sampled == again.sampled  # type: ignore[union-attr]
+
+
+def test_a_coin_is_fair_follows_from_the_secret_and_is_the_same_for_a_unit() -> None:
+    units = [unit_id(Deployment().series().series_id, unit) for unit in range(2000)]
+    third = Fraction(1, 3)
+
+    tossed = [coin_of(bytes(32), unit, third) for unit in units]
+
+    assert tossed == [coin_of(bytes(32), unit, third) for unit in units]
+    assert tossed != [coin_of(bytes(31) + b"x", unit, third) for unit in units]
+    # Mean 667, standard deviation 21.1; this test has fixed coins, the interval is six of them wide each way.
+    assert 540 < sum(tossed) < 793
+    assert not any(coin_of(bytes(32), unit, Fraction(0)) for unit in units[:50])
+    assert all(coin_of(bytes(32), unit, Fraction(1)) for unit in units[:50])
+
+
+async def test_a_paused_window_is_skipped_and_a_stop_frees_what_can_never_come(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    pause, resume = (
+        world.order(series, 1, OrderAction.PAUSE, 1),
+        world.order(series, 2, OrderAction.RESUME, 2),
+    )
+    world.offers = [world.offer(series, pause, resume)]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    await device.answer(horizon_s=600 + 601)
+    assert answered(world, series) == [0, 2]
+    assert len(device.spool.charges()) == 4
+
+    world.offers = [world.offer(series, pause, resume, world.order(series, 1, OrderAction.STOP, 3, by=1))]
+    assert await device.answer() == ()
+
+    assert answered(world, series) == [0, 2]
+    assert [charge.sent for charge in device.spool.charges()] == [True, True]
+    assert [row.state for row in device.series.rows()] == [SeriesState.ENDED]
+
+
+async def test_a_pause_keeps_its_windows_reserved_and_a_forged_order_does_nothing(tmp_path: Path) -> None:
+    world, stranger = Deployment(), Deployment()
+    series = world.series()
+    offer = world.offer(series)
+    stop = world.order(series, 5, OrderAction.STOP, 1)
+    bad = stranger.signing_keys[stop.aggregator_id]
+    world.offers = [replace(offer, orders=(sign_order(stop, bad),))]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    await device.answer(horizon_s=601 + 300)
+    assert answered(world, series) == [0, 1]
+    world.offers = [world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2))]
+    await device.answer(horizon_s=1)
+    assert len(device.spool.charges()) == 4
+    assert device.series.joined(series.series_id) is not None
+    world.offers = [
+        world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2), world.order(series, 2, OrderAction.RESUME, 3))
+    ]
+    await device.answer()
+    assert answered(world, series) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("flaw", ["one signature", "stranger", "other deployment"])
+async def test_a_series_that_not_all_trusted_aggregators_signed_is_not_even_kept(tmp_path: Path, flaw: str) -> None:
+    world = Deployment()
+    maker = Deployment() if flaw == "stranger" else world
+    series = maker.series(deployment="elsewhere") if flaw == "other deployment" else maker.series()
+    offer = maker.offer(series)
+    if flaw == "one signature":
+        signed = replace(offer.signed, signatures=(offer.signed.signatures[0],) * 2)
+        offer = replace(offer, signed=signed)
+    world.offers = [offer]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    assert await device.answer() == ()
+    assert device.series.rows() == ()
+
+
+class Counting(MemoryTransport):
+    """A transport that counts the session requests it carries."""
+
+    sessions = 0
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        self.sessions += len(requests)
+        return await super().open_sessions(aggregator, requests)
+
+
+async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_their_time(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    transport = Counting([], world.intakes, lambda: tuple(world.offers))
+    device = world.device(tmp_path / "device.db", transport, join=AUTO)
+
+    assert len(await device.answer()) == 4
+    assert transport.sessions == 2
+
+    ends = series.schedule.opens(2)
+    lists = {name: world.key_list(name, not_after=ends) for name in world.sealing_keys}
+    other = Deployment(timer=type(world.timer)(START))
+    other.signing_keys, other.sealing_keys, other.described = world.signing_keys, world.sealing_keys, world.described
+    late = other.offer(series, lists=lists)  # type: ignore[arg-type]
+    other.intakes = {name: other._intake(name) for name in other.sealing_keys}
+    other.offers = [late]
+    short = other.device(tmp_path / "short.db", other.transport(), join=AUTO)
+    await short.answer()
+    assert answered(other, series) == [0, 1]
+
+
+async def test_in_a_private_place_the_answer_is_none_and_the_window_is_answered_all_the_same(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series(mode=Mode.DIRECT, mechanism=None, schedule=replace(world.series().schedule, round_two_s=0))
+    world.offers = [world.offer(series)]
+    private = PrivatePlaces({SIGNAL: PrivateSignal(values=frozenset({"B"}))})
+    policy = open_policy(allow_direct=True)
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO, private=private, policy=policy)
+
+    assert len(await device.answer()) == 4
+
+    for index in range(4):
+        task = window_task(series, index)
+        (report_id,) = world.report_ids(task, 0)
+        assert world.decoded(task, report_id) == [1, 0, 0, 0]
+
+
+async def test_a_window_passes_unanswered_while_the_programs_conditions_do_not_hold(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    asked: Iterator[bool] = iter([True, False, False, True])
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO, conditions=lambda: next(asked))
+
+    outcomes = await device.answer()
+
+    kinds = [outcome.kind for outcome in outcomes]
+    assert kinds == [OutcomeKind.DELIVERED, OutcomeKind.MISSED, OutcomeKind.MISSED, OutcomeKind.DELIVERED]
+    assert answered(world, series) == [0, 3]
+
+
+async def test_a_serving_device_joins_what_is_offered_and_obeys_while_it_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "fleetcount_client")
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    serving = asyncio.create_task(device.serve())
+    while answered(world, series) != [0, 1]:
+        await asyncio.sleep(0)
+    world.offers = [world.offer(series, world.order(series, 1, OrderAction.STOP, 2))]
+    while device.series.joined(series.series_id) is not None:
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert answered(world, series) == [0, 1]
+    assert [charge.sent for charge in device.spool.charges()] == [True, True]
+    assert "delivered" in caplog.text
+
+
+class Killed(BaseException):
+    """The process ended here."""
+
+
+POINTS = [*failpoints.SERIES_FAILPOINTS, *failpoints.DEVICE_FAILPOINTS]
+
+
+@pytest.mark.parametrize("coin", [Coin.WINDOW, Coin.SERIES])
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_device_killed_at_any_step_answers_every_window_once_and_loses_no_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, coin: Coin
+) -> None:
+    world = Deployment()
+    series = world.series(coin=coin)
+    world.offers = [world.offer(series)]
+    sent: dict[tuple[bytes, int], set[bytes]] = {}
+
+    class Watching(MemoryTransport):
+        async def upload(self, task: Task, position: int, instalments: Sequence[object]) -> tuple[object, ...]:
+            for one in instalments:
+                held = device.spool.ledger()
+                assert any(charge.sent for charge in held.charges), "sent before it was marked as sent"
+                sent.setdefault((task.task_id, one.round * 10 + position), set()).add(one.ciphertext)  # type: ignore[attr-defined]
+            return await super().upload(task, position, instalments)  # type: ignore[arg-type]
+
+    transport = Watching([], world.intakes, lambda: tuple(world.offers))
+    identity = world.identity()
+    hits = [0]
+
+    def reach(name: str) -> None:
+        if name == point:
+            hits[0] += 1
+            if hits[0] in (1, 3):
+                raise Killed(name)
+
+    monkeypatch.setattr(failpoints, "reach", reach)
+    for _ in range(4):
+        device = world.device(tmp_path / "device.db", transport, join=AUTO, identity=identity)
+        try:
+            await device.answer()
+        except Killed:
+            continue
+        except BaseExceptionGroup as group:
+            if group.subgroup(Killed) is None:
+                raise
+            continue
+        break
+
+    assert hits[0] > 0
+    assert all(len(ciphertexts) == 1 for ciphertexts in sent.values())
+    held = device.spool.charges()
+    assert all(charge.sent for charge in held)
+    answers = answered(world, series)
+    assert len(answers) >= 3
+    assert len(held) == (len({task for task, _ in sent}) if coin is Coin.WINDOW else 1)
