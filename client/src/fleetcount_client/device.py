@@ -222,7 +222,7 @@ class Device:
         Raises:
             Unreachable: no aggregator could be asked and nothing was left from before.
         """
-        tasks = await self._tasks(horizon_s)
+        tasks, joined = await self._tasks(horizon_s), await self._joined_series()
         sources, outcomes = self._sources(signals), list[Outcome]()
         horizon = self._timer.now() + horizon_s
         async with asyncio.TaskGroup() as group:
@@ -230,7 +230,7 @@ class Device:
                 group.create_task(self.answer_task(signed, sources), name=f"answer {task_id.hex()[:12]}")
                 for task_id, signed in tasks.items()
             ]
-            for series_id in await self._joined_series():
+            for series_id in joined:
                 group.create_task(self._answer_series(series_id, sources, outcomes.append, horizon))
         return (*(task.result() for task in running), *outcomes)
 

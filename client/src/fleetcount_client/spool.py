@@ -20,7 +20,7 @@ from fleetcount_protocol.ids import SessionId, TaskId
 
 from fleetcount_client.ledger import Charge, Ledger, LedgerAge
 from fleetcount_client.policy import PolicyRefusal
-from fleetcount_client.spool_file import SpoolFile
+from fleetcount_client.spool_file import StateFile
 
 __all__ = ["NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
@@ -104,16 +104,16 @@ class NotedRefusal:
 
 
 class Spool:
-    """The ledger and spool of one device inside a `SpoolFile`. Every change is durable when its method returns."""
+    """The ledger and spool of one device inside its file. Every change is durable when its method returns."""
 
     __slots__ = ("_device", "_file")
 
-    def __init__(self, file: SpoolFile, device: str) -> None:
+    def __init__(self, file: StateFile, device: str) -> None:
         self._file = file
         self._device = device
 
     @property
-    def file(self) -> SpoolFile:
+    def file(self) -> StateFile:
         """The file, for other tables of the same device."""
         return self._file
 
@@ -348,6 +348,16 @@ class Spool:
         """Return the tasks that were not answered, oldest first."""
         query = "SELECT task_id,name,rule,message,refused_at FROM refusal WHERE device=? ORDER BY refused_at,task_id"
         return tuple(_refusal(row) for row in self._file.rows(query, (self._device,)))
+
+
+class SpoolFile(StateFile):
+    """The state file of one device or, in a simulation, of many under different names."""
+
+    __slots__ = ()
+
+    def device(self, name: str = "") -> Spool:
+        """Return the part of the file that belongs to one device."""
+        return Spool(self, name)
 
 
 def _charge(row: tuple[Any, ...]) -> Charge:

@@ -9,14 +9,11 @@ import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fleetcount_protocol.errors import MachineError, UsageError
 
-if TYPE_CHECKING:
-    from fleetcount_client.spool import Spool
-
-__all__ = ["SpoolFile"]
+__all__ = ["StateFile"]
 
 SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x46435350
@@ -70,7 +67,7 @@ _STEPS: Final = {0: _SCHEMA, 2: _ADD_RELATIONS + _ADD_SERIES, 3: _ADD_SERIES}
 """What brings a file of each version to the present one; 0 is an empty file. What was charged stands as it is."""
 
 
-class SpoolFile:
+class StateFile:
     """One file of mode 0600, for one device or, in a simulation, for many under different names.
 
     Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, for
@@ -85,12 +82,6 @@ class SpoolFile:
         self._connection: sqlite3.Connection | None = None
         self._ledgers: dict[str, Any] = {}
         self._seen = -1
-
-    def device(self, name: str = "") -> "Spool":
-        """Return the part of the file that belongs to one device."""
-        from fleetcount_client.spool import Spool  # It stands on this module.
-
-        return Spool(self, name)
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in, so that what was erased is gone from the disk."""
