@@ -20,6 +20,7 @@ _TABLE = table(
     [
         ("demo", "fleetcount.demo_command", "demo", "Count a fleet on this machine, from keys to picture."),
         ("keys", "fleetcount.keys_command", "keys", "Make the keys and configurations of a test deployment."),
+        ("pki", "fleetcount.pki_command", "pki", "Enrol, renew and revoke: certificates and the deny list."),
         ("task", "fleetcount.task_commands", "task", "Create, sign, submit, follow and fetch a counting task."),
         ("series", "fleetcount.series_commands", "series", "Ask the same question every hour, under one promise."),
         ("aggregator", "fleetcount.aggregator_commands", "aggregator", "Run one aggregator."),

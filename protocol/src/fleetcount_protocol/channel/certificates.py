@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
@@ -41,6 +42,7 @@ __all__ = [
     "load_certificate",
     "load_private_key",
     "parse_certificate",
+    "public_key_digest",
     "purpose_of",
     "random_device_name",
     "save_certificates",
@@ -258,9 +260,12 @@ def key_digest(certificate: x509.Certificate) -> Digest:
     Not of the whole certificate: its holder can replace the authority's ECDSA signature (r, s) by (r, n - s) and so
     make a second certificate that verifies as well, for a second report.
     """
-    encoded = certificate.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    return public_key_digest(certificate.public_key())
+
+
+def public_key_digest(key: CertificatePublicKeyTypes) -> Digest:
+    """Return SHA-256 of a public key's SubjectPublicKeyInfo in DER."""
+    encoded = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return Digest(hashlib.sha256(encoded).digest())
 
 

@@ -1,0 +1,240 @@
+"""The enrolment directory: certificates for one purpose each, from requests; what does not fit is refused whole."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount.pki_store import PkiDirectory
+from fleetcount_protocol.channel.certificates import (
+    Purpose,
+    key_digest,
+    load_authorities,
+    load_certificate,
+    load_private_key,
+    verify_chain,
+)
+from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
+
+Run = Callable[..., object]
+
+
+@pytest.fixture
+def made(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("pki", "init", "--output", "PKI", "--deployment", "test").code == 0
+    return tmp_path
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def ask(fleetcount: Callable, name: str) -> None:
+    assert fleetcount("pki", "request", "--output", name).code == 0
+
+
+def enrol(fleetcount: Callable, name: str, *options: str) -> x509.Certificate:
+    ask(fleetcount, name)
+    ran = fleetcount("pki", "enrol", "--pki", "PKI", "--csr", f"{name}.csr", "--output", f"{name}.crt", *options)
+    assert ran.code == 0, ran.err
+    return load_certificate(Path(f"{name}.crt"))
+
+
+def test_private_files_are_private_and_nothing_else_holds_a_key(made: Path) -> None:
+    files = tree(made)
+
+    assert (made / "PKI").stat().st_mode & 0o777 == 0o700
+    for name, content in files.items():
+        assert (b"PRIVATE" in content) == name.endswith(".key")
+        assert not name.endswith(".key") or (made / name).stat().st_mode & 0o777 == 0o600
+    assert [name for name in files if name.endswith(".key")] != []
+
+
+@pytest.mark.parametrize(
+    ("command", "authority", "options"),
+    [
+        ("enrol", "devices", ()),
+        ("reader", "devices", ("--name", "ann")),
+        ("relay", "aggregators", ("--name", "relay-1", "--host", "127.0.0.1")),
+        ("broker", "aggregators", ("--name", "broker", "--host", "localhost")),
+        ("aggregator", "aggregators", ("--name", "alpha", "--host", "a.example.org", "--host", "::1")),
+    ],
+)
+def test_every_party_gets_a_certificate_for_its_purpose_and_its_key(
+    fleetcount: Callable, made: Path, command: str, authority: str, options: tuple[str, ...]
+) -> None:
+    ask(fleetcount, "one")
+    ran = fleetcount("pki", command, "--pki", "PKI", "--csr", "one.csr", *options, "--output", "one.crt", "--days", 9)
+    certificate = load_certificate(Path("one.crt"))
+    purpose = Purpose.DEVICE if command == "enrol" else Purpose[command.upper()]
+
+    assert ran.code == 0, ran.err
+    assert f"one.crt: {purpose.label} " in ran.out
+    now = datetime.now(UTC)
+    verify_chain(certificate, load_authorities(made / "PKI" / f"{authority}.crt"), now.timestamp(), purpose)
+    assert certificate.public_key() == load_private_key(Path("one.key")).public_key()
+    assert timedelta(days=8, hours=23) < certificate.not_valid_after_utc - now < timedelta(days=9)
+
+
+def test_a_device_s_name_is_random_whatever_its_request_says(fleetcount: Callable, made: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    plate = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "BO 123 XY")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(plate).sign(key, hashes.SHA256())
+    Path("car.csr").write_bytes(request.public_bytes(Encoding.PEM))
+
+    fleetcount("pki", "enrol", "--pki", "PKI", "--csr", "car.csr", "--output", "car.crt")
+
+    assert load_certificate(Path("car.crt")).subject.rfc4514_string().startswith("CN=d-")
+
+
+def test_a_renewed_certificate_is_for_the_same_key_name_and_purpose(fleetcount: Callable, made: Path) -> None:
+    ask(fleetcount, "relay")
+    options = ("--pki", "PKI", "--csr", "relay.csr", "--name", "relay-1", "--host", "127.0.0.1", "--host", "r.org")
+    fleetcount("pki", "relay", *options, "--output", "relay.crt")
+    ran = fleetcount("pki", "renew", "--pki", "PKI", "--certificate", "relay.crt", "--days", 90, "--output", "next.crt")
+    old, new = load_certificate(Path("relay.crt")), load_certificate(Path("next.crt"))
+
+    assert ran.code == 0, ran.err
+    assert key_digest(old) == key_digest(new)
+    for kind in (x509.SubjectAlternativeName, x509.ExtendedKeyUsage):
+        assert old.extensions.get_extension_for_class(kind) == new.extensions.get_extension_for_class(kind)
+    assert PkiDirectory(made / "PKI").deny_list().keys == ()
+
+
+def test_renewing_for_a_new_key_denies_the_old_one_at_once(fleetcount: Callable, made: Path) -> None:
+    old = enrol(fleetcount, "car")
+    ask(fleetcount, "new")
+    options = ("--pki", "PKI", "--certificate", "car.crt", "--csr", "new.csr")
+    ran = fleetcount("pki", "renew", *options, "--output", "new.crt")
+
+    assert ran.code == 0, ran.err
+    assert PkiDirectory(made / "PKI").deny_list().keys == (key_digest(old),)
+    assert load_certificate(Path("new.crt")).subject == old.subject
+    assert key_digest(load_certificate(Path("new.crt"))) != key_digest(old)
+
+
+def test_revoking_by_file_and_by_name_adds_to_a_signed_list_with_rising_numbers(
+    fleetcount: Callable, made: Path
+) -> None:
+    one, two = enrol(fleetcount, "one"), enrol(fleetcount, "two")
+    numbers = [PkiDirectory(made / "PKI").deny_list().number]
+    name = two.subject.rfc4514_string().removeprefix("CN=")
+    for options in (("--certificate", "one.crt"), ("--name", name)):
+        assert fleetcount("pki", "revoke", "--pki", "PKI", *options).code == 0
+        numbers.append(PkiDirectory(made / "PKI").deny_list().number)
+    assert fleetcount("pki", "deny-list", "--pki", "PKI", "--valid-days", "1").code == 0
+
+    signed = decode_signed_deny_list((made / "PKI" / "deny-list").read_bytes())
+    verify_deny_list(signed, load_authorities(made / "PKI" / "devices.crt"))
+    assert set(signed.deny_list.keys) == {key_digest(one), key_digest(two)}
+    assert signed.deny_list.expires - signed.deny_list.issued_at == 86_400
+    numbers.append(signed.deny_list.number)
+    assert numbers == sorted(set(numbers))
+
+
+def test_the_list_says_what_ends_when_and_what_is_revoked(fleetcount: Callable, made: Path) -> None:
+    enrol(fleetcount, "long", "--days", "60")
+    enrol(fleetcount, "short", "--days", "3")
+    fleetcount("pki", "revoke", "--pki", "PKI", "--certificate", "short.crt")
+
+    rows = json.loads(fleetcount("pki", "list", "--pki", "PKI", "--json").out)
+    lines = fleetcount("pki", "list", "--pki", "PKI").out.splitlines()
+
+    assert [(row["kind"], row["state"], row["days_left"]) for row in rows] == [
+        ("authority", "valid", 3649),
+        ("authority", "valid", 3649),
+        ("deny list", "valid", 6),
+        ("device", "revoked", 2),
+        ("device", "valid", 59),
+    ]
+    assert len(lines) == len(rows)
+    assert "revoked" in lines[3]
+
+
+REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "the same key twice": (("enrol", "--csr", "car.csr", "--output", "x.crt"), "this key has a certificate already"),
+    "an output that is there": (("enrol", "--csr", "new.csr", "--output", "car.crt"), "car.crt exists already"),
+    "no request": (("enrol", "--csr", "car.crt", "--output", "x.crt"), "holds no readable signing request"),
+    "an RSA key": (("enrol", "--csr", "rsa.csr", "--output", "x.crt"), "allowed: a P-256 key"),
+    "a request somebody changed": (("enrol", "--csr", "bad.csr", "--output", "x.crt"), "is not signed by the key"),
+    "a name that is taken": (
+        ("relay", "--csr", "new.csr", "--name", "alpha", "--host", "r.org", "--output", "x.crt"),
+        "the name 'alpha' is taken",
+    ),
+    "an aggregator's name as a host": (
+        ("broker", "--csr", "new.csr", "--name", "broker", "--host", "alpha", "--output", "x.crt"),
+        "--host 'alpha' is the name of an aggregator",
+    ),
+    "a name that is none": (
+        ("reader", "--csr", "new.csr", "--name", "Ann B", "--output", "x.crt"),
+        "'Ann B' is neither a DNS name nor an address",
+    ),
+    "no days": (("enrol", "--csr", "new.csr", "--output", "x.crt", "--days", "0"), "--days"),
+    "renewing a stranger's": (("renew", "--certificate", "stranger.crt", "--output", "x.crt"), "was not issued here"),
+    "renewing a revoked one": (("renew", "--certificate", "gone.crt", "--output", "x.crt"), "is on the deny list"),
+    "enrolling a revoked key": (("enrol", "--csr", "gone.csr", "--output", "x.crt"), "this key is on the deny list"),
+    "revoking nobody": (("revoke",), "give --certificate or --name"),
+    "revoking a stranger": (("revoke", "--certificate", "stranger.crt"), "was not issued here"),
+    "a list for ever": (("deny-list", "--valid-days", "101"), "--valid-days"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_in_one_line_and_changes_nothing(
+    fleetcount: Callable, made: Path, name: str
+) -> None:
+    from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
+
+    enrol(fleetcount, "car")
+    enrol(fleetcount, "gone")
+    fleetcount("pki", "revoke", "--pki", "PKI", "--certificate", "gone.crt")
+    for one in ("alpha", "new"):
+        ask(fleetcount, one)
+    fleetcount("pki", "aggregator", "--pki", "PKI", "--csr", "alpha.csr", "--name", "alpha", "--host", "a.org",
+               "--output", "alpha.crt")  # fmt: skip
+    save_certificates(Path("stranger.crt"), [CertificateAuthority.create("x").issue_device().certificate])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    of_rsa = builder.sign(rsa.generate_private_key(65537, 2048), hashes.SHA256())
+    Path("rsa.csr").write_bytes(of_rsa.public_bytes(Encoding.PEM))
+    der = bytearray(builder.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(Encoding.DER))
+    der[-1] ^= 1
+    Path("bad.csr").write_bytes(x509.load_der_x509_csr(bytes(der)).public_bytes(Encoding.PEM))
+    before = tree(made)
+    (command, *options), said = REFUSED[name]
+
+    ran = fleetcount("pki", command, "--pki", "PKI", *options)
+
+    assert ran.code == 2
+    assert said in ran.error_line
+    assert tree(made) == before
+
+
+def test_an_authority_is_never_overwritten_and_another_directory_is_none(fleetcount: Callable, made: Path) -> None:
+    before = tree(made)
+
+    again = fleetcount("pki", "init", "--output", "PKI", "--deployment", "test")
+    nowhere = fleetcount("pki", "list", "--pki", ".")
+
+    assert "is not empty" in again.error_line
+    assert "is no enrolment directory" in nowhere.error_line
+    assert tree(made) == before
+
+
+def test_a_key_that_others_may_read_signs_nothing(fleetcount: Callable, made: Path) -> None:
+    ask(fleetcount, "car")
+    (made / "PKI" / "devices.key").chmod(0o644)
+
+    ran = fleetcount("pki", "enrol", "--pki", "PKI", "--csr", "car.csr", "--output", "car.crt")
+
+    assert "mode 0644, allowed: 0600" in ran.error_line
+    assert not Path("car.crt").exists()
