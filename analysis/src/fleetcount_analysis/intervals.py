@@ -161,7 +161,7 @@ def response_ends(
 
 
 def channel_ends(
-    outputs: Integers, participants: Integers, channel: ResponseChannel, noise: NoiseSum, level: Fraction
+    outputs: Integers, participants: Integers, channel: ResponseChannel, noise: AnySum, level: Fraction
 ) -> tuple[Integers, Integers]:
     """Return the ends for any number that a `ResponseChannel` describes, for example the sum of a region's outputs.
 

@@ -73,7 +73,7 @@ def _gaussian(step: int) -> GaussianNoise:
 def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fraction) -> GaussianNoise:
     step = _first(lambda one: loss(_gaussian(one)) <= epsilon, _SD_GRID // 2, LARGEST_SD * _SD_GRID)
     if step is None:
-        # The loss is convex in 1/sd and vanishes with it: so many times the noise lose so many times less, or still less.
+        # The loss is convex in 1/sd and vanishes with it: t times the noise lose t times less, or still less.
         raise _beyond(ceil(LARGEST_SD * loss(_gaussian(LARGEST_SD * _SD_GRID)) / epsilon))
     return _gaussian(step)
 
