@@ -123,3 +123,51 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(fleetcount: Callabl
     assert ran.code == 2
     assert "is not a directory" in ran.error_line
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_the_readme_shows_what_the_comparison_of_a_month_prints(fleetcount: Callable) -> None:
+    ran = fleetcount("plan", "--devices", "100000", "--values", "72", "--epsilon", "10", "--windows", "720")
+
+    table = [line for line in ran.out.splitlines() if line.startswith("|")]
+    assert ran.code == 0
+    assert len(table) == 2 + 9
+    assert "\n".join(table) in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    errors = {line.split("|")[1].strip(): float(line.split("|")[2].replace(",", "")) for line in table[2:]}
+    assert errors["direct, Gaussian"] <= 36.4
+    assert errors["sampling 1/2, a coin a window"] <= 37
+
+
+def test_a_threat_recommends_the_way_that_answers_it(fleetcount: Callable, tmp_path: Path) -> None:
+    output = tmp_path / "plan"
+    words = ["plan", "--devices", "5000", "--values", "3", "--epsilon", "2", "--windows", "3", "--every", "8 h"]
+
+    ran = fleetcount(*words, "--threat", "all-collude", "--output", output)
+
+    assert "All operators may collude: take 'sampling 1/2, a coin a window'" in ran.out
+    rows = json.loads((output / "plan.json").read_text())
+    assert {row["threat"] for row in rows} == {"all-collude"}
+    assert {row["coin"] for row in rows} == {"window", "day", "series"}
+
+
+def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
+    ran = fleetcount("plan", "--devices", "5000", "--values", "1", "--epsilon", "1", "--windows", "1")
+
+    assert "direct, geometric" in ran.out
+    assert "each answer is seen with chance 9/20" in ran.out
+    assert "the promise holds" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--windows", "0"], "must be 1 to 65536"),
+        (["--windows", "3", "--every", "1hour"], "'1hour' is not a length of time"),
+        (["--windows", "3", "--delta", "0"], "above 0 and at most 0.001"),
+        (["--threat", "all-collude"], "allowed with --windows"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused(fleetcount: Callable, words: list[str], said: str) -> None:
+    ran = fleetcount("plan", "--devices", "100", "--values", "2", "--epsilon", "1", *words)
+
+    assert ran.code != 0
+    assert said in ran.error_line

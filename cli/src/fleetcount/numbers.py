@@ -12,20 +12,25 @@ from typing import Final
 import click
 
 __all__ = [
+    "DELTA",
     "EPSILON",
     "LEVEL",
     "SAMPLING_RATE",
     "SEED",
     "Count",
     "ExactNumber",
+    "Length",
     "NumberRange",
     "parse_count",
+    "parse_length",
     "parse_number",
 ]
 
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
+_LENGTH: Final = re.compile(r"([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
+_UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _SHOWN: Final = 40
 
 
@@ -86,6 +91,33 @@ def parse_count(text: str, low: int, high: int) -> int:
     return value
 
 
+def parse_length(text: object) -> int:
+    """Return the seconds of a length of time ("10 min", "1h").
+
+    Raises:
+        ValueError: not a whole number above 0 with a unit; the message names the value and what is allowed.
+    """
+    match = _LENGTH.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f'{_shown(str(text))} is not a length of time like "10 min"; units are s, min, h, d')
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+class Length(click.ParamType[int]):
+    """A length of time, in seconds."""
+
+    name = "length"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds, or fail naming the value."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_length(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class ExactNumber(click.ParamType[Fraction]):
     """An exact number inside a range, as a `Fraction`."""
 
@@ -131,5 +163,7 @@ SAMPLING_RATE: Final = ExactNumber(
 """A sampling rate: strictly between 0 and 1/2 (privacy.md, section 1.3)."""
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
+DELTA: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1, 1000), low_included=False))
+"""The delta at which a series is stated: above 0, at most 1/1000."""
 SEED: Final = Count(0, 2**64 - 1)
 """A scenario's seed: 64 bits."""

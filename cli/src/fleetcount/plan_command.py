@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Outputs
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
 
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import StrictCommand
-from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, Count
+from fleetcount.numbers import DELTA, EPSILON, LEVEL, SAMPLING_RATE, Count, Length
+from fleetcount.plan_series import Asked, compare_ways
 
 if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
     from fleetcount_mechanisms.answers import AnswerLaw
@@ -34,6 +36,7 @@ _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
 _POINTS: Final = 60
 _NOISES: Final = ("geometric", "gaussian")
+_THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 
 
 @click.command(cls=StrictCommand, short_help="What a number of devices and an epsilon will give.")
@@ -51,18 +54,20 @@ _NOISES: Final = ("geometric", "gaussian")
     show_default=True,
     help=f"How many, {FEWEST_AGGREGATORS} to {MOST_AGGREGATORS}.",
 )
+@click.option("--windows", type=Count(1, MAX_SERIES_WINDOWS), help="Compare every way to ask so many times.")
+@click.option("--every", type=Length(), default="1 h", show_default=True, help="With --windows: how often.")
+@click.option("--delta", type=DELTA, default="1e-9", show_default=True, help="With --windows: delta of the promise.")
+@click.option("--threat", type=click.Choice(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
 def plan(  # one parameter an option, passed by name
     devices: int,
     values: int,
-    mechanism: str,
     epsilon: Fraction,
-    noise: str,
     aggregators: int,
     level: Fraction,
     output: Path | None,
-    **answer: Fraction | None,
+    **others: Any,
 ) -> None:
     """Show what a count will give, by Sampling Privacy or another mechanism, before anyone is asked.
 
@@ -74,13 +79,26 @@ def plan(  # one parameter an option, passed by name
     more noise for one release, less for many. At one epsilon a larger sampling rate is more accurate: for one value
     always, for several in every cell of at least as many devices as there are aggregators. What a smaller one buys: if
     all aggregators collude, they see each truth with that probability only.
+
+    With --windows epsilon is the loss of all answers of a device to a series, at delta: every way to ask is compared,
+    and the threat that each answers is named (some seconds). --threat one-honest: at least one operator is honest;
+    all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
     """
     from fleetcount_mechanisms.planning import plan_question
 
     if output is not None:
         check_output_directory(output)
+    series = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
+    if series["windows"] is not None:
+        asked = Asked(devices=devices, values=values, epsilon=epsilon, aggregators=aggregators, level=level, **series)
+        compare_ways(asked, output)
+        return
+    if series["threat"] is not None:
+        raise UsageError(f"--threat is {series['threat']!r}, allowed with --windows: how often the question is asked")
+    mechanism, noise = others.pop("mechanism"), others.pop("noise")
     law = _noise_law(mechanism, noise)
-    planned = plan_question(devices, _answer(mechanism, values, **answer), epsilon, aggregators, noise=law, level=level)
+    answer = _answer(mechanism, values, **others)
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level)
     rows = plan_rows(planned, _round_counts(devices))
     for line in [*_head(planned), "", *_table(rows), "", *_foot(planned)]:
         click.echo(line)

@@ -4,7 +4,6 @@ Reads text; the present time is an argument. It must not draw a key or sign. Wha
 specification; [series] stands in place of [windows].
 """
 
-import re
 from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -24,6 +23,7 @@ from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyl
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range
 
+from fleetcount.numbers import parse_length
 from fleetcount.task_spec import (
     TASK_KEYS,
     UPLOAD_STYLES,
@@ -48,9 +48,6 @@ _SERIES_KEYS: Final = (
     "coin",
     "participants",
 )
-_DURATION: Final = re.compile(r"([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
-_UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_DURATION_ALLOWED: Final = 'a length of time: "10 min", "1 h" (s, min, h, d)'
 _RELEASE_KEYS: Final = ("kind", "epsilon", "delta", "sd", "variance", "noise_epsilon", "level")
 _STRENGTHS: Final = {ReleaseKind.GAUSSIAN: ("sd", "variance"), ReleaseKind.GEOMETRIC: ("noise_epsilon",)}
 """The keys, one of which gives the noise of a window; without one it is solved for the promise."""
@@ -146,11 +143,10 @@ def _utc_moment(table: Table, key: str, now: float, step: int) -> int:
 
 
 def _length(table: Table, key: str) -> int:
-    value = table.raw(key)
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None or int(match[1]) == 0:
-        raise table.refuse(key, _DURATION_ALLOWED)
-    return int(match[1]) * _UNIT_S[match[2]]
+    try:
+        return parse_length(table.raw(key))
+    except ValueError:
+        raise table.refuse(key, 'a length of time: "10 min", "1 h" (s, min, h, d)') from None
 
 
 # What is promised.

@@ -7,6 +7,7 @@ made or checked.
 from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.answers import AnswerForm
+from fleetcount_mechanisms.design import Design
 
 from fleetcount_protocol.task.task import Task
 
@@ -43,8 +44,22 @@ def opened_count(task: Task) -> int:
 
 
 def prio3_for(task: Task) -> "Prio3":
-    """Return the Prio3 instance of the task's reports: its circuit, one share an aggregator."""
+    """Return the Prio3 instance of the task's reports."""
+    return prio3_of(task.design)
+
+
+def prio3_of(design: Design) -> "Prio3":
+    """Return the Prio3 instance of a design's reports: its circuit, one share an aggregator."""
     from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
 
-    make = {AnswerForm.TWO_ROUNDS: prio3_two_round, AnswerForm.BITS: prio3_bits}.get(task.design.form, prio3_one_hot)
-    return make(task.values + 1, len(task.aggregators))
+    make = {AnswerForm.TWO_ROUNDS: prio3_two_round, AnswerForm.BITS: prio3_bits}.get(design.form, prio3_one_hot)
+    return make(design.values + 1, design.aggregators)
+
+
+def report_bytes(design: Design) -> int:
+    """Return the bytes of shares that a device sends for one answer, to all aggregators and in all rounds.
+
+    Without ids, tags and sessions, which are a hundred bytes a message.
+    """
+    prio3 = prio3_of(design)
+    return sum(prio3.input_share_size(one) + prio3.public_share_size for one in range(design.aggregators))

@@ -1,0 +1,128 @@
+"""Every way to ask a standing question under one promise, side by side: what each costs and which threat it answers.
+
+The promise is (epsilon, delta) for all answers of one device against everyone but all aggregators together; the weakest
+noise that keeps it is taken in each row. What happens if all aggregators collude is what tells the rows apart.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Final, Literal
+
+from fleetcount_mechanisms.accounting.series_losses import units_loss
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import InfeasibleTargetError
+from fleetcount_mechanisms.exponential import rounded_up
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
+from fleetcount_mechanisms.planning import Plan, default_sampling_rate
+from fleetcount_mechanisms.responses import KaryResponse, Warner
+from fleetcount_mechanisms.sampling import SamplingDie
+
+__all__ = ["Compared", "Threat", "Unit", "compare"]
+
+Unit = Literal["window", "day", "series"]
+_HALF: Final = Fraction(1, 2)
+_GRID: Final = 10**4
+_PLACES: Final = 5
+_LOCAL_NOISE: Final = TwoSidedNoise(Fraction(1))
+"""Noise of the aggregators on randomized answers: it hides the number of devices, the promise needs none."""
+
+
+class Threat(Enum):
+    """Whom a device must be safe from; the value is the word on the command line."""
+
+    ONE_HONEST = "one-honest"
+    """At least one operator is honest: whatever the others do together, the promise holds."""
+    ALL_COLLUDE = "all-collude"
+    """All operators may collude; then they see each answer with a probability below 1, and nothing of the others."""
+    NONE_TRUSTED = "none-trusted"
+    """No operator is trusted: the promise holds against all of them together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One row: a way to ask, the threat it answers, and its plan, whose error is that of one window.
+
+    `unit` is how long one toss of a sampling coin holds, None without one.
+    """
+
+    name: str
+    threat: Threat
+    unit: Unit | None
+    plan: Plan
+
+
+def compare(
+    devices: int,
+    values: int,
+    shapes: dict[Unit, SeriesShape],
+    epsilon: Fraction,
+    delta: Fraction,
+    *,
+    aggregators: int = 2,
+    level: Fraction = Fraction(95, 100),
+) -> tuple[Compared, ...]:
+    """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
+
+    A way that cannot keep the promise, or not with noise that can be drawn, is left out. Run by who plans a series.
+
+    Raises:
+        MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
+    """
+    found = list[Compared]()
+    for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
+        try:
+            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law)
+        except InfeasibleTargetError:
+            continue
+        design = Design(answer=answer, noise=noise, values=values, aggregators=aggregators)
+        plan = Plan(devices=devices, design=design, level=level)
+        found.append(Compared(name=name, threat=threat, unit=unit, plan=plan))
+    local = _local(values, shapes["window"], epsilon, delta)
+    if local is not None:
+        design = Design(answer=local, noise=_LOCAL_NOISE, values=values, aggregators=aggregators)
+        plan = Plan(devices=devices, design=design, level=level)
+        found.append(Compared(name="response", threat=Threat.NONE_TRUSTED, unit=None, plan=plan))
+    return tuple(found)
+
+
+_Way = tuple[str, Threat, Unit | None, AnswerLaw, type[GaussianNoise] | type[TwoSidedNoise]]
+
+
+def _ways(values: int, windows: int) -> Iterator[_Way]:
+    truth = Truth(values)
+    yield "direct, Gaussian", Threat.ONE_HONEST, None, truth, GaussianNoise
+    yield "direct, geometric", Threat.ONE_HONEST, None, truth, TwoSidedNoise
+    if windows == 1:
+        die = SamplingDie.uniform(default_sampling_rate(values), values)
+        yield f"sampling {die.sampling_rate}", Threat.ALL_COLLUDE, "window", die, TwoSidedNoise
+        return
+    for rate in (_HALF, Fraction(1, 4)):
+        die = SamplingDie.uniform(rate, values, allow_large_rate=True)
+        for unit in ("window", "day", "series"):
+            yield f"sampling {rate}, a coin a {unit}", Threat.ALL_COLLUDE, unit, die, GaussianNoise
+
+
+def _local(values: int, shape: SeriesShape, epsilon: Fraction, delta: Fraction) -> KaryResponse | Warner | None:
+    """Return the response of the largest loss, a multiple of 1/10,000, whose answers together keep the promise."""
+
+    def keeps(steps: int) -> bool:
+        answer = _response(values, Fraction(steps, _GRID))
+        design = Design(answer=answer, noise=NoNoise(), values=values, aggregators=2)
+        sizes = Counter({1: shape.windows})
+        return rounded_up(units_loss(design, sizes, delta), _PLACES) <= epsilon
+
+    low, high = 0, int(min(epsilon, 20) * _GRID) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return _response(values, Fraction(low, _GRID)) if low else None
+
+
+def _response(values: int, epsilon: Fraction) -> KaryResponse | Warner:
+    return Warner.from_epsilon(epsilon) if values == 1 else KaryResponse.from_epsilon(epsilon, values)

@@ -1,0 +1,37 @@
+"""Every row of a comparison keeps the promise, and with weaker noise it would not."""
+
+from fractions import Fraction
+
+import pytest
+from fleetcount_mechanisms.accounting.series_losses import series_losses
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.comparison import Compared, Threat, Unit, compare
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import NoNoise
+
+EPSILON, DELTA = Fraction(3), Fraction(1, 10**6)
+SHAPES: dict[Unit, SeriesShape] = {
+    "window": SeriesShape(units=(1,) * 12, days=(6, 6)),
+    "day": SeriesShape(units=(6, 6), days=(6, 6)),
+    "series": SeriesShape(units=(12,), days=(6, 6)),
+}
+
+
+@pytest.fixture(scope="module", params=[1, 4])
+def rows(request: pytest.FixtureRequest) -> tuple[Compared, ...]:
+    return compare(10_000, request.param, SHAPES, EPSILON, DELTA)
+
+
+def test_every_row_keeps_the_promise_and_wastes_little_of_it(rows: tuple[Compared, ...]) -> None:
+    for row in rows:
+        design = row.plan.design
+        if row.threat is Threat.NONE_TRUSTED:
+            # Against all aggregators together: as if they added no noise.
+            design = Design(answer=design.answer, noise=NoNoise(), values=design.values, aggregators=2)
+        whole = series_losses(design, SHAPES[row.unit or "window"], DELTA).whole_series
+        assert EPSILON * Fraction(99, 100) < whole <= EPSILON, row.name
+
+
+def test_every_threat_has_its_ways(rows: tuple[Compared, ...]) -> None:
+    assert [row.threat for row in rows] == [Threat.ONE_HONEST] * 2 + [Threat.ALL_COLLUDE] * 6 + [Threat.NONE_TRUSTED]
+    assert rows[0].plan.sd(0) < rows[-1].plan.sd(0)
