@@ -27,8 +27,8 @@ SIZES = [
 def convolved(variance: float, terms: int, reach: int) -> Floats:
     """Return P[Z = z], z = 0 .. reach, term by term."""
     z = np.arange(-40 * int(variance**0.5 + 1), 40 * int(variance**0.5 + 1) + 1)
-    one = np.exp(-(z**2) / (2 * variance))
-    law = np.ones(1)
+    one: Floats = np.exp(-(z**2) / (2 * variance))
+    law: Floats = np.ones(1)
     for _ in range(terms):
         law = np.convolve(law, one / one.sum())
     return np.asarray(law[law.size // 2 :][: reach + 1])

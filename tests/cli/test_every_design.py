@@ -70,7 +70,7 @@ def task_of(design: Design) -> Task:
         OneSidedNoise: ReleaseKind.ONE_SIDED,
         GaussianNoise: ReleaseKind.GAUSSIAN,
     }
-    kind = kinds[type(design.noise)]  # type: ignore[index] # one of the four
+    kind = kinds[type(design.noise)]
     thresholds = (5,) * design.values if kind is ReleaseKind.ONE_SIDED else ()
     return sampling_task(
         domain=Categories(names=tuple(f"value {value}" for value in range(1, design.values + 1))),

@@ -2,11 +2,13 @@
 
 import math
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fleetcount_mechanisms.answers import Relation, Truth, answer_named
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.gaussian_losses import (
     STATED_DELTA,
     gaussian_loss,
@@ -154,6 +156,14 @@ def test_other_accountants_agree() -> None:
     exact = pld.from_gaussian_mechanism(math.sqrt(662), sensitivity=math.sqrt(2), value_discretization_interval=1e-5)
     assert claim == pytest.approx(theirs, rel=1e-4)
     assert 0.9 * claim < exact.get_epsilon_for_delta(float(DELTA)) <= claim
+
+
+def test_the_table_of_the_privacy_page_is_computed() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    for variance in (4, 662, 5000):
+        answers = (Truth(1), Truth(2), SamplingDie.uniform(SAMPLED, 1), SamplingDie.uniform(SAMPLED, 2))
+        losses = [gaussian_loss(answer, Fraction(variance), Relation.ANY_VALUE)[0] for answer in answers]
+        assert f"| {variance} | " + " | ".join(str(rounded_up(loss)) for loss in losses) + " |" in page
 
 
 def test_parameters_outside_their_range_are_refused() -> None:

@@ -198,8 +198,8 @@ class Design:
     def ledger_loss(self) -> LedgerLoss:
         """What ledgers charge: the loss of any value replaced by any other, where there is one."""
         if self.relation is not Relation.ANY_BIT:
-            delta = Decimal(0) if self.epsilon is None else self.views()[0].delta
-            return LedgerLoss(epsilon=self.epsilon, relation=self.relation, delta=delta)
+            stated = Decimal(0) if self.epsilon is None else self.views()[0].delta
+            return LedgerLoss(epsilon=self.epsilon, relation=self.relation, delta=stated)
         from fleetcount_mechanisms.exponential import rounded_up  # As above.
         from fleetcount_mechanisms.losses import stated_loss
         from fleetcount_mechanisms.statement import delta_up
