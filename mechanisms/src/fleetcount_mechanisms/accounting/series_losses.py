@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -46,6 +47,7 @@ class SeriesLosses:
     whole_series: Fraction
 
 
+@lru_cache(maxsize=64)
 def series_losses(design: Design, shape: SeriesShape, delta: Fraction) -> SeriesLosses:
     """Return what the public, and all aggregators but one, learn of one device from the whole series.
 

@@ -1,0 +1,209 @@
+"""No printed loss is below the truth: a thousand random series against enumeration of the lattice they publish.
+
+The truth is summed over all outputs in a box; what lies outside only lowers it, so a claim below it is surely wrong.
+"""
+
+import itertools
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from fleetcount_mechanisms.accounting.charges import noise_divergence, unit_loss, window_loss
+from fleetcount_mechanisms.accounting.series_losses import noise_loss, part_loss, series_losses
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.units import geometric_unit_delta
+from fleetcount_mechanisms.accounting.vectors import SCALE
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
+from fleetcount_mechanisms.sampling import SamplingDie
+
+Law = np.ndarray
+SLACK = 1e-12
+FEW_AND_MANY = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+DELTAS = [Fraction(1, 10**n) for n in (2, 3, 5, 7)]
+
+
+def noise_pmf(noise: GaussianNoise | TwoSidedNoise, reach: int) -> Law:
+    places = np.arange(-reach, reach + 1, dtype=float)
+    if isinstance(noise, GaussianNoise):
+        weights = np.exp(-places * places / (2 * float(noise.variance)))
+        return weights / np.exp(-(np.arange(-400, 401.0) ** 2) / (2 * float(noise.variance))).sum()
+    ratio = math.exp(-noise.epsilon)
+    return (1 - ratio) / (1 + ratio) * ratio ** np.abs(places)
+
+
+def moved(noise: GaussianNoise | TwoSidedNoise, reach: int, counts: tuple[int, ...]) -> Law:
+    """Return the joint law of some noised numbers, one axis each, when a device adds `counts` to them."""
+    long = noise_pmf(noise, reach + 1)
+    law = np.ones(1)
+    for count in counts:
+        law = np.multiply.outer(law, long[1 - count : long.size - 1 - count])
+    return law.reshape(-1)
+
+
+def hockey_stick(one: Law, other: Law, epsilon: Fraction) -> float:
+    return float(np.maximum(0, one - math.exp(min(float(epsilon), 700)) * other).sum())
+
+
+def divergence(one: Law, other: Law, order: int) -> float:
+    seen = (one > 1e-250) & (other > 1e-250)
+    powers = order * np.log(one[seen]) + (1 - order) * np.log(other[seen])
+    return float(np.logaddexp.reduce(powers)) / (order - 1)
+
+
+def some_noise(rng: random.Random, small: bool) -> GaussianNoise | TwoSidedNoise:
+    if rng.random() < 0.5:
+        return GaussianNoise(Fraction(rng.randint(25, 120 if small else 900), 100))
+    return TwoSidedNoise(Fraction(rng.randint(60 if small else 20, 300), 100))
+
+
+def panel_law(
+    rate: float, noise: GaussianNoise | TwoSidedNoise, reach: int, answers: tuple[int, ...], values: int
+) -> Law:
+    """Return the law of a unit's outputs: windows after each other, `values` numbers each."""
+
+    def one(given: tuple[int, ...]) -> Law:
+        law = np.ones(1)
+        for answer in given:
+            counts = tuple(int(answer == value) for value in range(1, values + 1))
+            law = np.multiply.outer(law, moved(noise, reach, counts)).reshape(-1)
+        return law
+
+    return (1 - rate) * one((0,) * len(answers)) + rate * one(answers)
+
+
+@pytest.mark.parametrize("seed", FEW_AND_MANY)
+def test_sampled_units_lose_no_more_than_is_printed(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(35):
+        values, windows = rng.choice([(1, 1), (1, 2), (2, 1), (2, 2)])
+        noise = some_noise(rng, small=values * windows > 2)
+        reach = 8 if values * windows > 2 else 40
+        rate, delta, order = Fraction(rng.randint(5, 95), 100), rng.choice(DELTAS), rng.choice([2, 3, 5, 9])
+        die = SamplingDie.uniform(rate, values, allow_large_rate=True)
+        design = Design(answer=die, noise=noise, values=values, aggregators=2)
+        vector = unit_loss(design, (order,), windows)
+        sequences = list(itertools.product(range(values + 1), repeat=windows))
+        laws = {answers: panel_law(float(rate), noise, reach, answers, values) for answers in sequences}
+        losses = {changed: part_loss(design, windows, changed, delta) for changed in range(1, windows + 1)}
+        for one, other in itertools.permutations(sequences, 2):
+            changed = sum(a != b for a, b in zip(one, other, strict=True))
+            assert hockey_stick(laws[one], laws[other], losses[changed]) <= delta + Fraction(SLACK)
+            assert divergence(laws[one], laws[other], order) <= vector.at[0] / SCALE + 1e-9
+            if vector.pure is not None:
+                assert hockey_stick(laws[one], laws[other], Fraction(vector.pure, SCALE)) <= SLACK
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int) -> None:
+    """The loss of n moved numbers depends on one sum: of the noises, or of the signs of geometric ones."""
+    rng = random.Random(seed)
+    for _ in range(40):
+        noise, count, delta = some_noise(rng, small=False), rng.randint(1, 60), rng.choice(DELTAS)
+        epsilon = noise_loss(noise, count, delta)
+        if isinstance(noise, GaussianNoise):
+            one = total = noise_pmf(noise, 40)
+            for _ in range(count - 1):
+                total = np.convolve(total, one)
+            sums = np.arange(total.size) - total.size // 2
+            losses = (2 * sums + count) / (2 * float(noise.variance))
+        else:
+            up = 1 / (1 + math.exp(-noise.epsilon))
+            ups = np.arange(count + 1)
+            total = np.array([math.comb(count, k) * up**k * (1 - up) ** (count - k) for k in ups])
+            losses = (2 * ups - count) * float(noise.epsilon)
+        truth = float((total * np.maximum(0, 1 - np.exp(np.minimum(0, float(epsilon) - losses)))).sum())
+        assert truth <= float(delta) + SLACK
+        if isinstance(noise, TwoSidedNoise) and epsilon > 0:
+            assert truth == pytest.approx(float(delta), rel=1e-6)
+        assert noise_divergence(noise, count, 4) >= 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_with_coins_of_their_own_lose_no_more_than_is_printed(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(20):
+        noise, delta, rate = some_noise(rng, small=False), rng.choice(DELTAS), Fraction(rng.randint(5, 95), 100)
+        days = rng.choice([(1, 1), (2,)])
+        die = SamplingDie.uniform(rate, 2, allow_large_rate=True)
+        design = Design(answer=die, noise=noise, values=2, aggregators=2)
+        found = series_losses(design, SeriesShape(units=(1, 1), days=days), delta)
+        one, other = (panel_law(float(rate), noise, 16, (answer,), 2) for answer in (1, 2))
+        assert hockey_stick(one, other, found.one_answer) <= delta + Fraction(SLACK)
+        twice = np.multiply.outer(one, one).reshape(-1), np.multiply.outer(other, other).reshape(-1)
+        assert hockey_stick(*twice, found.whole_series) <= delta + Fraction(SLACK)
+        assert found.one_day == (found.whole_series if days == (2,) else found.one_answer)
+
+
+RESPONSES: list[AnswerLaw] = [
+    KaryResponse(Fraction(1, 2), 2),
+    KaryResponse(Fraction(3, 4), 1),
+    Mangat(Fraction(1, 5)),
+    MangatVector(Fraction(1, 5), 2),
+    MangatVector(Fraction(1, 5), 1),
+    OptimizedUnaryEncoding(Fraction(1, 5), 2),
+    OptimizedUnaryEncoding(Fraction(1, 5), 1),
+    Truth(1),
+    Truth(2),
+]
+
+
+def answered(answer: AnswerLaw, truth: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Return the chance of each contribution to the opened numbers, the participation bit left out."""
+    values = answer.values
+    if isinstance(answer, Truth):
+        return [(1.0, tuple(int(truth == value) for value in range(1, values + 1)))]
+    if isinstance(answer, MangatVector | OptimizedUnaryEncoding):
+        chances = [float(answer.bit_probability(1, int(truth == value))) for value in range(1, values + 1)]
+        return [
+            (math.prod(p if bit else 1 - p for p, bit in zip(chances, bits, strict=True)), bits)
+            for bits in itertools.product((0, 1), repeat=values)
+        ]
+    return [
+        (float(answer.probability(output, truth)), tuple(int(output == place) for place in range(values + 1)))
+        for output in range(values + 1)
+    ]
+
+
+@pytest.mark.parametrize("answer", RESPONSES, ids=lambda answer: f"{type(answer).__name__}-{answer.values}")
+def test_answers_are_charged_no_less_than_they_lose(answer: AnswerLaw) -> None:
+    rng = random.Random(answer.values)
+    for _ in range(20):
+        noise, order, delta = some_noise(rng, small=False), rng.choice([2, 3, 5, 9]), rng.choice(DELTAS)
+        design = Design(answer=answer, noise=noise, values=answer.values, aggregators=2)
+        vector, shape = window_loss(design, (order,)), SeriesShape(units=(1,), days=(1,))
+        epsilon = series_losses(design, shape, delta).one_answer
+        reach = 30 if answer.values == 2 else 45
+        laws = [
+            sum(chance * moved(noise, reach, counts) for chance, counts in answered(answer, truth))
+            for truth in range(answer.values + 1)
+        ]
+        for one, other in itertools.permutations(laws, 2):
+            assert divergence(one, other, order) <= vector.at[0] / SCALE + 1e-9
+            assert hockey_stick(one, other, epsilon) <= delta + Fraction(SLACK)
+            if vector.pure is not None:
+                assert hockey_stick(one, other, Fraction(vector.pure, SCALE)) <= SLACK
+
+
+def test_answers_without_noise_are_charged_their_own_loss() -> None:
+    for answer in RESPONSES[:7]:
+        design = Design(answer=answer, noise=NoNoise(), values=answer.values, aggregators=2)
+        vector = window_loss(design, (3,))
+        laws = [np.array([chance for chance, _ in answered(answer, truth)]) for truth in range(answer.values + 1)]
+        # Value against none is what one-sided charges are for; it is one way of any value.
+        assert hockey_stick(laws[1], laws[0], Fraction(vector.pure or 0, SCALE)) <= SLACK
+        assert divergence(laws[1], laws[0], 3) <= vector.at[0] / SCALE + 1e-9
+
+
+@pytest.mark.parametrize(("windows", "e1"), [(1, Fraction(1, 2)), (2, Fraction(1)), (2, Fraction(7, 10))])
+def test_the_delta_of_a_geometric_unit_is_exact(windows: int, e1: Fraction) -> None:
+    rate, epsilon = Fraction(1, 4), Fraction(3, 10)
+    reach = 45 if windows == 1 else 14
+    one, other = (panel_law(0.25, TwoSidedNoise(e1), reach, (answer,) * windows, 2) for answer in (1, 2))
+
+    truth = hockey_stick(one, other, epsilon)
+    assert float(geometric_unit_delta(rate, windows, e1, epsilon)) == pytest.approx(truth, rel=2e-3)
