@@ -1,9 +1,12 @@
 """The weakest noise for a promise: the tables of docs/privacy.md, and what cannot be met."""
 
+import re
 from collections import Counter
 from fractions import Fraction
 
 import pytest
+from fleetcount_mechanisms.accounting.conversion import zcdp_epsilon
+from fleetcount_mechanisms.accounting.renyi import gaussian_rho
 from fleetcount_mechanisms.accounting.series_losses import units_loss
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
@@ -67,11 +70,17 @@ def test_no_noise_weaker_than_the_laws_allow() -> None:
     assert noise_for_promise(Truth(1), once, Fraction(600), DELTA, TwoSidedNoise) == TwoSidedNoise(Fraction(10))
 
 
-def test_a_promise_that_cannot_be_met_says_what_it_would_need() -> None:
-    with pytest.raises(InfeasibleTargetError, match="needs noise of a standard deviation of 168127, allowed"):
-        noise_for_promise(Truth(5), HOURLY, Fraction(1, 1000), DELTA)
-    with pytest.raises(InfeasibleTargetError, match="more noise than a million"):
-        noise_for_promise(Truth(5), HOURLY, Fraction(1, 100_000), DELTA)
+@pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1, 100_000)])
+def test_a_promise_that_cannot_be_met_says_what_would_do(epsilon: Fraction) -> None:
+    with pytest.raises(InfeasibleTargetError, match=r"noise of a standard deviation of \d+, allowed") as refused:
+        noise_for_promise(Truth(5), HOURLY, epsilon, DELTA)
+
+    needed = int(re.findall(r"deviation of (\d+)", str(refused.value))[0])
+    assert zcdp_epsilon(gaussian_rho(2, 720, Fraction(needed**2)), DELTA) <= epsilon
+    assert zcdp_epsilon(gaussian_rho(2, 720, Fraction((needed // 2) ** 2)), DELTA) > epsilon
+
+
+def test_geometric_noise_that_would_be_too_strong_says_how_strong() -> None:
     with pytest.raises(InfeasibleTargetError, match=r"standard deviation of \d+, allowed: at most 10000"):
         noise_for_promise(Truth(5), HOURLY, Fraction(1, 100), Fraction(1, 10**30), TwoSidedNoise)
 

@@ -28,6 +28,7 @@ __all__ = [
     "moved_cells",
     "noise_divergence",
     "noise_pure",
+    "truth_weight",
     "unit_divergence",
     "unit_loss",
     "unit_pure",
@@ -73,6 +74,16 @@ def moved_cells(design: Design) -> int:
     """Return how many opened numbers one changed answer moves, each by 1: two, or one where there is one cell alone."""
     alone = design.values == 1 and design.outputs is not Outputs.ALL
     return 1 if alone else 2
+
+
+def truth_weight(design: Design) -> Fraction:
+    """Return the chance that an answer depends on the truth: p, 1 for the truth itself, P - Q of a response.
+
+    Of a vector two bits change, and one of them is enough.
+    """
+    if design.form is AnswerForm.BITS and moved_cells(design) == 2:
+        return 1 - (1 - design.exposure) ** 2
+    return design.exposure
 
 
 def noise_divergence(noise: NoiseLaw, moved: int, order: Fraction | int) -> Fraction:
@@ -179,7 +190,8 @@ def _answer_divergences(design: Design, order: int) -> list[Fraction]:
     local, pure = _local(design), _answer_pure(design)
     found = [pure_divergence(epsilon, order) for epsilon in (local, pure) if epsilon is not None]
     if design.noised:
-        found.append(noise_divergence(design.noise, moved_cells(design), order))
+        direct = noise_divergence(design.noise, moved_cells(design), order)
+        found.append(panel_linear_divergence(truth_weight(design), direct, order))
     if design.kind.multi_hot and isinstance(design.noise, TwoSidedNoise):
         # A value that moves changes two places, each of which loses at most this much (docs/privacy.md).
         places = 1 if design.values == 1 else 2

@@ -17,6 +17,7 @@ from fleetcount_mechanisms.accounting.charges import (
     charge_relation,
     moved_cells,
     noise_pure,
+    truth_weight,
     unit_divergence,
     unit_pure,
 )
@@ -29,7 +30,7 @@ from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
-from fleetcount_mechanisms.exponential import near_log
+from fleetcount_mechanisms.exponential import near_exp, near_log
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 
 __all__ = ["SeriesLosses", "day_units", "noise_loss", "part_loss", "series_losses", "units_loss"]
@@ -168,10 +169,26 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
     alone = unit_pure(design, 1)
     if design.noised:
         yield noise_loss(design.noise, answers * moved_cells(design), delta)
-    if design.device_randomizes and alone is not None:
+    if not design.device_randomizes:
+        return
+    if alone is not None:
         yield _pure_copies(alone, answers, delta)
-        if isinstance(design.noise, TwoSidedNoise):
-            yield _best_order(lambda order: answers * unit_divergence(design, 1, order), delta)
+    if design.noised:
+        yield _best_order(lambda order: answers * unit_divergence(design, 1, order), delta)
+        if answers == 1:
+            yield _amplified(design, delta)
+
+
+def _amplified(design: Design, delta: Fraction) -> Fraction:
+    """Return ln(1 + w (e**eps - 1)) of the truth's loss eps at delta/w, w the weight of the truth in one answer.
+
+    Source: Balle, Barthe, Gaboardi (2018), Theorem 2.
+    """
+    weight = truth_weight(design)
+    if delta >= weight:
+        return _NOTHING
+    direct = noise_loss(design.noise, moved_cells(design), delta / weight)
+    return near_log(1 + weight * (near_exp(direct) - 1))
 
 
 def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fraction]:
