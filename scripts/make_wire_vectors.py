@@ -78,7 +78,8 @@ def series() -> list[dict[str, Any]]:
     for name, made in series_samples.every_series().items():
         signed = series_samples.sign_everywhere(made)
         last = made.schedule.windows - 1
-        tasks = [derive.window_task(made, index) for index in sorted({0, min(1, last), last})]
+        survivors = {1: (1, 5), last: (4, 23)} if made.drill_down else {}
+        tasks = [derive.window_task(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
         found.append(
             {
                 "name": name,
@@ -91,6 +92,7 @@ def series() -> list[dict[str, Any]]:
                 "windows": [
                     {
                         "index": task.series.index,
+                        **({"survivors": survivors[task.series.index]} if task.series.index in survivors else {}),
                         "canonical": task.canonical.hex(),
                         "task_id": task.task_id.hex(),
                         "verify_key": derive.window_verify_key(series_samples.SEED, task.task_id).hex(),

@@ -18,7 +18,7 @@ from fleetcount_protocol.channel.session import SessionSecret
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
-from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
+from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, Prefixes, SquareGrid
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
 from fleetcount_protocol.task.task import (
     Aggregator,
@@ -104,7 +104,8 @@ def in_series(task: Task, index: int = 5, *, noised_participants: bool = False, 
     series_id = SeriesId(seed_bytes("series"))
     ref = SeriesRef(series_id=series_id, index=index, noised_participants=noised_participants)
     aggregators = tuple(replace(one, hpke_keys=()) for one in task.aggregators)
-    return replace(task, **({"series": ref, "aggregators": aggregators} | changes))
+    fields: dict[str, Any] = {"series": ref, "aggregators": aggregators}
+    return replace(task, **(fields | changes))
 
 
 def every_task() -> dict[str, Task]:
@@ -133,6 +134,9 @@ def every_task() -> dict[str, Task]:
             **rounds,
         ),
         "sampling_exact": sampling_task(3, release=exact),
+        "sampling_places": sampling_task(
+            domain=Prefixes(bits=32, cells=(0, 7, 2**32 - 1)), mechanism=SamplingDie.uniform(Fraction(1, 4), 3)
+        ),
         "sampling_post_quantum": sampling_task(aggregators=(aggregator(0), pq)),
         "mangat": one_round_task(Mode.RESPONSE),
         "warner": one_round_task(Mode.RESPONSE, mechanism=Warner(Fraction(3, 4))),

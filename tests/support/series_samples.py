@@ -11,12 +11,12 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule
 from fleetcount_protocol.series.key_list import KeyList, ListedKey
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.domain import Categories, SquareGrid
+from fleetcount_protocol.task.domain import Categories, Prefixes, SquareGrid
 from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator, key_pair, record, seed_bytes, signing_key
@@ -26,6 +26,11 @@ SEED = seed_bytes("verify seed")
 FIRST = 20_820 * 86_400
 """A midnight in UTC."""
 HOURLY = Schedule(first=FIRST, every_s=3_600, windows=720, round_one_s=600, round_two_s=600, expiry_s=86_400)
+
+DAILY = Schedule(first=FIRST, every_s=86_400, windows=7, round_one_s=3_600, round_two_s=0, expiry_s=3_600)
+GAUSSIAN = Release(
+    kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(1321, 2), level=Fraction(19, 20)
+)
 
 
 def sampling_series(parties: int = 2, **changes: Any) -> Series:
@@ -53,15 +58,26 @@ def sampling_series(parties: int = 2, **changes: Any) -> Series:
 
 def one_round_series(mode: Mode, **changes: Any) -> Series:
     """Return a week of daily one-round counts of three categories, with the named fields changed."""
-    daily = Schedule(first=FIRST, every_s=86_400, windows=7, round_one_s=3_600, round_two_s=0, expiry_s=3_600)
     fields: dict[str, Any] = {
         "domain": Categories(names=("rot", "grün", "blå")),
         "signal": "Vehicle.Category",
         "mode": mode,
         "mechanism": KaryResponse(Fraction(1, 2), 3) if mode is Mode.RESPONSE else None,
-        "schedule": daily,
+        "schedule": DAILY,
     }
     return sampling_series(**(fields | changes))
+
+
+def drill_down_series(mode: Mode = Mode.SAMPLING, **changes: Any) -> Series:
+    """Return two walks over three levels of 3, 5 and 12 bits, with the named fields changed."""
+    fields: dict[str, Any] = {
+        "domain": Prefixes(bits=3, cells=(1, 2, 5, 7)),
+        "drill_down": DrillDown(levels=(3, 5, 12), threshold=40, most_survivors=3),
+    }
+    if mode is Mode.DIRECT:
+        return one_round_series(mode, **(fields | {"schedule": replace(DAILY, windows=6)} | changes))
+    fields |= {"mechanism": SamplingDie.uniform(Fraction(1, 2), 4, allow_large_rate=True)}
+    return sampling_series(**(fields | {"schedule": replace(HOURLY, windows=6)} | changes))
 
 
 def every_series() -> dict[str, Series]:
@@ -74,6 +90,8 @@ def every_series() -> dict[str, Series]:
         "sampling_envelope": sampling_series(upload_style=UploadStyle.ONE_ENVELOPE, schedule=envelope),
         "direct": one_round_series(Mode.DIRECT, participants=Participants.NOISED),
         "response": one_round_series(Mode.RESPONSE),
+        "drill_down": drill_down_series(),
+        "gaussian": sampling_series(release=GAUSSIAN, coin=Coin.DAY),
     }
 
 

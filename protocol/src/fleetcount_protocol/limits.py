@@ -14,6 +14,7 @@ __all__ = [
     "MAX_BATCH_BYTES",
     "MAX_CERTIFICATE_BYTES",
     "MAX_CIPHERTEXT_BYTES",
+    "MAX_DRILL_DOWN_LEVELS",
     "MAX_ENDPOINT_BYTES",
     "MAX_EPSILON",
     "MAX_HPKE_KEYS",
@@ -86,6 +87,7 @@ VERIFY_KEY_BYTES: Final = 32
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
 """A window's task has 22 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
+MAX_DRILL_DOWN_LEVELS: Final = 8
 MAX_SERIES_PER_LIST: Final = 64
 MAX_SERIES_LIST_BYTES: Final = 3 * MIB
 MAX_LISTED_KEYS: Final = 32

@@ -141,9 +141,9 @@ def test_decoding_refuses_what_may_not_be_asked() -> None:
 
 def test_a_window_is_the_task_it_would_be_alone_behind_its_place_in_the_series() -> None:
     window = in_series(TASKS["direct"], index=719)
-    without_keys = bytes(window.canonical).replace(
-        b"FCTASK02" + window.series.series_id + uint(719, 4) + b"\1", b"FCTASK01"
-    )  # type: ignore[union-attr]
+    assert window.series is not None
+    place = b"FCTASK02" + window.series.series_id + uint(719, 4) + b"\1"
+    without_keys = window.canonical.replace(place, b"FCTASK01")
     plain = TASKS["direct"].canonical
     for one in TASKS["direct"].aggregators:
         keys = b"\x01" + uint(one.hpke_keys[0].key_id, 1) + uint(0x20, 2) + one.hpke_keys[0].public_key

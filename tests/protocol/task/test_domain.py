@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, SquareGrid
+from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Prefixes, SquareGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +14,7 @@ SPEEDS = Bins(edges=(Fraction(0), Fraction(30), Fraction(50)), open_above=True, 
 GRID = SquareGrid(x0=Fraction(-10), y0=Fraction(5), size=Fraction(5, 2), columns=3, rows=2)
 CELLS = H3Cells(resolution=9, cells=(0x891EA6D6533FFFF, 0x891EA6D6537FFFF))
 COLOURS = Categories(names=("red", "blue"))
+PLACES = Prefixes(bits=3, cells=(0, 5, 7))
 STRANGE = [None, True, "nan", float("nan"), float("inf"), -float("inf"), (1.0,), (1.0, 2.0, 3.0), (None, 1), ("1", "2")]
 
 
@@ -39,7 +40,7 @@ def test_grid_counts_columns_then_rows(position: tuple[float, float], value: int
     assert GRID.value_of(position) == value
 
 
-@pytest.mark.parametrize("domain", [SPEEDS, GRID, CELLS, COLOURS])
+@pytest.mark.parametrize("domain", [SPEEDS, GRID, CELLS, COLOURS, PLACES])
 @pytest.mark.parametrize("signal", STRANGE)
 def test_anything_unreadable_is_none_of_them(domain: Bins, signal: object) -> None:
     assert domain.value_of(signal) == 0  # type: ignore[arg-type]  # The point: a program may hand over anything.
@@ -47,7 +48,7 @@ def test_anything_unreadable_is_none_of_them(domain: Bins, signal: object) -> No
 
 @given(st.floats(allow_nan=True) | st.integers() | st.text() | st.booleans() | st.tuples(st.floats(), st.floats()))
 def test_every_signal_has_a_value_in_range(signal: float) -> None:
-    for domain in (SPEEDS, GRID, CELLS, COLOURS):
+    for domain in (SPEEDS, GRID, CELLS, COLOURS, PLACES):
         assert 0 <= domain.value_of(signal) <= domain.values
 
 
@@ -160,3 +161,55 @@ def test_equal_categories_are_equal_and_show_their_names_only() -> None:
 
     assert (one, hash(one), repr(one)) == (two, hash(two), "Categories(names=('a', 'b'))")
     assert replace(one, names=("b", "a")).value_of("b") == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (0, 1),
+        (2**29 - 1, 1),
+        (2**29, 0),
+        (5 * 2**29, 2),
+        (6 * 2**29 - 1, 2),
+        (2**32 - 1, 3),
+        (2**32, 0),
+        (-1, 0),
+        (0.5, 0),
+        (7.0 * 2**29, 3),
+        ("0", 0),
+    ],
+)
+def test_places_are_found_by_their_prefix(place: float, value: int) -> None:
+    assert PLACES.value_of(place) == value
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 32))
+def test_a_place_is_in_its_own_prefix(place: int, bits: int) -> None:
+    own = place >> 32 - bits
+    cells = tuple(sorted({0, own, (1 << bits) - 1}))
+    domain = Prefixes(bits=bits, cells=cells)
+
+    assert domain.value_of(place) == 1 + cells.index(own)
+    first, _, shown = domain.label(1 + cells.index(own)).partition("/")
+    assert int(shown) == bits
+    assert int(first) <= place < int(first) + 2 ** (32 - bits)
+
+
+@pytest.mark.parametrize(
+    ("bits", "cells", "why"),
+    [
+        (0, (0,), "prefixes of 0 bits, allowed: 1 to 32"),
+        (33, (0,), "prefixes of 33 bits"),
+        (True, (0,), "prefixes of True bits"),
+        (3, (), "prefixes gives 0 values"),
+        (12, tuple(range(4096)), "prefixes gives 4096 values"),
+        (3, (1, 1), "ascending and distinct"),
+        (3, (2, 1), "ascending and distinct"),
+        (3, (8,), "prefixes are 8 to 8, allowed: 0 to below 2\\*\\*3"),
+        (3, (-1, 2), "prefixes are -1 to 2"),
+        (3, (1.0,), "whole numbers"),
+    ],
+)
+def test_prefixes_are_ascending_numbers_of_their_bits(bits: int, cells: tuple[int, ...], why: str) -> None:
+    with pytest.raises(TaskError, match=why):
+        Prefixes(bits=bits, cells=cells)

@@ -98,7 +98,8 @@ def test_series(case: dict[str, Any]) -> None:
     for aggregator, signature in zip(series.aggregators, signed.signatures, strict=True):
         Ed25519PublicKey.from_public_bytes(aggregator.signing_public_key).verify(signature, canonical)
     for window in case["windows"]:
-        task, data = window_task(series, window["index"]), raw(window, "canonical")
+        task = window_task(series, window["index"], tuple(window.get("survivors", ())))
+        data = raw(window, "canonical")
         task_id = hashlib.sha256(data).digest()
         assert (task.canonical, task.task_id.hex()) == (data, window["task_id"])
         assert task_id.hex() == window["task_id"]

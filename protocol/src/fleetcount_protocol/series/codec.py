@@ -9,15 +9,14 @@ from typing import Final
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.layout import Reader, fraction_bytes, uint
-from fleetcount_protocol.limits import MAX_SERIES_BYTES
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule, SeriesFields
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_SERIES_BYTES
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields
 from fleetcount_protocol.series.windows import window_fields
 from fleetcount_protocol.task.codec import encode_question, encode_terms, read_question, read_terms
 
 __all__ = ["SERIES_LABEL", "decode_series_fields", "encode_series_fields"]
 
 SERIES_LABEL: Final = b"FCSERI01"
-_FIXED_DOMAIN: Final = 0
 
 
 def encode_series_fields(series: SeriesFields) -> bytes:
@@ -34,7 +33,7 @@ def encode_series_fields(series: SeriesFields) -> bytes:
         uint(series.coin.value, 1),
         uint(series.participants.value, 1),
         fraction_bytes(series.delta),
-        uint(_FIXED_DOMAIN, 1),
+        _encode_drill_down(series.drill_down),
         encode_terms(window),
     )
     encoded = b"".join(parts)
@@ -57,7 +56,7 @@ def decode_series_fields(data: bytes) -> SeriesFields:
     coin = Coin(reader.count(1, 1, len(Coin)))
     participants = Participants(reader.count(1, 1, len(Participants)))
     delta = reader.fraction()
-    reader.count(1, _FIXED_DOMAIN, _FIXED_DOMAIN)
+    drill_down = _read_drill_down(reader) if reader.flag() else None
     terms = read_terms(reader, fewest_keys=0)
     reader.finish()
     return SeriesFields(
@@ -68,7 +67,20 @@ def decode_series_fields(data: bytes) -> SeriesFields:
         delta=delta,
         verify_seed_digest=terms.pop("verify_key_digest"),
         **terms,
+        drill_down=drill_down,
     )
+
+
+def _encode_drill_down(walk: DrillDown | None) -> bytes:
+    if walk is None:
+        return uint(0, 1)
+    levels = uint(len(walk.levels), 1) + b"".join(uint(bits, 1) for bits in walk.levels)
+    return uint(1, 1) + levels + uint(walk.threshold, 4) + uint(walk.most_survivors, 2)
+
+
+def _read_drill_down(reader: Reader) -> DrillDown:
+    levels = tuple(reader.uint(1) for _ in range(reader.count(1, 2, MAX_DRILL_DOWN_LEVELS)))
+    return DrillDown(levels=levels, threshold=reader.uint(4), most_survivors=reader.uint(2))
 
 
 def _encode_schedule(schedule: Schedule) -> bytes:

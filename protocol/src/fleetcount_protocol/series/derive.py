@@ -11,9 +11,11 @@ from typing import Final
 from fleetcount_protocol.errors import TaskError, UsageError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
+from fleetcount_protocol.series.drill_down import candidates
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.series.windows import window_ref, window_times
+from fleetcount_protocol.series.windows import window_fields, window_ref, window_times
 from fleetcount_protocol.task.codec import encode_times, window_label
+from fleetcount_protocol.task.fields import TaskFields
 from fleetcount_protocol.task.task import Task
 
 __all__ = ["check_verify_seed", "window_task", "window_verify_key"]
@@ -21,17 +23,24 @@ __all__ = ["check_verify_seed", "window_task", "window_verify_key"]
 WINDOW_KEY_LABEL: Final = b"fleetcount v1 window key"
 
 
-def window_task(series: Series, index: int) -> Task:
+def window_task(series: Series, index: int, survivors: tuple[int, ...] = ()) -> Task:
     """Return the task of a window, 0 to `windows` - 1: the same bytes at every party.
 
     Run by every party when the window comes near. It shares domain, design and all bytes but the times with the other
-    windows of the series object, so that it costs a copy of the bytes.
+    windows of the series object, so that it costs a copy of the bytes. A later step of a drill-down takes the cells
+    that survived the step before it (`surviving_cells` of the window before) and is made and checked anew.
 
     Raises:
-        UsageError: the series has no such window.
+        UsageError: the series has no such window, or survivors that cannot be those of the step before.
     """
     if type(index) is not int or not 0 <= index < series.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {series.schedule.windows - 1}")
+    walk = series.drill_down
+    if walk is not None and walk.step(index):
+        domain = candidates(survivors, walk, walk.step(index))
+        return _task(window_fields(series, series.series_id, index, domain))
+    if survivors:
+        raise UsageError(f"window {index} follows no step of a drill-down, allowed: no survivors")
     ref = window_ref(series, series.series_id, index)
     first = series.first_window
     # Not checked again: `check_series` has applied the rules of a task to the first and the last window.
@@ -41,6 +50,10 @@ def window_task(series: Series, index: int) -> Task:
     before, behind = series.shared_bytes
     task.__dict__["canonical"] = window_label(ref) + before + encode_times(task) + behind
     return task
+
+
+def _task(of: TaskFields) -> Task:
+    return Task(**{one.name: getattr(of, one.name) for one in fields(TaskFields)})
 
 
 def window_verify_key(seed: bytes, task_id: TaskId) -> bytes:

@@ -15,7 +15,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.domain import ValueDomain
 from fleetcount_protocol.task.fields import Aggregator, Mode, Release, UploadStyle
 
-__all__ = ["DAY_S", "Coin", "Participants", "Schedule", "SeriesFields"]
+__all__ = ["DAY_S", "Coin", "DrillDown", "Participants", "Schedule", "SeriesFields"]
 
 DAY_S: Final = 86_400
 """A coin of a day holds for one UTC day, which always has this many seconds of Unix time."""
@@ -34,6 +34,23 @@ class Participants(enum.Enum):
 
     HIDDEN = 1
     NOISED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillDown:
+    """Walks from coarse to fine: each takes one window a level, and asks about the children of what was busy before.
+
+    `levels` are the bits of a place (`Prefixes`) at each step of a walk, ascending; the first is that of the series'
+    domain. A cell survives a step if its estimate reaches `threshold`; at most `most_survivors` do, the busiest.
+    """
+
+    levels: tuple[int, ...]
+    threshold: int
+    most_survivors: int
+
+    def step(self, index: int) -> int:
+        """Return which step of its walk a window is, from 0 on: a new walk begins every `len(levels)` windows."""
+        return index % len(self.levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +113,8 @@ class SeriesFields:
     Every window asks the same question of `domain` by the same `mode`, `mechanism` and `release`, in the sense of
     `TaskFields`. `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the series is
     stated. `aggregators` name no sealing keys: devices take those of each aggregator's signed key list that is valid at
-    the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived.
+    the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived. With
+    `drill_down`, `domain` is that of the first step of every walk.
     """
 
     name: str
@@ -115,3 +133,4 @@ class SeriesFields:
     min_batch_size: int
     aggregators: tuple[Aggregator, ...]
     verify_seed_digest: Digest
+    drill_down: DrillDown | None = None

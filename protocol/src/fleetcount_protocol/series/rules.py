@@ -4,25 +4,31 @@ Run by every party. It must not read bytes (`codec`) or decide for a device's ow
 """
 
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
+
+from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.limits import (
+    MAX_DRILL_DOWN_LEVELS,
     MAX_SERIES_LIFETIME_S,
     MAX_SERIES_WINDOWS,
     MAX_TASK_LIFETIME_S,
     MAX_UNIX_TIME,
     MAX_WINDOW_S,
 )
-from fleetcount_protocol.series.fields import Coin, Participants, SeriesFields
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, SeriesFields
 from fleetcount_protocol.series.windows import window_fields
+from fleetcount_protocol.task.domain import MAX_VALUES, PLACE_BITS, Prefixes
 from fleetcount_protocol.task.fields import Mode, ReleaseKind, UploadStyle
 from fleetcount_protocol.task.rules import check_fraction, check_range, check_task, require
 
 __all__ = ["check_series"]
 
 _LARGEST_DELTA: Final = Fraction(1, 1000)
+_LARGEST_THRESHOLD: Final = 2**32 - 1
 _NOT_REPEATED: Final = (ReleaseKind.EXACT, ReleaseKind.ONE_SIDED)
 """Without a finite loss for any value replaced by any other there is no promise over many windows."""
 
@@ -39,6 +45,8 @@ def check_series(series: SeriesFields) -> None:
     _check_window(series, 0)
     _check_schedule(series)
     _check_promise(series)
+    if series.drill_down is not None:
+        _check_drill_down(series, series.drill_down)
     _check_window(series, series.schedule.windows - 1)
 
 
@@ -84,3 +92,27 @@ def _check_promise(series: SeriesFields) -> None:
     kind = series.release.kind
     require(kind not in _NOT_REPEATED, f"release is {kind.label}, allowed in a series: noise on both sides")
     require(isinstance(series.participants, Participants), "participants is unknown, allowed: hidden, noised")
+
+
+def _check_drill_down(series: SeriesFields, walk: DrillDown) -> None:
+    domain, levels = series.domain, walk.levels
+    check_range("number of levels", len(levels), 2, MAX_DRILL_DOWN_LEVELS)
+    for bits in levels:
+        check_range("level", bits, 1, PLACE_BITS)
+    require(all(low < high for low, high in pairwise(levels)), f"levels are {levels}, allowed: ascending")
+    if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
+        raise TaskError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
+    windows = series.schedule.windows
+    require(windows % len(levels) == 0, f"windows is {windows}, allowed: a multiple of the {len(levels)} levels")
+    check_range("threshold", walk.threshold, 1, _LARGEST_THRESHOLD)
+    children = 1 << max(high - low for low, high in pairwise(levels))
+    require(children <= MAX_VALUES, f"a cell has {children} children, allowed: at most {MAX_VALUES}")
+    check_range(f"most_survivors, each of {children} children,", walk.most_survivors, 1, MAX_VALUES // children)
+    _check_any_number_of_values(series)
+
+
+def _check_any_number_of_values(series: SeriesFields) -> None:
+    # The steps ask about different numbers of places: the law must promise the same for each of them.
+    mechanism = series.mechanism
+    uniform = isinstance(mechanism, SamplingDie) and mechanism.face_probabilities is None
+    require(mechanism is None or uniform, "a drill-down is direct or throws a uniform die")

@@ -14,13 +14,13 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.series.codec import decode_series_fields, encode_series_fields
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule, SeriesFields
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule, SeriesFields
 from fleetcount_protocol.series.rules import check_series
 from fleetcount_protocol.series.windows import window_fields
 from fleetcount_protocol.task.codec import encode_question, encode_terms
 from fleetcount_protocol.task.fields import TaskFields
 
-__all__ = ["Coin", "Participants", "Schedule", "Series", "SignedSeries", "decode_series"]
+__all__ = ["Coin", "DrillDown", "Participants", "Schedule", "Series", "SignedSeries", "decode_series"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Series(SeriesFields):
 
     @cached_property
     def first_window(self) -> TaskFields:
-        """The fields of window 0; all but its times and its place are those of every window."""
+        """The fields of window 0; but for its times and place those of every window (of a walk, of its first step)."""
         return window_fields(self, self.series_id, 0)
 
     @cached_property
@@ -56,7 +56,7 @@ class Series(SeriesFields):
 
     @property
     def design(self) -> Design:
-        """The design of every window's question."""
+        """The design of every window's question (in a drill-down, of every walk's first step: V differs later)."""
         return self.first_window.design
 
     @cached_property

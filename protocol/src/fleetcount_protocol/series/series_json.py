@@ -19,6 +19,10 @@ def series_to_json(series: Series) -> dict[str, Any]:
     schedule = series.schedule
     question = task_to_json(window_task(series, 0))
     shared = {name: value for name, value in question.items() if name not in _OF_A_WINDOW}
+    walk = series.drill_down
+    if walk is not None:
+        caps = {"threshold": walk.threshold, "most_survivors": walk.most_survivors}
+        shared["drill_down"] = {"levels": list(walk.levels), **caps}
     return shared | {
         "schedule": {
             "first": schedule.first,

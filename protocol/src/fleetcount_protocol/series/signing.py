@@ -38,12 +38,18 @@ def verify_signed_series(signed: SignedSeries, trusted: Mapping[AggregatorId, Tr
 
 
 def verify_window(
-    signed_task: SignedTask, signed_series: SignedSeries, trusted: Mapping[AggregatorId, TrustedAggregator]
+    signed_task: SignedTask,
+    signed_series: SignedSeries,
+    trusted: Mapping[AggregatorId, TrustedAggregator],
+    survivors: tuple[int, ...] = (),
 ) -> None:
     """Accept a window's task only if it is, byte for byte, the one that follows from a series all have signed.
 
+    For a later step of a drill-down, `survivors` are those of the verified record of the step before.
+
     Raises:
         TaskError: no window of this series, signatures of its own, or other bytes; aggregators as for the series.
+        UsageError: survivors that cannot be those of the step before.
         SignatureError: a signature of the series that is missing or does not verify.
     """
     verify_signed_series(signed_series, trusted)
@@ -53,5 +59,5 @@ def verify_window(
     if signed_task.signatures:
         raise TaskError(f"task {task.name!r} has {len(signed_task.signatures)} signatures, allowed for a window: none")
     index = task.series.index
-    if index >= series.schedule.windows or window_task(series, index).canonical != task.canonical:
+    if index >= series.schedule.windows or window_task(series, index, survivors).canonical != task.canonical:
         raise TaskError(f"task {task.name!r} is not what window {index} of series {series.series_id} must be")

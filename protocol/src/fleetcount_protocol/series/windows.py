@@ -5,8 +5,11 @@ It must not apply rules (`rules`) or make the task itself (`derive`).
 
 from typing import Any, Final
 
+from fleetcount_mechanisms.sampling import SamplingDie
+
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.series.fields import Participants, Schedule, SeriesFields
+from fleetcount_protocol.task.domain import Prefixes
 from fleetcount_protocol.task.fields import SeriesRef, TaskFields
 
 __all__ = ["window_fields", "window_ref", "window_times"]
@@ -43,9 +46,17 @@ def window_ref(series: SeriesFields, series_id: SeriesId, index: int) -> SeriesR
     return SeriesRef(series_id=series_id, index=index, noised_participants=noised)
 
 
-def window_fields(series: SeriesFields, series_id: SeriesId, index: int) -> TaskFields:
-    """Return the fields of a window's task: those of the series, the window's times and its place in the series."""
+def window_fields(series: SeriesFields, series_id: SeriesId, index: int, domain: Prefixes | None = None) -> TaskFields:
+    """Return the fields of a window's task: those of the series, the window's times and its place in the series.
+
+    A later step of a drill-down asks about its own `domain`; its uniform die has as many faces and the same rate.
+    """
     shared: dict[str, Any] = {name: getattr(series, name) for name in _SHARED}
+    if domain is not None:
+        shared["domain"] = domain
+        if isinstance(series.mechanism, SamplingDie):
+            rate = series.mechanism.sampling_rate
+            shared["mechanism"] = SamplingDie.uniform(rate, domain.values, allow_large_rate=True)
     return TaskFields(
         **(shared | window_times(series.schedule, index)),
         verify_key_digest=series.verify_seed_digest,

@@ -19,7 +19,16 @@ from fleetcount_protocol.limits import (
     MAX_TEXT_BYTES,
     MIN_AGGREGATORS,
 )
-from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, SquareGrid, ValueDomain
+from fleetcount_protocol.task.domain import (
+    MAX_VALUES,
+    PLACE_BITS,
+    Bins,
+    Categories,
+    H3Cells,
+    Prefixes,
+    SquareGrid,
+    ValueDomain,
+)
 from fleetcount_protocol.task.fields import (
     MECHANISM_NUMBERS,
     Aggregator,
@@ -181,12 +190,15 @@ def _encode_domain(domain: ValueDomain) -> bytes:
     if isinstance(domain, SquareGrid):
         lengths = b"".join(fraction_bytes(length) for length in (domain.x0, domain.y0, domain.size))
         return uint(3, 1) + lengths + uint(domain.columns, 2) + uint(domain.rows, 2)
+    if isinstance(domain, Prefixes):
+        prefixes = b"".join(uint(cell, 4) for cell in domain.cells)
+        return uint(5, 1) + uint(domain.bits, 1) + uint(domain.values, 2) + prefixes
     cells = b"".join(uint(cell, 8) for cell in domain.cells)
     return uint(4, 1) + uint(domain.resolution, 1) + uint(domain.values, 2) + cells
 
 
 def _read_domain(reader: Reader) -> ValueDomain:
-    kind = reader.count(1, 1, 4)
+    kind = reader.count(1, 1, 5)
     if kind == 1:
         edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
         return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))
@@ -196,6 +208,9 @@ def _read_domain(reader: Reader) -> ValueDomain:
     if kind == 3:
         x0, y0, size = (reader.fraction() for _ in range(3))
         return SquareGrid(x0=x0, y0=y0, size=size, columns=reader.uint(2), rows=reader.uint(2))
+    if kind == 5:
+        bits, count = reader.count(1, 1, PLACE_BITS), reader.count(2, 1, MAX_VALUES)
+        return Prefixes(bits=bits, cells=tuple(reader.uint(4) for _ in range(count)))
     resolution = reader.uint(1)
     count = reader.count(2, 1, MAX_VALUES)
     return H3Cells(resolution=resolution, cells=tuple(reader.uint(8) for _ in range(count)))

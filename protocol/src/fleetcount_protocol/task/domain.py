@@ -11,7 +11,17 @@ from typing import Final
 
 from fleetcount_protocol.errors import TaskError
 
-__all__ = ["MAX_VALUES", "Bins", "Categories", "H3Cells", "Signal", "SquareGrid", "ValueDomain"]
+__all__ = [
+    "MAX_VALUES",
+    "PLACE_BITS",
+    "Bins",
+    "Categories",
+    "H3Cells",
+    "Prefixes",
+    "Signal",
+    "SquareGrid",
+    "ValueDomain",
+]
 
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
@@ -202,4 +212,48 @@ class H3Cells:
         return f"{self.cells[value - 1]:x}"
 
 
-ValueDomain = Bins | Categories | SquareGrid | H3Cells
+PLACE_BITS: Final = 32
+"""Places are named by whole numbers below 2**32, as the papers name locations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """Places that begin alike: value v is every place whose first `bits` bits are `cells[v-1]`.
+
+    A place is a whole number below 2**32; `bits` is 1 to 32, cells are below 2**bits, ascending and distinct.
+    """
+
+    bits: int
+    cells: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _check_count(self.values, "prefixes")
+        if type(self.bits) is not int or not 1 <= self.bits <= PLACE_BITS:
+            raise TaskError(f"prefixes of {str(self.bits)[:40]} bits, allowed: 1 to {PLACE_BITS}")
+        if any(type(cell) is not int for cell in self.cells):
+            raise TaskError("prefixes must be whole numbers")
+        if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
+            raise TaskError("prefixes must be ascending and distinct")
+        if self.cells[0] < 0 or self.cells[-1] >= 1 << self.bits:
+            raise TaskError(f"prefixes are {self.cells[0]} to {self.cells[-1]}, allowed: 0 to below 2**{self.bits}")
+
+    @property
+    def values(self) -> int:
+        """V, the number of prefixes."""
+        return len(self.cells)
+
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the prefix of a place, 1..V, or 0 for any other or what is no place."""
+        place = _exact(signal)
+        if place is None or place.denominator != 1 or not 0 <= place < 1 << PLACE_BITS:
+            return 0
+        prefix = place.numerator >> PLACE_BITS - self.bits
+        index = bisect_left(self.cells, prefix)
+        return index + 1 if index < len(self.cells) and self.cells[index] == prefix else 0
+
+    def label(self, value: int) -> str:
+        """Return the smallest place of the prefix and its bits, as in '3221225472/11'."""
+        return f"{self.cells[value - 1] << PLACE_BITS - self.bits}/{self.bits}"
+
+
+ValueDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes

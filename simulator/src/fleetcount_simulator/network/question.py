@@ -13,7 +13,17 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise
 from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.task.domain import (
+    MAX_VALUES,
+    PLACE_BITS,
+    Bins,
+    Categories,
+    H3Cells,
+    Prefixes,
+    Signal,
+    SquareGrid,
+    ValueDomain,
+)
 from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
@@ -99,7 +109,7 @@ def _check_case(case: Case) -> None:
 
 def _signal_of(domain: ValueDomain) -> str:
     match domain:
-        case SquareGrid() | H3Cells():
+        case SquareGrid() | H3Cells() | Prefixes():
             return "Vehicle.CurrentLocation"
         case Bins():
             return "Vehicle.Speed"
@@ -149,6 +159,8 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
             return domain.names[value - 1]
         case H3Cells():
             return domain.label(value)
+        case Prefixes():
+            return domain.cells[value - 1] << PLACE_BITS - domain.bits
         case Bins():
             low = domain.edges[value - 1]
             high = domain.edges[value] if value < len(domain.edges) else low + 2
