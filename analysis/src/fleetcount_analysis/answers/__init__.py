@@ -1,6 +1,74 @@
 """Answers people can use: sums, changes and simultaneous intervals of a series' table, readable numbers, exports.
 
 `table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
-looking; `readable`, `smoothing` and `hierarchy` are readings beside the raw numbers; `sides` and `meter` say what is
-proven and what is inferred; `places` and `export` write files. Works on plain columns and never sees a task.
+looking; `readings`, `smoothing` and `hierarchy` are readings beside the raw numbers; `sides` and `metering` say what is
+proven and what is inferred; `places` and `export` write files. Works on plain columns and never sees a task. The page
+for analysts is docs/answers.md. Loads nothing before a name is used.
 """
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "Answer",
+    "Chosen",
+    "GridPlaces",
+    "HexagonPlaces",
+    "Pyramid",
+    "RatioAnswer",
+    "Region",
+    "SeriesTable",
+    "Side",
+    "WindowCounts",
+    "all_at_once",
+    "append_parquet",
+    "both_sides",
+    "cells_inside",
+    "compare_one_sided",
+    "consistent",
+    "difference",
+    "even_variances",
+    "largest",
+    "largest_changes",
+    "levels_of_grid",
+    "meter",
+    "readable",
+    "series_table",
+    "sides_of_intervals",
+    "smallest_telling_group",
+    "smoothed",
+    "survivors",
+    "total",
+    "write_csv",
+    "write_geojson",
+    "write_parquet",
+]
+
+if TYPE_CHECKING:
+    from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
+    from fleetcount_analysis.answers.combinations import Answer, difference, total
+    from fleetcount_analysis.answers.export import append_parquet, write_csv, write_geojson, write_parquet
+    from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, levels_of_grid
+    from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
+    from fleetcount_analysis.answers.places import GridPlaces, HexagonPlaces, cells_inside
+    from fleetcount_analysis.answers.readings import readable
+    from fleetcount_analysis.answers.sides import Side, both_sides, compare_one_sided, sides_of_intervals
+    from fleetcount_analysis.answers.smoothing import smoothed
+    from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
+else:
+    from fleetcount_mechanisms.lazy_exports import lazy_exports
+
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "chosen": "Chosen all_at_once largest largest_changes survivors",
+            "combinations": "Answer difference total",
+            "export": "append_parquet write_csv write_geojson write_parquet",
+            "hierarchy": "Pyramid consistent even_variances levels_of_grid",
+            "metering": "RatioAnswer meter smallest_telling_group",
+            "places": "GridPlaces HexagonPlaces cells_inside",
+            "readings": "readable",
+            "sides": "Side both_sides compare_one_sided sides_of_intervals",
+            "smoothing": "smoothed",
+            "table": "Region SeriesTable WindowCounts series_table",
+        },
+    )

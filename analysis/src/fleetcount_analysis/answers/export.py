@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.chosen import window_ends
 from fleetcount_analysis.answers.places import DEGREES, Places
-from fleetcount_analysis.answers.readable import readable
+from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import SeriesTable
 from fleetcount_analysis.errors import ExportError, ShapeError
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.meter import RatioAnswer, meter, smallest_telling_group
+from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.inference import ratio_moments

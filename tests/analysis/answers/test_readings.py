@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.readable import nearest_counts, readable
+from fleetcount_analysis.answers.readings import nearest_counts, readable
 from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_mechanisms.noise import OneSidedNoise
