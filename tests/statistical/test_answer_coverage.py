@@ -10,19 +10,18 @@ seldom; noise of twice the spread too often.
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from fleetcount_analysis.answers.chosen import each_level
 from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
-from fleetcount_analysis.answers.gaussian_sum import GaussianSum
+from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.randomness import RandomSource, SeededRandom
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
@@ -35,33 +34,20 @@ Integers = NDArray[np.int64]
 Draw = np.random.Generator
 
 
-@dataclass(frozen=True)
-class Gaussian:
-    """N_Z(0, variance)."""
-
-    variance: Fraction
-    name: str = "discrete Gaussian"
-    epsilon: None = None
-    mean: float = 0.0
-
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        raise NotImplementedError
-
-
-def design(noise: NoiseLaw | Gaussian, rate: Fraction | None = None, values: int = 4) -> Design:
+def design(noise: NoiseLaw, rate: Fraction | None = None, values: int = 4) -> Design:
     answer: AnswerLaw = Truth(values)
     if rate is not None:
         answer = SamplingDie(sampling_rate=rate, values=values, allow_large_rate=True)
-    return Design(answer=answer, noise=noise, values=values, aggregators=2)  # type: ignore[arg-type]
+    return Design(answer=answer, noise=noise, values=values, aggregators=2)
 
 
-def drawn(noise: NoiseLaw | Gaussian, terms: int, seed: int) -> Integers:
+def drawn(noise: NoiseLaw, terms: int, seed: int) -> Integers:
     """Return `RUNS` sums of `terms` noises."""
     if isinstance(noise, NoNoise):
         return np.zeros(RUNS, dtype=np.int64)
-    if isinstance(noise, Gaussian):
-        law = GaussianSum(parameter=noise.variance, terms=1)
-        z = np.arange(-law.reach_of(41.0), law.reach_of(41.0) + 1)
+    if isinstance(noise, GaussianNoise):
+        reach = GaussianSum(parameter=noise.variance, terms=1).reach_of(41.0)
+        z = np.arange(-reach, reach + 1)
         mass = np.exp(-(z**2) / (2 * float(noise.variance)))
         return np.random.default_rng(seed).choice(z, (terms, RUNS), p=mass / mass.sum()).sum(axis=0)
     if isinstance(noise, OneSidedNoise):
@@ -83,11 +69,11 @@ def covered(ends: tuple[Integers, Integers], truth: int) -> float:
 
 
 GEOMETRIC = [TwoSidedNoise(Fraction(2)), TwoSidedNoise(Fraction(1, 2)), TwoSidedNoise(Fraction(1, 20))]
-GAUSSIAN = [Gaussian(Fraction(s)) for s in (Fraction(1, 2), 1, 9, 660)]
+GAUSSIAN = [GaussianNoise(Fraction(s)) for s in (Fraction(1, 2), 1, 9, 660)]
 BOTH = [*GEOMETRIC, *GAUSSIAN]
 
 
-def of(noise: NoiseLaw | Gaussian) -> str:
+def of(noise: NoiseLaw) -> str:
     return f"{noise.name}-{getattr(noise, 'epsilon', None) or getattr(noise, 'variance', '')}"
 
 
@@ -130,7 +116,7 @@ STAYS = {
 
 
 @pytest.mark.parametrize(
-    "noise", [TwoSidedNoise(Fraction(1, 2)), Gaussian(Fraction(1)), Gaussian(Fraction(42))], ids=of
+    "noise", [TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(1)), GaussianNoise(Fraction(42))], ids=of
 )
 @pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
 @pytest.mark.parametrize("stays", STAYS)
@@ -148,7 +134,9 @@ def test_sums_over_one_unit_cover_whoever_stays(noise: NoiseLaw, rate: Fraction,
 MOVES = [(52 - 42, 61 - 42, 42), (52, 61, 0), (3, 0, 0), (0, 0, 30), (1, 4, 2), (0, 0, 0), (40, 200, 300)]
 
 
-@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 2)), Gaussian(Fraction(1)), Gaussian(Fraction(9))], ids=of)
+@pytest.mark.parametrize(
+    "noise", [TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(1)), GaussianNoise(Fraction(9))], ids=of
+)
 @pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
 @pytest.mark.parametrize("moves", MOVES, ids=str)
 @pytest.mark.parametrize("shared", [True, False], ids=["one toss", "two tosses"])
@@ -172,7 +160,7 @@ def test_sampled_differences_cover(noise: NoiseLaw, rate: Fraction, moves: tuple
 
 def test_differences_of_units_that_stay_cover() -> None:
     """Two halves of one unit of four windows: devices in both halves, in one, and now and then."""
-    noise, rate = Gaussian(Fraction(4)), Fraction(1, 4)
+    noise, rate = GaussianNoise(Fraction(4)), Fraction(1, 4)
     tosses = [np.random.default_rng(60 + i).binomial(number, 0.25, RUNS) for i, number in enumerate((30, 25, 8))]
     later = 2 * tosses[0] + tosses[2] + drawn(noise, 4, 64)
     earlier = 2 * tosses[1] + tosses[2] + drawn(noise, 4, 65)
@@ -253,7 +241,7 @@ def test_one_sided_sums_and_differences_cover(direction: str, terms: int) -> Non
 
 
 @pytest.mark.parametrize("rate", [None, Fraction(1, 4)], ids=["direct", "sampling"])
-@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 2)), Gaussian(Fraction(9))], ids=of)
+@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(9))], ids=of)
 def test_intervals_of_all_cells_hold_at_once(rate: Fraction | None, noise: NoiseLaw) -> None:
     asked, counts = design(noise, rate), np.repeat([0, 3, 17, 40], 5)
     level, single = each_level(asked, LEVEL, counts.size), []
@@ -273,18 +261,18 @@ def test_intervals_of_all_cells_hold_at_once(rate: Fraction | None, noise: Noise
 
 
 def test_half_of_the_noises_cover_too_seldom_and_twice_the_spread_too_often() -> None:
-    noise, rate = Gaussian(Fraction(9)), Fraction(1, 4)
+    noise, rate = GaussianNoise(Fraction(9)), Fraction(1, 4)
     values = sampled([(50, 1)], rate, 31) + drawn(noise, 4, 32)
 
     few = sum_ends(design(noise, rate), Sums(values=values, cells=1, windows=1), LEVEL)
-    wide = sum_ends(design(Gaussian(Fraction(36)), rate), Sums(values=values, cells=2, windows=1), LEVEL)
+    wide = sum_ends(design(GaussianNoise(Fraction(36)), rate), Sums(values=values, cells=2, windows=1), LEVEL)
 
     assert covered(few, 50) < LOWEST
     assert covered(wide, 50) > HIGHEST - 0.01
 
 
 def test_a_shared_toss_that_is_not_allowed_for_covers_too_seldom() -> None:
-    noise, rate = Gaussian(Fraction(1)), Fraction(1, 4)
+    noise, rate = GaussianNoise(Fraction(1)), Fraction(1, 4)
     values = sampled([(20, 6)], rate, 41) + drawn(noise, 12, 42)
 
     ends = sum_ends(design(noise, rate), Sums(values=values, cells=1, windows=6, together=1), LEVEL)
@@ -293,7 +281,7 @@ def test_a_shared_toss_that_is_not_allowed_for_covers_too_seldom() -> None:
 
 
 def test_a_false_bound_on_who_stayed_covers_too_seldom() -> None:
-    noise, rate = Gaussian(Fraction(1)), Fraction(1, 4)
+    noise, rate = GaussianNoise(Fraction(1)), Fraction(1, 4)
     pair = [Sums(values=sampled([(300, 1)], rate, seed) + drawn(noise, 2, seed), cells=1, windows=1) for seed in (1, 2)]
 
     ends = difference_ends(design(noise, rate), *pair, (1, 2), LEVEL, stayed=290)

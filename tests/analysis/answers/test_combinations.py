@@ -14,6 +14,7 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 
 from tests.analysis.answers.samples import LEVEL, NOISE, direct, random_table, sampling, table_of
+from tests.support.designs import design_name, every_design
 
 ROWS = [[40, 3, 0, 17], [44, 5, -2, 30], [51, 1, 4, 12]]
 
@@ -115,6 +116,18 @@ def test_one_sided_sums_are_never_wrong_on_their_side() -> None:
     assert difference(table, Region.of(1, 1), Region.of(1, 0)).low < 4
     with pytest.raises(RangeError, match="1 and 2 counts; allowed is as many"):
         difference(table, Region.of(1, 1), Region.of([1, 2], 0))
+
+
+@pytest.mark.parametrize("design", every_design((2,)), ids=design_name)
+def test_every_design_is_added_up_and_compared(design: Design) -> None:
+    table = random_table(design, windows=2)
+
+    for answer in (total(table, table.everything), difference(table, Region.of(1, 1), Region.of(1, 0))):
+        assert answer.low <= answer.high
+    alone = total(table, Region.of(1, 0))
+    # One count by itself reads as in its record.
+    assert abs(alone.low - table.low[0, 0]) <= 1
+    assert abs(alone.high - table.high[0, 0]) <= 1
 
 
 def test_several_regions_are_answered_one_by_one() -> None:

@@ -5,10 +5,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.gaussian_sum import GaussianSum
 from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, half_width, levels_of_grid
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
+from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom

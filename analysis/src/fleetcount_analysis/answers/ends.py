@@ -31,7 +31,7 @@ from scipy import special, stats
 
 from fleetcount_analysis.answers.noises import NoiseTotal, ScaledNoise, noise_total
 from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
-from fleetcount_analysis.channels import LARGEST_COUNT, NoiseSum
+from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSum
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import channel_ends
 from fleetcount_analysis.response_tails import ResponseChannel
@@ -87,7 +87,7 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
         low, high = _one_sided(design.noise, sums.values, design.aggregators * sums.terms, 2 * tail)
     elif design.outputs is not Outputs.CELLS:
         channel, devices, total = _response_channel(design, sums, tail)
-        low, high = channel_ends(sums.values, devices, channel, cast("NoiseSum", total), level)
+        low, high = channel_ends(sums.values, devices, channel, total, level)
     elif design.channel[0] == 1:
         reach = noise_total(design.noise, design.aggregators * sums.terms).central_reach(tail)
         low, high = sums.values - reach, sums.values + reach
@@ -219,29 +219,24 @@ def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float)
     return (values - reach, values) if noise.direction == "up" else (values, values + reach)
 
 
-def _response_channel(design: Design, sums: Sums, tail: float) -> tuple[ResponseChannel, Integers, NoiseTotal]:
+def _response_channel(design: Design, sums: Sums, tail: float) -> tuple[ResponseChannel, Integers, AnySum]:
     """Return a region of randomized answers as one channel, with what enters it and the noise in that number.
 
     It is one value of larger P and Q, entered by the devices, or bits, entered by r places a device.
     """
     hit, miss = design.channel
     noises, r = design.aggregators * sums.windows, sums.cells
-    devices, others, weight = cast("Integers", sums.devices), noise_total(design.noise, noises), Fraction(1)
+    devices, weight = cast("Integers", sums.devices), Fraction(1)
     if design.form is AnswerForm.POSITION:
         hit, miss = hit + (r - 1) * miss, r * miss
         weight, others = 1 - miss, noise_total(design.noise, noises * (design.values + 1 - r))
         total = noise_total(design.noise, noises * (design.values + 1))
     else:
-        devices, others = r * devices, ScaledNoise(noise=others, factor=r)
-        total = others
-    channel = ResponseChannel(
-        hit=hit,
-        miss=miss,
-        weight=weight,
-        cell=cast("NoiseSum", noise_total(design.noise, noises * r)),
-        others=cast("NoiseSum", others),
-        tolerance=max(1e-4 * tail, 1e-14),
-    )
+        devices = r * devices
+        others = total = cast("AnySum", ScaledNoise(noise=noise_total(design.noise, noises), factor=r))
+    cell = noise_total(design.noise, noises * r)
+    tolerance = max(1e-4 * tail, 1e-14)
+    channel = ResponseChannel(hit=hit, miss=miss, weight=weight, cell=cell, others=others, tolerance=tolerance)
     return channel, devices, total
 
 

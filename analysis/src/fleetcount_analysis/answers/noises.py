@@ -1,26 +1,21 @@
 """Sums of the noises of several aggregators, cells and windows, behind one face for every law of noise.
 
-It must not draw. A further law needs one line in `noise_total`.
+It must not draw or know a law: the laws of sums are those of `channels`.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final, Protocol, cast
+from typing import Protocol
 
 import numpy as np
-from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import NoiseLaw
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.gaussian_sum import GaussianSum
-from fleetcount_analysis.channels import noise_sum
-from fleetcount_analysis.errors import RangeError
+from fleetcount_analysis.channels import AnySum, noise_size, noise_sum
 
 __all__ = ["NoiseTotal", "ScaledNoise", "noise_total"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-_GAUSSIAN: Final = "discrete Gaussian"
 
 
 class NoiseTotal(Protocol):
@@ -96,15 +91,10 @@ class ScaledNoise:
         return self.factor * self.noise.central_reach(tail)
 
 
-def noise_total(law: NoiseLaw, terms: int) -> NoiseTotal:
+def noise_total(law: NoiseLaw, terms: int) -> AnySum:
     """Return the law of the sum of `terms` independent draws of a symmetric law of noise.
 
     Raises:
-        RangeError: a one-sided law, whose sums are not symmetric, or an unknown one.
+        RangeError: a one-sided law, whose sums are not symmetric, or one whose sums are not known.
     """
-    if isinstance(law, TwoSidedNoise | NoNoise):
-        return noise_sum(law.epsilon, terms)
-    if law.name == _GAUSSIAN:
-        # Its parameter s, an exact number, not the variance of a draw.
-        return GaussianSum(parameter=Fraction(cast("Fraction", getattr(law, "variance"))), terms=terms)  # noqa: B009
-    raise RangeError("law of noise", law.name, "none, two-sided geometric or discrete Gaussian")
+    return noise_sum(noise_size(law), terms)
