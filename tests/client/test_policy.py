@@ -7,16 +7,8 @@ from fractions import Fraction
 from math import inf
 
 import pytest
-from fleetcount_client.ledger import (
-    Charge,
-    Ledger,
-    LedgerAge,
-    charge_of,
-    judge_age,
-    ready_at,
-    spent_within,
-    unknown_before,
-)
+from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, unknown_before
+from fleetcount_client.ledger import Ledger, charge_of, spent_within
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_task
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector

@@ -8,7 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.ledger import Charge, Ledger, LedgerAge
+from fleetcount_client.charges import Charge, LedgerAge
+from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import MAX_NOTED_REFUSALS, OutboxEntry, Phase, Report, SessionRow, Spool, SpoolFile
 from fleetcount_mechanisms.accounting.vectors import LossVector

@@ -18,9 +18,9 @@ from fleetcount.exits import CannotReachError, ExitCode, RefusedByPolicyError, o
 from fleetcount.lazy import LazyGroup
 
 if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start without cryptography.
+    from fleetcount_client.charges import Charge
     from fleetcount_client.config import DeviceSettings
     from fleetcount_client.device import Device
-    from fleetcount_client.ledger import Charge
     from fleetcount_client.outcome import Outcome
     from fleetcount_client.spool import Spool
 

@@ -6,17 +6,19 @@ Reads no secret: keys and passwords stay in their files until the device needs t
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
-from fleetcount_transport.toml_values import Range, exact_number
+from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.backoff import Retry
 from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust
-from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
 from fleetcount_client.signals import FileSource, SignalSource, constant
+
+if TYPE_CHECKING:
+    from fleetcount_client.private_places import PrivatePlaces
 
 __all__ = [
     "AggregatorSettings",
@@ -34,10 +36,6 @@ _SHARE: Final = Range("(0, 1]")
 _EPSILON: Final = Range("(0, 20]")
 _TOTAL: Final = Range("(0, 700]")
 _DELTA: Final = Range("(0, 1/1000]")
-_PLACE: Final = Range("[-1000000000, 1000000000]")
-_RADIUS: Final = Range("(0, 1000000000]")
-_MOST_PLACES: Final = 1000
-_PRIVATE_KEYS: Final = ("circles", "polygons", "values")
 _ANSWERS: Final = Range("(0, 1000000]")
 _TEN_YEARS_S: Final = 315_360_000
 
@@ -105,7 +103,7 @@ class DeviceSettings:
     delivery: DeliverySettings
     signals: dict[str, SignalSource]
     join: JoinRule = JoinRule.ASK
-    private: PrivatePlaces | None = None
+    private: "PrivatePlaces | None" = None
 
 
 def load_settings(path: Path) -> DeviceSettings:
@@ -294,38 +292,17 @@ def _signals(root: Table) -> dict[str, SignalSource]:
     return {name: _signal(table, name) for name in table.content}
 
 
-def _private(root: Table) -> PrivatePlaces:
+def _private(root: Table) -> "PrivatePlaces | None":
     table, allowed = root.section("private", None), _signal_names(root.section("policy", _POLICY_KEYS))
     for name in table.content:
         if name not in allowed:
             # A misspelt one would hide nothing.
             raise table.wrong(name, f"is no signal of policy.signals; allowed are {', '.join(allowed) or 'none'}")
-    return PrivatePlaces({name: _private_signal(table.section(name, _PRIVATE_KEYS)) for name in table.content})
+    if not table.content:
+        return None
+    from fleetcount_client.private_config import read_private  # Only where something is private.
 
-
-def _private_signal(table: Table) -> PrivateSignal:
-    circles = table.sections("circles", ("x", "y", "radius"), least=0, most=_MOST_PLACES, what="private circles")
-    polygons = table.sections("polygons", ("corners",), least=0, most=_MOST_PLACES, what="private polygons")
-    values = table.raw("values") if table.has("values") else []
-    if not isinstance(values, list) or not all(isinstance(one, bool | int | float | str) for one in values):  # pyright: ignore[reportUnknownVariableType]
-        raise table.refuse("values", "a list of numbers, texts, true or false")
-    return PrivateSignal(
-        areas=(*map(_circle, circles), *map(_polygon, polygons)),
-        values=frozenset(cast("list[str | float | bool]", values)),
-    )
-
-
-def _circle(table: Table) -> Circle:
-    return Circle(x=table.number("x", _PLACE), y=table.number("y", _PLACE), radius=table.number("radius", _RADIUS))
-
-
-def _polygon(table: Table) -> Polygon:
-    corners = table.raw("corners")
-    pairs = cast("list[object]", corners) if isinstance(corners, list) else []
-    numbers = [tuple(map(exact_number, cast("list[object]", pair))) if isinstance(pair, list) else () for pair in pairs]
-    if len(numbers) < 3 or any(len(pair) != 2 or None in pair for pair in numbers):
-        raise table.refuse("corners", 'three or more pairs of numbers: [["0", "0"], ["9.5", "0"], ["0", "9.5"]]')
-    return Polygon(corners=tuple(cast("tuple[Fraction, Fraction]", pair) for pair in numbers))
+    return read_private(table)
 
 
 def _signal(signals: Table, name: str) -> SignalSource:

@@ -97,7 +97,6 @@ class Device:
             clock=self._timer,
             source=self._source,
             first_valid=self._first_valid,
-            sources=lambda: frozenset(self._signals),
             rule=self._join,
         )
 

@@ -18,51 +18,13 @@ from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.task.task import Task
 
+from fleetcount_client.charges import Charge
 from fleetcount_client.costs import cost_of, loss_of
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
-__all__ = [
-    "Charge",
-    "Ledger",
-    "LedgerAge",
-    "Spent",
-    "budget_of",
-    "charge_of",
-    "judge_age",
-    "pure_loss",
-    "ready_at",
-    "spent_within",
-    "unknown_before",
-]
+__all__ = ["Ledger", "Spent", "budget_of", "charge_of", "pure_loss", "spent_within"]
 
 _NEVER: Final = -(1 << 61)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """One answered task, or one reserved unit of a series: what it costs against each class of adversary.
-
-    The truth is read at some moment from `asked_at`, the opening of round one of its first window, to before
-    `asked_until`, the end of round one of its last, both Unix seconds; it counts whole in every period that holds such
-    a moment. `loss` is what readers of the releases learn, in the vector of the `promise` it was charged under, for a
-    change of the truth by `relation`; None when nothing finite is known, and for charges of an older ledger, whose
-    `epsilon` says it all. `exposure` is the chance that all aggregators together see any of its answers, `answers` how
-    many of them they are expected to see. While nothing was `sent` for it, a reservation can be taken back.
-    """
-
-    charge_id: bytes
-    name: str
-    signal: str
-    asked_at: int
-    asked_until: int
-    epsilon: Decimal | None
-    exposure: Fraction
-    answers: Fraction
-    relation: Relation = Relation.ANY_VALUE
-    promise: str = ""
-    loss: LossVector | None = None
-    series_id: bytes | None = None
-    sent: bool = True
 
 
 @lru_cache(maxsize=16)
@@ -312,47 +274,3 @@ def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end
         without_epsilon=sum(charge.loss is None and charge.epsilon is None for charge in held),
         one_sided=sum(charge.relation is Relation.ONE_SIDED for charge in held),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerAge:
-    """When a ledger began, and when the certificate it began with was first valid (None: not known), Unix seconds."""
-
-    created_at: float
-    first_valid: int | None = None
-
-
-def _nothing_lost(policy: OwnerPolicy, age: LedgerAge) -> float | None:
-    """Return the moment before which no ledger under this certificate answers, if this ledger began before it."""
-    if age.first_valid is None:
-        return None
-    wait = policy.fresh_ledger_wait_s if policy.enrolment_wait_s is None else policy.enrolment_wait_s
-    first_answer = age.first_valid + wait
-    return first_answer if age.created_at <= first_answer else None
-
-
-def ready_at(policy: OwnerPolicy, age: LedgerAge) -> float:
-    """Return from when on a ledger answers (docs/embedding.md, "A new device").
-
-    No ledger answers before its certificate has been valid for the enrolment wait. One that began by then has lost
-    nothing and answers from that moment on; one that began later may stand in for a lost one, and waits until all that
-    one may have spent is over.
-    """
-    if policy.fresh_ledger_wait_s == 0:
-        return -inf
-    first_answer = _nothing_lost(policy, age)
-    return age.created_at + policy.fresh_ledger_wait_s if first_answer is None else first_answer
-
-
-def unknown_before(policy: OwnerPolicy, age: LedgerAge) -> float:
-    """Return the moment before which this device may have answered without this ledger's knowledge, -inf if never."""
-    return age.created_at if _nothing_lost(policy, age) is None else -inf
-
-
-def judge_age(policy: OwnerPolicy, age: LedgerAge, now: float) -> PolicyRefusal | None:
-    """Return why a ledger does not answer yet; None when it does. A clock set back before its beginning waits too."""
-    ready = ready_at(policy, age)
-    if now >= ready:
-        return None
-    message = f"this ledger is new and answers nothing for a while after it began; {int(ready - now) + 1} s are left"
-    return PolicyRefusal(rule="fresh_ledger", message=message)

@@ -7,16 +7,16 @@ import enum
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.series.fields import Coin
-from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.costs import cost_of
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.series.series import Series
 
 __all__ = ["JoinRule", "OwnerPolicy", "PolicyRefusal", "Trust", "judge_series", "judge_task"]
 
@@ -92,6 +92,8 @@ class OwnerPolicy:
     allow_one_sided: bool = False
 
     def __post_init__(self) -> None:
+        from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET  # Only with the first policy.
+
         for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon"):
             _in_range(name, getattr(self, name), 0, LARGEST_BUDGET)
         _in_range("total_delta", self.total_delta, 0, Fraction(1, 1000))
@@ -119,12 +121,14 @@ def judge_task(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     return None
 
 
-def judge_series(policy: OwnerPolicy, series: Series, window: Task) -> PolicyRefusal | None:
+def judge_series(policy: OwnerPolicy, series: "Series", window: Task) -> PolicyRefusal | None:
     """Return why the owner does not allow a series, without regard to its whole cost; None when it is allowed.
 
     Every window is judged as a task. Under a coin that holds for longer than a window one answer is not hidden by it:
     its other answers betray the coin, so the loss of an answer is that without the coin.
     """
+    from fleetcount_protocol.series.fields import Coin  # Only with the first series.
+
     refusal = judge_task(policy, window)
     if refusal is not None or series.coin is Coin.WINDOW:
         return refusal

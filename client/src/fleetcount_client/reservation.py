@@ -14,7 +14,8 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.series import Series
 
-from fleetcount_client.ledger import Charge, budget_of
+from fleetcount_client.charges import Charge
+from fleetcount_client.ledger import budget_of
 from fleetcount_client.panel_coin import unit_id
 from fleetcount_client.policy import OwnerPolicy
 

@@ -25,9 +25,10 @@ from fleetcount_client.answering import (
     truth_of,
 )
 from fleetcount_client.backoff import uniform_seconds
+from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.delivery import Delivery, DeliveryEnd
-from fleetcount_client.ledger import Ledger, charge_of, judge_age
+from fleetcount_client.ledger import Ledger, charge_of
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
 from fleetcount_client.private_places import PrivatePlaces

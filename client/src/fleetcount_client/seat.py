@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fleetcount_protocol.task.task import Aggregator, Task
 
-from fleetcount_client.ledger import Charge
+from fleetcount_client.charges import Charge
 
 __all__ = ["Seat"]
 

@@ -22,7 +22,8 @@ from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.series import decode_series_offer, encode_series_offer
 
-from fleetcount_client.ledger import Charge, Ledger, judge_age, ready_at, unknown_before
+from fleetcount_client.charges import Charge, judge_age, ready_at, unknown_before
+from fleetcount_client.ledger import Ledger
 from fleetcount_client.panel_coin import coin_of, unit_id
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_series
 from fleetcount_client.reservation import charges_of_series, open_units
@@ -106,7 +107,6 @@ class SeriesBook:
         clock: Clock,
         source: RandomSource,
         first_valid: int,
-        sources: Callable[[], frozenset[str]],
         rule: JoinRule = JoinRule.ASK,
     ) -> None:
         self._policy = policy
@@ -116,7 +116,6 @@ class SeriesBook:
         self._clock = clock
         self._source = source
         self._first_valid = first_valid
-        self._sources = sources
         self._rule = rule
         self._read: dict[SeriesId, tuple[bytes, KnownSeries]] = {}
 

@@ -72,6 +72,9 @@ class SeriesLoop:
 
     async def _answer(self, series: KnownSeries, index: int, signals: Mapping[str, SignalSource]) -> Outcome | None:
         series_id, name = series.series.series_id, series.series.name
+        if series.series.signal not in signals:
+            _LOG.warning("window %d of series %s: no source is configured for %s", index, name, series.series.signal)
+            return None
         try:
             seat = self.book.seat(series, index)
             if isinstance(seat, PolicyRefusal):

@@ -12,7 +12,8 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_transport import failpoints
 
-from fleetcount_client.ledger import Charge, Ledger
+from fleetcount_client.charges import Charge
+from fleetcount_client.ledger import Ledger
 from fleetcount_client.panel_coin import COIN_SECRET_BYTES
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool

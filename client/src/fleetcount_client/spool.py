@@ -11,16 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
 
-from fleetcount_client.ledger import Charge, Ledger, LedgerAge
+from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool_file import StateFile
+
+if TYPE_CHECKING:
+    from fleetcount_mechanisms.accounting.vectors import LossVector
+
+    from fleetcount_client.ledger import Ledger
 
 __all__ = ["NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
@@ -134,8 +138,10 @@ class Spool:
             connection.execute("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
         return LedgerAge(created_at=now, first_valid=first_valid)
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> "Ledger":
         """Return the charges with their sums, for reading; kept in memory until another process writes."""
+        from fleetcount_client.ledger import Ledger  # Its filter: only with the first judgement.
+
         kept = self._file.kept()
         if self._device not in kept:
             if len(kept) >= _LEDGERS_KEPT:
@@ -162,7 +168,7 @@ class Spool:
         report: Report,
         entries: Iterable[OutboxEntry],
         sessions: Iterable[SessionRow],
-        judge: Callable[[Ledger], PolicyRefusal | None],
+        judge: "Callable[[Ledger], PolicyRefusal | None]",
     ) -> PolicyRefusal | None:
         """Charge the ledger and store coins, bytes and sessions in one transaction, if `judge` lets it.
 
@@ -187,7 +193,7 @@ class Spool:
                 self._insert_sessions(connection, sessions)
             return refusal
 
-    def _take(self, connection: sqlite3.Connection, ledger: Ledger, charge: Charge) -> None:
+    def _take(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
         if charge.series_id is None:
             self.insert_charge(connection, charge)
             ledger.put(charge)
@@ -197,7 +203,7 @@ class Spool:
         ledger.sent(charge.charge_id)
 
     @contextmanager
-    def change(self) -> Generator[tuple[sqlite3.Connection, Ledger]]:
+    def change(self) -> "Generator[tuple[sqlite3.Connection, Ledger]]":
         """Run the block as one transaction that may change rows of the ledger and, alike, the sums in memory."""
         try:
             with self._file.transaction() as connection:
@@ -378,7 +384,7 @@ def _charge(row: tuple[Any, ...]) -> Charge:
     )
 
 
-def _loss_text(loss: LossVector | None) -> str | None:
+def _loss_text(loss: "LossVector | None") -> str | None:
     """Return a loss as the file keeps it: "order:loss" of every order, then the pure one if it is finite."""
     if loss is None:
         return None
@@ -386,7 +392,9 @@ def _loss_text(loss: LossVector | None) -> str | None:
     return " ".join(parts if loss.pure is None else [*parts, str(loss.pure)])
 
 
-def _loss(text: str | None) -> LossVector | None:
+def _loss(text: str | None) -> "LossVector | None":
+    from fleetcount_mechanisms.accounting.vectors import LossVector  # As in `ledger`.
+
     if text is None:
         return None
     parts = [part.partition(":") for part in text.split()]

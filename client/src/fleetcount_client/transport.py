@@ -4,19 +4,21 @@ A transport carries messages and answers; it decides nothing, stores nothing and
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.messages import (
-    Instalment,
-    Receipt,
-    Refusal,
-    SeriesOffer,
-    SessionAccepted,
-    SessionRefused,
-    SessionRequest,
-)
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+
+if TYPE_CHECKING:  # A device starts without the messages.
+    from fleetcount_protocol.messages import (
+        Instalment,
+        Receipt,
+        Refusal,
+        SeriesOffer,
+        SessionAccepted,
+        SessionRefused,
+        SessionRequest,
+    )
 
 __all__ = ["Transport", "Unreachable"]
 
@@ -35,19 +37,19 @@ class Transport(Protocol):
         """Return the tasks on offer, unverified."""
         ...
 
-    async def list_series(self) -> tuple[SeriesOffer, ...]:
+    async def list_series(self) -> "tuple[SeriesOffer, ...]":
         """Return the series on offer with their key lists and orders, unverified; one a series and aggregator."""
         ...
 
     async def open_sessions(
-        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
-    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        self, aggregator: Aggregator, requests: "Sequence[SessionRequest]"
+    ) -> "tuple[SessionAccepted | SessionRefused, ...]":
         """Ask one aggregator to open sessions; return one answer a request, in order."""
         ...
 
     async def upload(
-        self, task: Task, position: int, instalments: Sequence[Instalment]
-    ) -> tuple[Receipt | Refusal, ...]:
+        self, task: Task, position: int, instalments: "Sequence[Instalment]"
+    ) -> "tuple[Receipt | Refusal, ...]":
         """Hand instalments to the task's aggregator at `position`; return one answer an instalment, in order."""
         ...
 
