@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fleetcount.exits import CannotReachError, ExitCode, RefusedByPolicyError, one_line
-from fleetcount.lazy import LazyGroup
+from fleetcount.lazy import LazyGroup, table
 
 if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start without cryptography.
     from fleetcount_client.charges import Charge
@@ -24,15 +24,24 @@ if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start with
     from fleetcount_client.outcome import Outcome
     from fleetcount_client.spool import Spool
 
-__all__ = ["device"]
+__all__ = ["CONFIG", "decimal_text", "device", "open_spool", "time_text"]
 
-_CONFIG = click.option(
+CONFIG = click.option(
     "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
 )
 _LAST_TIME: Final = 253_402_300_799
 
 
-@click.group(cls=LazyGroup, short_help="Run one device; read its ledger and spool.")
+@click.group(
+    cls=LazyGroup,
+    short_help="Run one device; read its ledger and spool.",
+    lazy=table(
+        [
+            ("log", "fleetcount.device_series_commands", "log", "What was asked, reserved, answered and refused."),
+            ("series", "fleetcount.device_series_commands", "series", "Series of questions: list, join, leave."),
+        ]
+    ),
+)
 def device() -> None:
     """Run one device, or read what it answered and spent.
 
@@ -42,7 +51,7 @@ def device() -> None:
 
 
 @device.command("run", short_help="Answer tasks until stopped.")
-@_CONFIG
+@CONFIG
 @click.option("--once", is_flag=True, help="Answer what is on offer now, to the end of its windows, and exit.")
 def run(config: Path, once: bool) -> None:
     """Answer counting tasks as the owner's policy allows, until SIGTERM or SIGINT.
@@ -111,12 +120,12 @@ def _conclude(outcomes: "Iterable[Outcome]") -> None:
 
 
 @device.command("ledger", short_help="What was answered and what it cost.")
-@_CONFIG
+@CONFIG
 def ledger(config: Path) -> None:
     """List every answered task and reserved unit with its cost, the totals of the period, and what was refused."""
     from fleetcount_client.ledger import spent_within
 
-    settings, spool = _open(config)
+    settings, spool = open_spool(config)
     charges = spool.charges()
     for charge in charges:
         click.echo(one_line(_charge_line(charge)))
@@ -124,13 +133,14 @@ def ledger(config: Path) -> None:
     spent = spent_within(policy, charges, now - policy.budget_period_s, now + 1)
     ahead = sum(not charge.sent for charge in charges)
     click.echo(
-        f"answered {len(charges) - ahead}, reserved {ahead}; in the last {policy.budget_period_s} s:"
-        f" {spent.charges} charges, within epsilon {_decimal(spent.epsilon)} of {_decimal(policy.total_epsilon)}"
+        f"answered {len(charges) - ahead}, reserved {ahead}; in the last {policy.budget_period_s} s: {spent.charges}"
+        f" charges, within epsilon {decimal_text(spent.epsilon)} of {decimal_text(policy.total_epsilon)}"
         f" at delta {policy.total_delta}"
     )
     click.echo(
-        f"all operators together, if none is honest: they see {_decimal(spent.answers)} of these answers on average,"
-        f" and any of them with a chance of at most {_decimal(min(spent.chance, 1))} (trust = {policy.trust.value!r})"
+        f"all operators together, if none is honest: they see {decimal_text(spent.answers)} of these answers on average"
+        f" and any of them with a chance of at most {decimal_text(min(spent.chance, 1))};"
+        f" trust = {policy.trust.value!r}"
     )
     if spent.one_sided:
         click.echo(f"{spent.one_sided} of them were one-sided: the sum holds for a value replaced by none only")
@@ -138,14 +148,14 @@ def ledger(config: Path) -> None:
         click.echo(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
     for refusal in spool.refusals():
         text = f"refused {refusal.task_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
-        click.echo(one_line(f"{_time(refusal.refused_at)}  {text}"))
+        click.echo(one_line(f"{time_text(refusal.refused_at)}  {text}"))
 
 
 @device.command("spool", short_help="What is on its way.")
-@_CONFIG
+@CONFIG
 def spool(config: Path) -> None:
     """List every answer with its phase and how many messages still wait for a receipt; shows no content."""
-    _, store = _open(config)
+    _, store = open_spool(config)
     reports = store.reports()
     for report in reports:
         waiting = sum(len(store.outbox(report.task_id, round_number)) for round_number in (0, 1, 2))
@@ -155,7 +165,8 @@ def spool(config: Path) -> None:
     click.echo(f"{len(reports)} answers, {sum(not report.phase.final for report in reports)} unfinished")
 
 
-def _open(config: Path) -> "tuple[DeviceSettings, Spool]":
+def open_spool(config: Path) -> "tuple[DeviceSettings, Spool]":
+    """Return the settings and the spool of a device that has run; raises UsageError for one that has not."""
     from fleetcount_client.config import load_settings
     from fleetcount_client.spool import SpoolFile
     from fleetcount_protocol.errors import UsageError
@@ -174,19 +185,21 @@ def _charge_line(charge: "Charge") -> str:
         cost = f"epsilon {charge.epsilon}"
     elif charge.loss is not None:
         shown = zip(charge.loss.orders, map(decimal_of, charge.loss.at), strict=True)
-        cost = "Renyi " + ", ".join(f"{_decimal(at)} at order {order}" for order, at in shown)
+        cost = "Renyi " + ", ".join(f"{decimal_text(at)} at order {order}" for order, at in shown)
     what = "answered" if charge.sent else "reserved"
     return (
-        f"{_time(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
+        f"{time_text(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
         f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
     )
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """Return a Unix time as people read it, UTC."""
     return datetime.fromtimestamp(min(max(seconds, 0), _LAST_TIME), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-def _decimal(value: object) -> str:
+def decimal_text(value: object) -> str:
+    """Return an exact number with at most five places."""
     from decimal import Decimal
     from fractions import Fraction
 

@@ -3,17 +3,25 @@
 Reads key files; loads only the one transport that is wanted.
 """
 
+from typing import TYPE_CHECKING
+
+from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.clock import SystemClock
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_transport.key_files import check_purpose
 
 from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
+from fleetcount_client.spool import Spool
 from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
 
-__all__ = ["identity_of", "transport_of", "trust_of"]
+if TYPE_CHECKING:
+    from fleetcount_client.series_book import SeriesBook
+
+__all__ = ["book_of", "identity_of", "transport_of", "trust_of"]
 
 
 def identity_of(settings: DeviceSettings) -> DeviceIdentity:
@@ -40,6 +48,26 @@ def trust_of(settings: DeviceSettings) -> TrustStore:
             )
             for one in settings.aggregators
         ],
+    )
+
+
+def book_of(settings: DeviceSettings, spool: Spool) -> "SeriesBook":
+    """Return the series of a device for its owner to look at, join and leave, while it runs or not.
+
+    Raises:
+        ConfigError: a certificate file that holds something else.
+    """
+    from fleetcount_client.series_book import SeriesBook  # Only for who asks about series.
+
+    certificate = identity_of(settings).certificate
+    return SeriesBook(
+        policy=settings.policy,
+        trust=trust_of(settings),
+        spool=spool,
+        clock=SystemClock(),
+        source=SystemRandom(),
+        first_valid=int(certificate.not_valid_before_utc.timestamp()),
+        rule=settings.join,
     )
 
 

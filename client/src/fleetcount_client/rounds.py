@@ -4,7 +4,7 @@ Reads the truth once, when the first message is formed; charges, coins and bytes
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
@@ -150,7 +150,7 @@ class Rounds:
     ) -> Report | Outcome:
         task = signed.task
         report, parts = self._form(task, opened, signals, None if seat is None else seat.sampled)
-        charge = charge_of(task, self.policy) if seat is None else seat.charge
+        charge = charge_of(task, self.policy) if seat is None else replace(seat.charge, asked_at=task.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
             return None if seat is not None else ledger.judge(self.policy, [charge])

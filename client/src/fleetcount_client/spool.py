@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fleetcount_client.ledger import Ledger
 
-__all__ = ["NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
+__all__ = ["Answer", "NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
 MAX_NOTED_REFUSALS: Final = 1000
 _LEDGERS_KEPT: Final = 16
@@ -82,6 +82,17 @@ class Report:
     phase: Phase
     reason: str
     secret: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer as its owner reads about it: when it was asked (Unix seconds), about what, and how it ended."""
+
+    asked_at: int
+    name: str
+    signal: str
+    phase: Phase
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +271,17 @@ class Spool:
         """Return every answer, finished or not."""
         query = "SELECT task_id,phase,reason,secret FROM report WHERE device=? ORDER BY task_id"
         return tuple(_report(row) for row in self._file.rows(query, (self._device,)))
+
+    def answers(self) -> tuple[Answer, ...]:
+        """Return what was answered, oldest first, in the words of its charge; nothing of what was said."""
+        query = (
+            "SELECT report.asked_at,name,signal,phase,reason FROM report JOIN ledger USING(device,charge_id)"
+            " WHERE device=? ORDER BY report.asked_at,task_id"
+        )
+        rows = self._file.rows(query, (self._device,))
+        return tuple(
+            Answer(asked_at=row[0], name=row[1], signal=row[2], phase=Phase(row[3]), reason=row[4]) for row in rows
+        )
 
     def unfinished_tasks(self) -> tuple[bytes, ...]:
         """Return the signed tasks, encoded, whose answers are not final."""

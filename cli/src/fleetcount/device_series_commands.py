@@ -1,0 +1,179 @@
+"""`fleetcount device series` and `device log`: what a device is asked again and again, and its owner's say in it.
+
+Prints what was asked, reserved, answered and refused; never a truth, a coin or a key.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from fleetcount.device_commands import CONFIG, decimal_text, open_spool, time_text
+from fleetcount.exits import RefusedByPolicyError, one_line
+from fleetcount.lazy import LazyGroup
+
+if TYPE_CHECKING:
+    from fleetcount_client.charges import Charge
+    from fleetcount_client.config import DeviceSettings
+    from fleetcount_client.series_book import KnownSeries, SeriesBook
+    from fleetcount_client.series_rows import SeriesRow
+    from fleetcount_client.spool import Spool
+
+__all__ = ["log", "series"]
+
+_SHORTEST_ID: Final = 8
+_SERIES = click.argument("which", metavar="SERIES")
+
+
+@click.group(cls=LazyGroup, short_help="Series of questions: list, join, leave, what is reserved.")
+def series() -> None:
+    """Decide about series, signed questions that are asked again and again.
+
+    SERIES is a series' name or the beginning of its id, as `list` shows them. A device that runs at the same time takes
+    notice at its next window.
+    """
+
+
+@series.command("list", short_help="Every series that was offered, and where it stands.")
+@CONFIG
+def list_series(config: Path) -> None:
+    """List every series with its state, its windows and what it costs the device."""
+    book, spool, settings = _open(config)
+    rows = book.rows()
+    for row in rows:
+        click.echo(one_line(f"{row.series_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
+        for line in _about(book.known(row), row, spool):
+            click.echo(one_line(f"    {line}"))
+    click.echo(f"{len(rows)} series; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
+    click.echo(_private_line(settings))
+
+
+@series.command("join", short_help="Take part in a series from now on.")
+@CONFIG
+@_SERIES
+def join(config: Path, which: str) -> None:
+    """Reserve what every window left of a series costs, all at once, and take part in it from now on.
+
+    Exit code 3, with nothing reserved, when the policy or the budget does not allow it.
+    """
+    book, spool, _ = _open(config)
+    row = _find(book, which)
+    refusal = book.join(row.series_id)
+    if refusal is not None:
+        raise RefusedByPolicyError(f"{row.name}: {refusal.rule}: {refusal.message}")
+    held = len(_reserved(spool, row.series_id))
+    click.echo(one_line(f"joined {row.series_id.hex()[:12]}  {row.name}: {held} charges, each with its own time"))
+
+
+@series.command("leave", short_help="Take part no more.")
+@CONFIG
+@_SERIES
+def leave(config: Path, which: str) -> None:
+    """Leave a series and free what was reserved for windows that nothing was ever sent for."""
+    book, spool, _ = _open(config)
+    row = _find(book, which)
+    freed = book.leave(row.series_id)
+    kept = len(_reserved(spool, row.series_id))
+    click.echo(one_line(f"left {row.series_id.hex()[:12]}  {row.name}: {freed} charges freed, {kept} stay (sent)"))
+
+
+@series.command("reserved", short_help="What joined series hold of the budget.")
+@CONFIG
+def reserved(config: Path) -> None:
+    """List every unit that is reserved and not yet answered, with its time and the answers it stands for."""
+    _, spool, _ = _open(config)
+    held = [charge for charge in spool.charges() if charge.series_id is not None and not charge.sent]
+    for charge in held:
+        click.echo(one_line(f"{time_text(charge.asked_at)} to {time_text(charge.asked_until)}  {charge.name}"))
+    click.echo(f"{len(held)} reserved")
+
+
+@click.command("log", short_help="What was asked, reserved, answered and refused, in words.")
+@CONFIG
+def log(config: Path) -> None:
+    """Tell in words what this device was asked, what it reserved, answered and refused, the oldest first."""
+    book, spool, settings = _open(config)
+    lines = sorted([*_answers(spool), *_series_lines(book, spool), *_refusals(spool)])
+    for moment, text in lines:
+        click.echo(one_line(f"{time_text(moment)}  {text}"))
+    click.echo(f"{len(lines)} entries; a truth is never among them. {_private_line(settings)}")
+
+
+def _answers(spool: "Spool") -> Iterator[tuple[float, str]]:
+    for answer in spool.answers():
+        said = {"delivered": "answered", "given_up": "sent, but not receipted in time", "rejected": "sent, but refused"}
+        how = said.get(answer.phase.name.lower(), "being answered")
+        why = f" ({answer.reason})" if answer.reason else ""
+        yield answer.asked_at, f"{how}: {answer.name!r} about {answer.signal}{why}"
+
+
+def _series_lines(book: "SeriesBook", spool: "Spool") -> Iterator[tuple[float, str]]:
+    from fleetcount_client.series_rows import SeriesState
+
+    said = {
+        SeriesState.OFFERED: "asked to join {name!r}; waits for your word (fleetcount device series join)",
+        SeriesState.JOINED: "joined {name!r}: {reserved} charges reserved or sent",
+        SeriesState.LEFT: "left {name!r}: {reserved} charges stay, as something was sent for them",
+        SeriesState.REFUSED: "refused to join {name!r}: {reason}",
+        SeriesState.ENDED: "{name!r} has ended: {reserved} charges stay, as something was sent for them",
+    }
+    for row in book.rows():
+        held = len(_reserved(spool, row.series_id))
+        yield row.changed_at, said[row.state].format(name=row.name, reserved=held, reason=row.reason)
+
+
+def _refusals(spool: "Spool") -> Iterator[tuple[float, str]]:
+    for refusal in spool.refusals():
+        yield refusal.refused_at, f"refused: {refusal.name!r} ({refusal.rule}: {refusal.message})"
+
+
+def _about(known: "KnownSeries", row: "SeriesRow", spool: "Spool") -> Iterator[str]:
+    schedule, one = known.series.schedule, known.series
+    yield (
+        f"{schedule.windows} windows from {time_text(schedule.first)} to {time_text(schedule.end)} about {one.signal},"
+        f" one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
+    )
+    held = _reserved(spool, row.series_id)
+    if held:
+        sent, answers = sum(charge.sent for charge in held), sum(charge.answers for charge in held)
+        yield (
+            f"{sent} charges sent, {len(held) - sent} reserved; if no operator were honest, all together would see"
+            f" {decimal_text(answers)} of its answers on average"
+        )
+
+
+def _reserved(spool: "Spool", series_id: bytes) -> "list[Charge]":
+    return [charge for charge in spool.charges() if charge.series_id == series_id]
+
+
+def _private_line(settings: "DeviceSettings") -> str:
+    if settings.private is None:
+        return "No place or value is private."
+    names = ", ".join(sorted(settings.private.signals))
+    return f"In your private places and at your private values of {names} the answer is 'none'; nobody else can tell."
+
+
+def _find(book: "SeriesBook", which: str) -> "SeriesRow":
+    """Return the series of a name or of the beginning of an id.
+
+    Raises:
+        UsageError: none, or more than one.
+    """
+    from fleetcount_protocol.errors import UsageError
+
+    found = [
+        row
+        for row in book.rows()
+        if row.name == which or (len(which) >= _SHORTEST_ID and row.series_id.hex().startswith(which.lower()))
+    ]
+    if len(found) != 1:
+        raise UsageError(f"{len(found)} series are called {which!r}; `fleetcount device series list` shows their ids")
+    return found[0]
+
+
+def _open(config: Path) -> "tuple[SeriesBook, Spool, DeviceSettings]":
+    from fleetcount_client.assembly import book_of
+
+    settings, spool = open_spool(config)
+    return book_of(settings, spool), spool, settings

@@ -1,0 +1,74 @@
+"""An owner lists, joins and leaves series from the shell, and reads in words what the device did."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleetcount_client.device import Device
+from fleetcount_client.policy import PolicyRefusal
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.series.fields import Coin
+from fleetcount_protocol.series.series import Series
+
+from tests.cli.conftest import Ran
+from tests.client.deployment import SIGNAL, Deployment
+from tests.client.test_process import write_device
+
+Run = Callable[..., Ran]
+FIRST = 4_000_000_000
+
+
+@pytest.fixture
+def offered(tmp_path: Path) -> tuple[Path, Series]:
+    """A device that was offered one series of the far future."""
+    world = Deployment()
+    private = f'''[private."{SIGNAL}"]\nvalues = ["B"]\n[series]\njoin = "ask"'''
+    config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"), policy=private)
+    series = world.series(schedule=replace(world.series().schedule, first=FIRST), coin=Coin.DAY)
+    with_lists = {name: world.key_list(name, not_after=2 * FIRST) for name in world.sealing_keys}
+    device = Device.from_config(config)
+    device.series.take([world.offer(series, lists=with_lists)])  # type: ignore[arg-type]
+    device.spool.note_refusal(TaskId(bytes(32)), "too much", PolicyRefusal(rule="total_epsilon", message="no"), 5.0)
+    device.spool.rest()
+    return config, series
+
+
+def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offered: tuple[Path, Series]) -> None:
+    config, series = offered
+    name, short = series.name, series.series_id.hex()[:8]
+
+    listed = fleetcount("device", "series", "list", "--config", config)
+    joined = fleetcount("device", "series", "join", "--config", config, short)
+    held = fleetcount("device", "series", "reserved", "--config", config)
+    again = fleetcount("device", "series", "list", "--config", config)
+    told = fleetcount("device", "log", "--config", config)
+    ledger = fleetcount("device", "ledger", "--config", config)
+    left = fleetcount("device", "series", "leave", "--config", config, name)
+    freed = fleetcount("device", "series", "reserved", "--config", config)
+
+    assert [one.code for one in (listed, joined, held, again, told, ledger, left, freed)] == [0] * 8
+    assert ("offered" in listed.out, "coin holds for a day" in listed.out, "private" in listed.out) == (True,) * 3
+    assert "1 charges" in joined.out
+    assert "1 reserved" in held.out
+    assert "all together would see 1 of its answers" in again.out
+    assert (f"joined '{name}'" in told.out, "refused: 'too much'" in told.out) == (True, True)
+    assert "answered 0, reserved 1" in ledger.out
+    assert "1 charges freed, 0 stay" in left.out
+    assert freed.out.startswith("0 reserved")
+
+
+def test_a_series_beyond_the_budget_is_exit_code_three_and_one_that_is_not_known_is_two(
+    fleetcount: Run, offered: tuple[Path, Series]
+) -> None:
+    config, series = offered
+    config.write_text(config.read_text().replace("[private.", 'total_epsilon = "0.5"\n[private.'))
+
+    refused = fleetcount("device", "series", "join", "--config", config, series.name)
+    unknown = fleetcount("device", "series", "join", "--config", config, "another")
+
+    assert (refused.code, unknown.code) == (3, 2)
+    assert "the limit is 0.5" in refused.err
+    assert "0 series are called 'another'" in unknown.err
+    assert "refused to join" in fleetcount("device", "log", "--config", config).out
