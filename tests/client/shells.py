@@ -27,10 +27,12 @@ from fleetcount_protocol.wire.device import (
     SIGNED_TASK,
     TASK_LIST,
 )
+from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     parse_report_topic,
     receipt_topic,
     report_topic,
+    series_topic,
     session_reply_topic,
     session_topic,
     task_topic,
@@ -65,7 +67,11 @@ class GrpcShell:
         self.calls = 0
 
     async def list_tasks(self, request: bytes, context: Any) -> bytes:
-        return TASK_LIST.encode(tuple(self.tasks().values()))
+        return TASK_LIST.encode(tuple(one for one in self.tasks().values() if one.task.series is None))
+
+    async def list_series(self, request: bytes, context: Any) -> bytes:
+        assert SERIES_LIST_QUERY.decode(request) == "test"
+        return SERIES_LIST.encode(tuple(self.world.offers))
 
     async def open_sessions(self, request: bytes, context: Any) -> bytes:
         intake = self.world.intakes[self.name]  # type: ignore[index]
@@ -81,6 +87,7 @@ class GrpcShell:
     def handlers(self) -> grpc.GenericRpcHandler:
         methods = {
             "ListTasks": grpc.unary_unary_rpc_method_handler(self.list_tasks),
+            "ListSeries": grpc.unary_unary_rpc_method_handler(self.list_series),
             "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),
             "Upload": grpc.stream_stream_rpc_method_handler(self.upload),
         }
@@ -150,10 +157,15 @@ async def mqtt_aggregators(world: Deployment, tasks: dict[bytes, SignedTask], po
 async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: int, ready: asyncio.Event) -> None:
     async with aiomqtt.Client("127.0.0.1", port, identifier="aggregators") as client:
         for signed in tasks.values():
-            payload = SIGNED_TASK.encode(signed)
-            await client.publish(task_topic("test", signed.task.task_id), payload, qos=1, retain=True)
+            if signed.task.series is None:
+                payload = SIGNED_TASK.encode(signed)
+                await client.publish(task_topic("test", signed.task.task_id), payload, qos=1, retain=True)
             for position in range(len(signed.task.aggregators)):
                 await client.subscribe(report_topic("test", signed.task.task_id, position), qos=1)
+        for offer in world.offers:
+            for position in range(len(world.described)):
+                topic = series_topic("test", offer.signed.series.series_id, position)
+                await client.publish(topic, SERIES_OFFER.encode(offer), qos=1, retain=True)
         for name in world.intakes:
             await client.subscribe(session_topic("test", name), qos=1)
         ready.set()

@@ -12,6 +12,7 @@ from fleetcount_client import mqtt_transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
 from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.policy import JoinRule
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, save_certificates, save_private_key
@@ -20,6 +21,8 @@ from fleetcount_protocol.channel.session import DeviceIdentity, new_session, sea
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId
 from fleetcount_protocol.messages import Refusal, SessionAccepted, SessionRefused
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.orders import OrderAction
 from fleetcount_protocol.task.task import SignedTask
 from fleetcount_transport.toml_table import ConfigError
 
@@ -40,12 +43,22 @@ class Linked:
     transport: Transport
 
 
+def offer_series(world: Deployment, tasks: dict[bytes, SignedTask]) -> None:
+    """Offer a series, and let the aggregators of the tests know the tasks of its windows."""
+    series = world.series()
+    world.offers = [world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2))]
+    for index in range(series.schedule.windows):
+        task = window_task(series, index)
+        tasks[task.task_id] = SignedTask(task=task, signatures=())
+
+
 @asynccontextmanager
 async def linked(kind: str) -> AsyncIterator[Linked]:
     world = Deployment()
     identity = world.identity()
     tasks: dict[bytes, SignedTask] = {}
     if kind == "memory":
+        offer_series(world, tasks)
         signed = world.sign(world.task())
         yield Linked(world, signed, identity, world.transport(signed))
     elif kind == "grpc":
@@ -54,12 +67,14 @@ async def linked(kind: str) -> AsyncIterator[Linked]:
                 dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}")
                 for one in world.described
             )
+            offer_series(world, tasks)
             signed = world.sign(world.task())
             tasks[signed.task.task_id] = signed
             yield Linked(world, signed, identity, grpc_transport(world, identity))
     else:
         signed = world.sign(world.task())
         tasks[signed.task.task_id] = signed
+        offer_series(world, tasks)
         port = free_port()
         async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
             transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=5)
@@ -85,6 +100,31 @@ async def test_a_device_delivers_both_rounds_of_a_task_it_was_offered(tmp_path: 
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED], outcomes
         (report_id,) = link.world.report_ids(link.signed.task, 2)
         assert len(link.world.verifies(link.signed.task, report_id)) == 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_a_series_is_offered_with_its_orders_and_its_windows_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async def none() -> tuple[SignedTask, ...]:
+        return ()
+
+    async with linked(kind) as link:
+        # Alone: the manual clock does not wait for a network that another answer uses.
+        monkeypatch.setattr(link.transport, "list_tasks", none)
+        device = link.world.device(tmp_path / "device.db", link.transport, identity=link.identity, join=JoinRule.AUTO)
+
+        async with device:
+            offers = await link.transport.list_series()
+            outcomes = await device.answer(horizon_s=1000)
+
+        assert {offer == link.world.offers[0] for offer in offers} == {True}
+        assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 2, outcomes
+        series = offers[0].signed.series
+        for index in range(2):
+            task = window_task(series, index)
+            (report_id,) = link.world.report_ids(task, 2)
+            link.world.verifies(task, report_id)
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
