@@ -109,19 +109,22 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     assert spent_within(open_policy(), [charge_of(task, open_policy()), charge(1, START)], 0).one_sided == 1
 
 
-def test_a_loss_with_a_delta_is_never_added_up_as_a_pure_one() -> None:
+def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one() -> None:
     release = Release(
         kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(662), level=Fraction(19, 20)
     )
     task = WORLD.task(mode=Mode.DIRECT, mechanism=None, release=release, round_two_closes=START + 200)
+    policy = open_policy(allow_direct=True, largest_epsilon=Fraction("0.30355"))
 
-    refusal = judge_task(open_policy(allow_direct=True, largest_epsilon=Fraction(1000)), task)
-
+    assert judge_task(policy, task) is None
+    refusal = judge_task(replace(policy, largest_epsilon=Fraction("0.30354")), task)
     assert refusal is not None
-    assert refusal.rule == "total_epsilon"
-    assert refusal.message == (
-        "the release loses epsilon 0.30355 at delta 0.000000001; the ledger adds up delta 0 alone"
-    )
+    assert "epsilon of the release is 0.30355 at delta 0.000000001" in refusal.message
+    charge = charge_of(task, policy)
+    assert (charge.epsilon, charge.loss is not None and charge.loss.pure) == (None, None)
+    assert charge.loss is not None
+    # Order 5, two cells: 5 * 2 / (2 * 662), in units of 2**-40, rounded up.
+    assert (charge.loss.orders, charge.loss.at) == ((5,), (-(-5 * 2**40 // 662),))
 
 
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:

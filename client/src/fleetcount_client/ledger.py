@@ -42,7 +42,7 @@ def charge_of(task: Task, policy: OwnerPolicy) -> Charge:
         signal=task.signal,
         asked_at=task.round_one_opens,
         asked_until=task.round_one_closes,
-        epsilon=cost.loss.epsilon,
+        epsilon=cost.loss.epsilon if cost.loss.pure else None,
         exposure=cost.exposure,
         answers=cost.exposure,
         relation=cost.loss.relation,

@@ -186,13 +186,11 @@ def _epsilon(policy: OwnerPolicy, task: Task) -> PolicyRefusal | None:
     loss = cost_of(task).loss
     if loss.epsilon is None:
         return _no_finite_epsilon(policy)
-    if not loss.pure:
-        message = f"the release loses epsilon {loss.epsilon} at delta {loss.delta:f}; the ledger adds up delta 0 alone"
-        return PolicyRefusal(rule="total_epsilon", message=message)
     if Fraction(loss.epsilon) <= policy.largest_epsilon:
         return None
     limit = _number(policy.largest_epsilon)
-    message = f"epsilon of the release is {loss.epsilon} ({loss.relation.value}); the largest allowed is {limit}"
+    at = "" if loss.pure else f" at delta {loss.delta:f}"
+    message = f"epsilon of the release is {loss.epsilon}{at} ({loss.relation.value}); the largest allowed is {limit}"
     return PolicyRefusal(rule="largest_epsilon", message=message)
 
 

@@ -60,14 +60,14 @@ class _Cost:
         series, design = self._series, self._series.design
         loss = _loss(design, self._orders, len(windows), series.coin is Coin.WINDOW)
         exposure = exposure_of(design.exposure, len(windows))
-        alone = design.ledger_loss.epsilon if len(windows) == 1 and loss is not None else None
+        pure = loss is not None and loss.pure is not None and len(windows) == 1
         return Charge(
             charge_id=unit_id(series.series_id, unit),
             name=series.name,
             signal=series.signal,
             asked_at=series.schedule.opens(windows[0]),
             asked_until=series.schedule.opens(windows[-1]) + series.schedule.round_one_s,
-            epsilon=alone,
+            epsilon=design.ledger_loss.epsilon if pure else None,
             exposure=exposure.chance,
             answers=exposure.answers,
             relation=charge_relation(design),

@@ -1,0 +1,263 @@
+"""Whatever is asked, joined, left, stopped and answered, in whatever order: no period ever holds more than the limit.
+
+The adversary is random; what it is held against is a plain sum over every period, made anew from what was told to it.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_client.charges import Charge
+from fleetcount_client.ledger import Ledger, budget_of, charge_of, spent_within
+from fleetcount_client.panel_coin import unit_id
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series
+from fleetcount_client.reservation import charges_of_series, open_units
+from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
+from fleetcount_client.spool import Phase, Report, SpoolFile
+from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin, Schedule
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+
+from tests.client.deployment import SIGNAL, START, Deployment, open_policy
+
+WORLD = Deployment()
+PERIOD = 36_000
+"""Ten hours; a day coin's unit may well be longer."""
+POLICY = open_policy(total_epsilon=Fraction(6), budget_period_s=PERIOD)
+
+
+def schedule(hour: int, every_s: int, windows: int) -> Schedule:
+    first = START + 3600 * hour
+    return Schedule(first=first, every_s=every_s, windows=windows, round_one_s=600, round_two_s=600, expiry_s=3600)
+
+
+def some_series() -> list[Series]:
+    """Return series whose charges are windows, days and a whole series, weak and strong, short and long."""
+    weak = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 10), level=Fraction(19, 20))
+    found = []
+    for hour in (0, 7, 15, 30):
+        found += [
+            WORLD.series(name=f"windows {hour}", schedule=schedule(hour, 1800, 12)),
+            WORLD.series(name=f"days {hour}", schedule=schedule(hour, 3600, 24), coin=Coin.DAY, release=weak),
+            WORLD.series(name=f"whole {hour}", schedule=schedule(hour, 7200, 6), coin=Coin.SERIES, release=weak),
+        ]
+    return found
+
+
+SERIES = some_series()
+
+
+def most_held(policy: OwnerPolicy, held: Iterable[tuple[int, int, LossVector]]) -> bool:
+    """Return whether every period of the policy's length holds no more than its limit: the plain sum."""
+    rows, budget = list(held), budget_of(policy)
+    starts = {first - policy.budget_period_s for first, _, _ in rows} | {until for _, until, _ in rows}
+    for start in starts:
+        total = LossVector.nothing(budget.orders)
+        for first, until, loss in rows:
+            # Half a second behind the start, so that the moment is inside whole seconds.
+            if first < start + 0.5 + policy.budget_period_s and until > start + 0.5:
+                total += loss
+        if not budget.fits(total):
+            return False
+    return True
+
+
+@dataclass
+class Adversary:
+    """Does at random what the world may do to a device, and remembers for itself what was answered."""
+
+    path: Path
+    random: random.Random
+    now: float = START
+    joined: set[SeriesId] = field(default_factory=set)
+    answered: dict[bytes, tuple[int, int, LossVector]] = field(default_factory=dict)
+    admitted: int = 0
+    refused: int = 0
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.spool = SpoolFile(self.path, durable=False).device()
+
+    def step(self) -> None:
+        acts = [self.ask, self.ask, self.join, self.join, self.answer, self.answer, self.answer, self.leave, self.stop]
+        self.random.choice([*acts, self.wait, self.wait, self.restart])()
+
+    def wait(self) -> None:
+        # Sometimes the clock is set back.
+        self.now += self.random.choice([60, 1800, 7200, 20_000, -3600])
+
+    def restart(self) -> None:
+        self.spool = SpoolFile(self.path, durable=False).device()
+
+    def ask(self) -> None:
+        opens = int(self.now) + self.random.randrange(-1000, 5000)
+        task = WORLD.task(
+            name=f"task {self.number}",
+            round_one_opens=opens,
+            round_one_closes=opens + self.random.choice([100, 30_000]),
+            round_two_closes=opens + 31_000,
+            expiry=opens + 40_000,
+        )
+        self.number += 1
+        charge = charge_of(task, POLICY)
+        self.begin(task.task_id, charge)
+
+    def begin(self, task_id: TaskId, charge: Charge) -> None:
+        before = self.held()
+        report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=b"")
+        dated = self.spool.ledger().dated(charge)
+
+        def judge(ledger: Ledger) -> PolicyRefusal | None:
+            return None if charge.series_id is not None else ledger.judge(POLICY, [charge])
+
+        refusal = self.spool.begin(charge, b"task", report, [], [], judge)
+        if charge.series_id is None:
+            self.judged(refusal is None, before, [dated])
+        if refusal is None:
+            assert charge.loss is not None
+            until = charge.asked_until if charge.series_id else dated.asked_until
+            earlier = self.answered.get(charge.charge_id)
+            self.answered[charge.charge_id] = earlier or (charge.asked_at, until, charge.loss)
+
+    def join(self) -> None:
+        series = self.random.choice(SERIES)
+        row = SeriesRow(
+            series_id=series.series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason=""
+        )
+        before = self.held()
+        charges = charges_of_series(series, POLICY, self.now, self.random.choice([-(10**12), START + 20_000]))
+        new = [one for one in charges if one.charge_id not in self.spool.ledger()]
+        dated = [self.spool.ledger().dated(one) for one in new]
+        refusal = SeriesRows(self.spool).join(row, charges, lambda ledger, more: ledger.judge(POLICY, more))
+        self.judged(refusal is None, before, dated)
+        if refusal is None:
+            self.joined.add(series.series_id)
+
+    def answer(self) -> None:
+        """Answer some window of a joined series whose time has not come or is there, as its unit's charge stands."""
+        joined = [one for one in SERIES if one.series_id in self.joined]
+        if not joined:
+            return
+        series = self.random.choice(joined)
+        held = [one for one in self.spool.charges() if one.series_id == series.series_id]
+        units = open_units(series, self.now)
+        for unit, windows in self.random.sample(sorted(units.items()), len(units)):
+            charge = next((one for one in held if one.charge_id == unit_id(series.series_id, unit)), None)
+            if charge is not None:
+                task = window_task(series, self.random.choice(windows))
+                self.begin(task.task_id, charge)
+                return
+
+    def leave(self) -> None:
+        if self.joined:
+            self.free(self.random.choice(sorted(self.joined)), frozenset())
+
+    def stop(self) -> None:
+        """An order stops a series somewhere: what can never come is freed."""
+        joined = [one for one in SERIES if one.series_id in self.joined]
+        if joined:
+            series = self.random.choice(joined)
+            stopped = range(self.random.randrange(series.schedule.windows), series.schedule.windows)
+            units = open_units(series, self.now, [stopped])
+            self.free(series.series_id, frozenset(unit_id(series.series_id, unit) for unit in units))
+
+    def free(self, series_id: SeriesId, keep: frozenset[bytes]) -> None:
+        row = SeriesRow(series_id=series_id, name="", offer=b"", state=SeriesState.LEFT, changed_at=0.0, reason="")
+        SeriesRows(self.spool).leave(row, keep)
+        if not keep:
+            self.joined.discard(series_id)
+
+    def held(self) -> list[tuple[int, int, LossVector]]:
+        return [(one.asked_at, one.asked_until, one.loss) for one in self.spool.charges() if one.loss is not None]
+
+    def judged(self, admitted: bool, before: list[tuple[int, int, LossVector]], new: list[Charge]) -> None:
+        """Hold the filter's word against the plain sum: neither more nor less is admitted than fits."""
+        rows = [(one.asked_at, one.asked_until, one.loss) for one in new if one.loss is not None]
+        if rows:
+            assert admitted == most_held(POLICY, [*before, *rows])
+            self.admitted, self.refused = self.admitted + admitted, self.refused + (not admitted)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_period_ever_holds_more_than_the_limit(tmp_path: Path, seed: int) -> None:
+    adversary = Adversary(tmp_path / "device.db", random.Random(seed))
+
+    for _ in range(120):
+        adversary.step()
+        held = {one.charge_id: one for one in adversary.spool.charges()}
+        assert set(adversary.answered) <= {name for name, one in held.items() if one.sent}
+
+    assert most_held(POLICY, adversary.held())
+    assert most_held(POLICY, adversary.answered.values())
+    # It was an attack, not a walk: things were admitted until nothing fitted.
+    assert adversary.admitted > 5
+    assert adversary.refused > 2
+
+
+def month(**changes: object) -> Series:
+    """Return 720 hourly windows, 30 days, under a coin for each window or in direct mode."""
+    first = START // 86_400 * 86_400
+    rounds = 0 if changes.get("mode") is Mode.DIRECT else 600
+    hourly = Schedule(first=first, every_s=3600, windows=720, round_one_s=600, round_two_s=rounds, expiry_s=60)
+    return WORLD.series(**{"schedule": hourly} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "variance", "fits"),
+    [
+        # Standard deviation of one cell with two aggregators: 36.4 direct; 37 under a coin of 1/2 for each window.
+        ({"mode": Mode.DIRECT, "mechanism": None}, Fraction(364, 10) ** 2 / 2, True),
+        ({"mode": Mode.DIRECT, "mechanism": None}, Fraction(363, 10) ** 2 / 2, False),
+        ({}, Fraction(185, 10) ** 2 / 2, True),
+        ({}, Fraction(181, 10) ** 2 / 2, False),
+    ],
+)
+def test_a_device_with_default_limits_has_room_for_a_month_of_hourly_maps(
+    changes: dict[str, object], variance: Fraction, fits: bool
+) -> None:
+    half = SamplingDie.uniform(Fraction(1, 2), 3, allow_large_rate=True)
+    release = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, level=Fraction(19, 20), noise_variance=variance)
+    series = month(**{"mechanism": half, "release": release} | changes)
+    policy = OwnerPolicy(signals=frozenset({SIGNAL}), allow_direct=True)
+
+    charges = charges_of_series(series, policy, START - 10**6, START - 10**6)
+
+    assert judge_series(policy, series, window_task(series, 0)) is None
+    assert len(charges) == 720
+    assert (Ledger().judge(policy, charges) is None) is fits
+    assert (spent_within(policy, charges, 0).epsilon <= 10) is fits
+
+
+def test_what_all_operators_would_see_of_a_month_is_counted_in_two_sums() -> None:
+    wary = open_policy(total_epsilon=Fraction(700), trust=Trust.NO_OPERATOR)
+    hourly, whole = month(), month(coin=Coin.SERIES)
+
+    by_window, by_series = (charges_of_series(one, wary, START - 10**6, START - 10**6) for one in (hourly, whole))
+
+    sums = [(spent.chance, spent.answers) for spent in (spent_within(wary, by, 0) for by in (by_window, by_series))]
+    assert sums == [(180, 180), (Fraction(1, 4), 180)]
+    refusal = Ledger().judge(wary, by_window)
+    assert refusal is not None
+    assert refusal.rule == "largest_chance"
+    assert Ledger().judge(wary, by_series) is None
+
+
+def test_a_unit_that_began_before_a_lost_ledger_is_not_answered_again() -> None:
+    series = WORLD.series(coin=Coin.DAY, schedule=schedule(0, 3600, 60))
+    policy = open_policy()
+    days = series.schedule.units(Coin.DAY)
+    opens = [series.schedule.opens(windows[0]) for windows in days.values()]
+
+    everything = charges_of_series(series, policy, opens[0], opens[0])
+    later = charges_of_series(series, policy, opens[0] + 7200, opens[0] + 1)
+
+    assert len(everything) == len(days)
+    assert len(later) == len(days) - 1
+    assert all(charge.asked_at >= opens[1] for charge in later)
