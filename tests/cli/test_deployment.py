@@ -55,6 +55,19 @@ def test_every_private_file_has_mode_0600_and_nothing_else_is_written(deployed: 
     assert not any(b"PRIVATE" in files[name].read_bytes() for name in files.keys() - private)
 
 
+def test_a_device_s_status_says_when_its_certificate_ends_and_what_is_wrong_with_the_next(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    one, other = (deployed / "dep" / "devices" / number for number in ("0001", "0002"))
+    said = [fleetcount("device", "status", "--config", one / "device.toml").out]
+    (one / "device.crt.new").write_bytes((other / "device.crt").read_bytes())
+    said.append(fleetcount("device", "status", "--config", one / "device.toml").out)
+
+    assert "364 days left" in said[0]
+    assert "nobody is asked: put it at device.crt.new" in said[0]
+    assert "not taken: device.crt.new is for another key than the device's" in said[1]
+
+
 def test_an_existing_deployment_is_never_overwritten(fleetcount: Callable, deployed: Path) -> None:
     before = {path: path.read_bytes() for path in (deployed / "dep").rglob("*") if path.is_file()}
 

@@ -151,6 +151,33 @@ def ledger(config: Path) -> None:
         click.echo(one_line(f"{time_text(refusal.refused_at)}  {text}"))
 
 
+@device.command("status", short_help="The certificate, its end, and the next one.")
+@_CONFIG
+def status(config: Path) -> None:
+    """Say until when the certificate is valid, when the next one is due, and why one that came is not taken."""
+    from fleetcount_client.assembly import identity_of
+    from fleetcount_client.config import load_settings
+    from fleetcount_client.renewal import check_next, next_file
+    from fleetcount_protocol.errors import UsageError
+
+    settings, now = load_settings(config), time.time()
+    identity = identity_of(settings)
+    ends = identity.certificate.not_valid_after_utc.timestamp()
+    state = "has ended" if now > ends else f"{int((ends - now) // 86_400)} days left"
+    click.echo(f"certificate  until {_time(ends)}, {state}")
+    waiting = next_file(settings.certificate_file)
+    if waiting.exists():
+        try:
+            check_next(identity, waiting, now)
+            click.echo(f"renewal      {waiting.name} is there and will be taken")
+        except UsageError as error:
+            click.echo(one_line(f"renewal      not taken: {error}"))
+        return
+    due = ends - settings.renewal.before_s
+    how = "by its command" if settings.renewal.command else f"nobody is asked: put it at {waiting.name}"
+    click.echo(one_line(f"renewal      due {'since' if now >= due else 'from'} {_time(due)}, {how}"))
+
+
 @device.command("spool", short_help="What is on its way.")
 @CONFIG
 def spool(config: Path) -> None:

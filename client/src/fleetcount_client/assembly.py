@@ -90,9 +90,13 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
     except ModuleNotFoundError as error:
         raise ConfigError(f"device.transport is 'grpc'; install fleetcount[grpc] ({error.name} is missing)") from None
 
-    tls = None
-    if grpc.ca_file is not None:
-        tls = TlsFiles.read(grpc.ca_file, settings.certificate_file, settings.key_file)
+    ca_file, read = grpc.ca_file, None
+    if ca_file is not None:
+
+        def read() -> TlsFiles:  # Again for every new connection: the certificate may have been renewed.
+            return TlsFiles.read(ca_file, settings.certificate_file, settings.key_file)
+
+        read()
     servers = [
         TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
         for one in settings.aggregators
@@ -101,7 +105,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
     return GrpcTransport(
         deployment=settings.deployment,
         servers=servers,
-        tls=tls,
+        tls=read,
         call_timeout_s=settings.delivery.call_timeout_s,
         insecure=grpc.insecure,
         relay=grpc.relay,

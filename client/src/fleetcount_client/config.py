@@ -15,6 +15,7 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.backoff import Retry
 from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust
+from fleetcount_client.renewal import RenewalSettings
 from fleetcount_client.signals import FileSource, SignalSource, constant
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class DeviceSettings:
     policy: OwnerPolicy
     aggregators: tuple[AggregatorSettings, ...]
     delivery: DeliverySettings
+    renewal: RenewalSettings
     signals: dict[str, SignalSource]
     join: JoinRule = JoinRule.ASK
     private: "PrivatePlaces | None" = None
@@ -131,13 +133,25 @@ def load_settings(path: Path) -> DeviceSettings:
         policy=_policy(root),
         aggregators=_aggregators(path, root, needs_endpoint=transport == "grpc"),
         delivery=_delivery(root),
+        renewal=_renewal(root),
         signals=_signals(root),
         join=JoinRule(root.section("series", ("join",)).choice("join", [one.value for one in JoinRule], "ask")),
         private=_private(root),
     )
 
 
-_SECTIONS: Final = ("device", "grpc", "mqtt", "policy", "aggregators", "delivery", "signals", "series", "private")
+_SECTIONS: Final = (
+    "device",
+    "grpc",
+    "mqtt",
+    "policy",
+    "aggregators",
+    "delivery",
+    "renewal",
+    "signals",
+    "series",
+    "private",
+)
 _DEVICE_KEYS: Final = ("deployment", "state_file", "certificate_file", "key_file", "transport")
 _GRPC_KEYS: Final = ("ca_file", "relay", "insecure")
 _MQTT_KEYS: Final = ("broker", "ca_file", "client_certificate", "username", "password_file", "insecure")
@@ -285,6 +299,24 @@ def _delivery(root: Table) -> DeliverySettings:
         retry=Retry(base_s=base, cap_s=cap),
         session_lifetime_s=table.integer("session_lifetime_s", 60, 31 * _DAY_S, _DAY_S),
     )
+
+
+def _renewal(root: Table) -> RenewalSettings:
+    table = root.section("renewal", ("before_s", "command", "retry_s"))
+    defaults = RenewalSettings()
+    return RenewalSettings(
+        before_s=table.integer("before_s", 0, 366 * _DAY_S, defaults.before_s),
+        command=_command(table) if table.has("command") else (),
+        retry_s=table.seconds("retry_s", 1, 31 * _DAY_S, defaults.retry_s),
+    )
+
+
+def _command(table: Table) -> tuple[str, ...]:
+    words = table.raw("command")
+    listed = cast("list[object]", words) if isinstance(words, list) else []
+    if not 1 <= len(listed) <= 64 or not all(isinstance(word, str) and word and "\0" not in word for word in listed):
+        raise table.refuse("command", 'a program and its arguments: ["/usr/bin/fetch", "certificate"]')
+    return tuple(map(str, listed))
 
 
 def _signals(root: Table) -> dict[str, SignalSource]:

@@ -20,6 +20,7 @@ from fleetcount_protocol.task.task import Aggregator, SignedTask
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
+from fleetcount_client.renewal import Renewal
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.timer import SystemTimer, Timer, sleep_until
@@ -65,6 +66,7 @@ class Device:
         private: "PrivatePlaces | None" = None,
         conditions: Callable[[], bool] = lambda: True,
         idle_close_s: float = _IDLE_CLOSE_S,
+        renewal: Renewal | None = None,
     ) -> None:
         self._trust = trust
         self._spool = spool
@@ -80,6 +82,7 @@ class Device:
         self._join = join
         self._private = private
         self._conditions = conditions
+        self._renewal = renewal
 
     @property
     def _first_valid(self) -> int:
@@ -173,6 +176,7 @@ class Device:
             settings=settings.delivery,
             join=settings.join,
             private=settings.private,
+            renewal=Renewal(certificate_file=settings.certificate_file, settings=settings.renewal),
         )
 
     @property
@@ -312,6 +316,7 @@ class Device:
         from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
 
         now = self._timer.now()
+        await self._renew(now)
         self._spool.tidy(now)
         tasks = {signed.task.task_id: signed for signed in map(decode_signed_task, self._spool.unfinished_tasks())}
         try:
@@ -324,6 +329,16 @@ class Device:
             if signed.task.round_one_opens <= now + horizon_s:
                 tasks.setdefault(signed.task.task_id, signed)
         return tasks
+
+    async def _renew(self, now: float) -> None:
+        """Go on under a new certificate if there is one; sessions that are open stay open."""
+        if self._renewal is None:
+            return
+        renewed = await self._renewal.look(self._identity, now)
+        if renewed is not self._identity:
+            self._identity = renewed
+            self._rounds.sessions.go_on_as(renewed)
+            await self._transport.close()  # The next connection shows the new certificate.
 
     async def _offered(self) -> dict[TaskId, SignedTask]:
         try:

@@ -6,7 +6,7 @@ plaintext.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -85,8 +85,9 @@ class GrpcTransport:
     """One device's calls to its aggregators; one channel an aggregator, opened at the first call.
 
     The server's certificate must carry the aggregator's id as the task (or the configuration) names it, whatever the
-    host: a certificate of the same authority for another aggregator is not enough. With `tls` None, which `insecure`
-    must confirm, only endpoints on this machine are called.
+    host: a certificate of the same authority for another aggregator is not enough. `tls` may be a function that is
+    asked at every new connection. With `tls` None, which `insecure` must confirm, only endpoints on this machine are
+    called.
 
     With a `relay`, "host:port", every call goes there and names its aggregator in its metadata. The relay's certificate
     must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
@@ -100,7 +101,7 @@ class GrpcTransport:
         *,
         deployment: str,
         servers: Iterable[TaskServer],
-        tls: TlsFiles | None,
+        tls: TlsFiles | Callable[[], TlsFiles] | None,
         call_timeout_s: float = 20.0,
         insecure: bool = False,
         relay: str = "",
@@ -246,7 +247,8 @@ class GrpcTransport:
                 raise Unreachable(f"{endpoint} is not on this machine; allowed without TLS is loopback only")
             return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         named = (("grpc.ssl_target_name_override", expected),) if expected else ()
-        return grpc.aio.secure_channel(endpoint, self._tls.to_servers(), options=(*_OPTIONS, *named))
+        tls = self._tls if isinstance(self._tls, TlsFiles) else self._tls()
+        return grpc.aio.secure_channel(endpoint, tls.to_servers(), options=(*_OPTIONS, *named))
 
 
 async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:

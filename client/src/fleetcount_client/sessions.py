@@ -110,6 +110,10 @@ class SessionKeeper:
             raise MachineError(f"the state file has lost session {missing.hex()[:12]} of an unfinished answer")
         return tuple(known[session_id] for session_id in session_ids)
 
+    def go_on_as(self, identity: DeviceIdentity) -> None:
+        """Open sessions under another certificate from now on, for the same key: those that are open still hold."""
+        self._identity = identity
+
     async def reopen(self, aggregator: Aggregator, session_id: SessionId) -> RejectReason | None:
         """Send a session's stored request again, to an aggregator that has lost it; return why it refuses, if it does.
 
