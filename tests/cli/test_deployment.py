@@ -1,6 +1,7 @@
 """A test deployment and a task on its way through it: modes, names, signatures; what does not fit is refused."""
 
 import base64
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 from fleetcount.descriptors import read_descriptor
 from fleetcount.task_files import read_task
+from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
+from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.task.task import Mode, ReleaseKind
 
 SPEC = """
@@ -323,3 +327,70 @@ def test_doctor_names_what_is_wrong(fleetcount: Callable, deployed: Path) -> Non
     assert lines["peer beta"].startswith("FAILED")
     assert lines["sealing keys"].startswith("ok")
     assert "checks failed" in ran.error_line
+
+
+def examined(fleetcount: Callable, config: Path) -> dict[str, str]:
+    """Return what doctor says, by what it looked at."""
+    ran = fleetcount("doctor", "--config", config)
+    return {line.split(":")[0].split(None, 1)[1]: line for line in ran.out.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("issued", "expires", "said"),
+    [
+        (None, None, "note    deny list: none: a certificate is good until it ends"),
+        (-1, 6, "ok      deny list: number 7, 1 keys, signed 1.0 days ago, 6.0 days left"),
+        (-6, 1, "note    deny list: number 7, 1 keys, signed 6.0 days ago, 1.0 days left"),
+        (-7, -1, "FAILED  deny list: number 7, 1 keys, signed 7.0 days ago, ended: nobody is served until the next"),
+    ],
+)
+def test_doctor_knows_how_old_the_deny_list_is(
+    fleetcount: Callable, deployed: Path, issued: int | None, expires: int | None, said: str
+) -> None:
+    config = deployed / "dep" / "alpha" / "aggregator.toml"
+    if issued is not None and expires is not None:
+        authority = CertificateAuthority(
+            certificate=load_certificate(deployed / "dep" / "ca" / "devices.crt"),
+            private_key=load_private_key(deployed / "dep" / "ca" / "devices.key"),
+        )
+        now = int(time.time())
+        signed = sign_deny_list(
+            authority, [Digest(bytes(32))], number=7, issued_at=now + issued * 86_400, expires=now + expires * 86_400
+        )
+        (config.parent / "deny-list").write_bytes(signed.encode())
+        config.write_text(config.read_text().replace("\n[grpc]\n", 'deny_list_file = "deny-list"\n\n[grpc]\n'))
+
+    assert examined(fleetcount, config)["deny list"] == said
+
+
+def test_doctor_knows_whose_a_certificate_is(fleetcount: Callable, deployed: Path) -> None:
+    device, analyst = deployed / "dep" / "devices" / "0001", deployed / "dep" / "analyst"
+    right = [examined(fleetcount, device / "device.toml")["certificate device.crt"]]
+    right.append(examined(fleetcount, analyst / "analyst.toml")["certificate analyst.crt"])
+    for end in ("crt", "key"):
+        (device / f"device.{end}").write_bytes((analyst / f"analyst.{end}").read_bytes())
+
+    wrong = examined(fleetcount, device / "device.toml")["certificate device.crt"]
+
+    assert [line.split(", ")[1:] for line in right] == [
+        ["purpose device", "364 days left"],
+        ["purpose reader", "364 days left"],
+    ]
+    assert wrong.startswith("FAILED")
+    assert "is for the purpose reader, not device" in wrong
+
+
+def test_doctor_looks_at_a_relay_too(fleetcount: Callable, deployed: Path) -> None:
+    config = deployed / "relay.toml"
+    config.write_text(
+        '[relay]\n[tls]\ncertificate_file = "dep/alpha/keys/aggregator.crt"\n'
+        'key_file = "dep/alpha/keys/aggregator.key"\n'
+        'aggregator_ca_file = "dep/ca/aggregators.crt"\ndevice_ca_file = "dep/ca/devices.crt"\n'
+        '[[aggregators]]\nid = "alpha"\nendpoint = "127.0.0.1:7411"\n'
+    )
+
+    found = examined(fleetcount, config)
+
+    assert "is for the purpose aggregator, not relay" in found["certificate"]
+    assert found["deny list"].startswith("note")
+    assert found["file modes"].startswith("ok")

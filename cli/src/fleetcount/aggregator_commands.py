@@ -38,6 +38,9 @@ def serve(config: Path) -> None:
     Prints one JSON line ("event": "ready") on standard output once it listens, with the ports it is bound to; logs go
     to standard error, a JSON object a line. SIGTERM finishes what is under way and exits with 0.
     """
+    from fleetcount_transport import hardening
+
+    hardening.keep_out_of_dumps()
     from fleetcount_aggregator.app import run
     from fleetcount_aggregator.config import load_config
     from fleetcount_transport.logs import configure

@@ -60,6 +60,9 @@ def run(config: Path, once: bool) -> None:
     a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a task goes to
     stderr when it has ended.
     """
+    from fleetcount_transport import hardening
+
+    hardening.keep_out_of_dumps()
     from fleetcount_client.device import Device  # Loads cryptography: only when a device runs.
     from fleetcount_client.transport import Unreachable
 

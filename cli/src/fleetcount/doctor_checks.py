@@ -24,8 +24,10 @@ from fleetcount_protocol.channel.certificates import (
     purpose_of,
     verify_chain,
 )
+from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import FleetcountError
+from fleetcount_transport.denials import DenySource
 
 __all__ = [
     "Finding",
@@ -33,6 +35,7 @@ __all__ = [
     "check_authority",
     "check_certificate",
     "check_clock",
+    "check_deny_list",
     "check_disk",
     "check_modes",
     "check_port",
@@ -128,8 +131,31 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
             what=what, severity=Severity.FAILED, text=f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only"
         )
     left = ends - moment
-    severity = Severity.NOTE if left < EXPIRY_WARNING else Severity.OK
+    severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
+
+
+def check_deny_list(source: DenySource | None, authority_file: Path, now: float) -> Finding:
+    """Check that the deny list is genuine and has not ended; say how old it is.
+
+    Raises:
+        FleetcountError, OSError: it cannot be read, or is no list of this authority's.
+    """
+    what = "deny list"
+    if source is None:
+        return Finding(what=what, severity=Severity.NOTE, text="none: a certificate is good until it ends")
+    signed = decode_signed_deny_list(source.read())
+    verify_deny_list(signed, load_authorities(authority_file))
+    found = signed.deny_list
+    text = f"number {found.number}, {len(found.keys)} keys, signed {_ago(now - found.issued_at)} ago"
+    if now >= found.expires:
+        return Finding(what=what, severity=Severity.FAILED, text=f"{text}, ended: nobody is served until the next")
+    severity = Severity.NOTE if found.expires - now < (found.expires - found.issued_at) / 3 else Severity.OK
+    return Finding(what=what, severity=severity, text=f"{text}, {_ago(found.expires - now)} left")
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds / 86_400:.1f} days"
 
 
 def check_modes(private: Iterable[Path], directories: Iterable[Path]) -> Finding:

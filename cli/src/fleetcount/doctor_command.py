@@ -29,7 +29,7 @@ __all__ = ["doctor"]
     required=True,
     metavar="FILE.toml",
     type=click.Path(path_type=Path),
-    help="An aggregator's, a device's or an analyst's configuration.",
+    help="An aggregator's, a relay's, a device's or an analyst's configuration.",
 )
 def doctor(path: Path) -> None:
     """Check a configuration file and everything it names.
@@ -56,13 +56,15 @@ async def _examine(path: Path) -> "list[Finding]":
     try:
         if root.has("aggregator"):
             findings = await _aggregator(path)
+        elif root.has("relay"):
+            findings = _relay(path)
         elif root.has("device"):
             findings = await _device(path)
         elif root.has("reader"):
             findings = _reader(path)
         else:
             raise UsageError(
-                f"{path} has none of [aggregator], [device], [reader]; it is no configuration of fleetcount"
+                f"{path} has none of [aggregator], [relay], [device], [reader]; it is no configuration of fleetcount"
             )
     except UsageError as error:
         findings = [Finding(what="configuration", severity=Severity.FAILED, text=str(error))]
@@ -106,6 +108,7 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
         check_authority,
         check_certificate,
         check_clock,
+        check_deny_list,
         check_modes,
         guarded,
     )
@@ -129,6 +132,7 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
         guarded("certificate names", name),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
+        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
         check_modes([config.keys.signing_key_file, tls.key_file, *sealing], [config.aggregator.task_directory]),
     ]
@@ -173,7 +177,38 @@ async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
     return _ok(what, f"{endpoint} answers with its certificate")
 
 
-# A device, an analyst.
+# A relay, a device, an analyst.
+
+
+def _relay(path: Path) -> "list[Finding]":
+    from fleetcount_protocol.channel.certificates import Purpose, load_authorities
+    from fleetcount_relay.config import load_relay_config
+
+    from fleetcount.doctor_checks import (
+        check_authority,
+        check_certificate,
+        check_clock,
+        check_deny_list,
+        check_modes,
+        guarded,
+    )
+
+    config, now = load_relay_config(path), time.time()
+    tls = config.tls
+    certificate, key = tls.certificate_file, tls.key_file
+
+    def chain() -> "Finding":
+        return check_certificate(certificate, key, load_authorities(tls.aggregator_ca_file), Purpose.RELAY, now)
+
+    return [
+        _ok("configuration", f"relay to {', '.join(one.id for one in config.aggregators)}"),
+        guarded("certificate", chain),
+        guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
+        guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
+        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
+        guarded("clock", lambda: check_clock(now, [certificate])),
+        check_modes([key], []),
+    ]
 
 
 async def _device(path: Path) -> "list[Finding]":

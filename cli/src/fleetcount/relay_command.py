@@ -21,6 +21,9 @@ def relay(config: Path) -> None:
     prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
     finishes what is under way and exits with 0.
     """
+    from fleetcount_transport import hardening
+
+    hardening.keep_out_of_dumps()
     from fleetcount_relay.app import run
     from fleetcount_relay.config import load_relay_config
     from fleetcount_transport.logs import configure

@@ -25,6 +25,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.set_digest import public_share_digest
 from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_transport.hardening import keep_out_of_dumps
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.malloc import return_large_arrays
@@ -290,7 +291,8 @@ def _in_plain_python(argument: object) -> object:
 
 
 def _begin_worker() -> None:
-    """Leave Ctrl-C and SIGTERM to the parent, and end with it, even when it is killed."""
+    """Leave Ctrl-C and SIGTERM to the parent, and end with it, even when it is killed; leave no dump of the shares."""
+    keep_out_of_dumps()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return_large_arrays()
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()

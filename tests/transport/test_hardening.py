@@ -1,0 +1,51 @@
+"""Programs that hold secrets leave no core file and let nobody attach; each of them says so first."""
+
+import subprocess
+import sys
+
+import pytest
+from fleetcount.__main__ import run_command
+from fleetcount_aggregator.verification.workers import ProcessWorkers
+from fleetcount_transport import hardening
+
+TELL = (
+    "import ctypes, resource; from fleetcount_transport.hardening import keep_out_of_dumps; "
+    "seen = lambda: (ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), resource.getrlimit(resource.RLIMIT_CORE)); "
+    "before = seen(); keep_out_of_dumps(); print(before[0], seen())"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
+def test_a_process_is_not_dumpable_afterwards_and_was_before() -> None:
+    said = subprocess.run([sys.executable, "-c", TELL], capture_output=True, text=True, check=True).stdout
+
+    assert said.split(maxsplit=1) == ["1", "(0, (0, 0))\n"]
+
+
+def _in_worker() -> int:
+    import ctypes
+
+    return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
+async def test_workers_that_see_shares_are_not_dumpable() -> None:
+    workers = ProcessWorkers(1, warm=False)
+
+    assert await workers.run(_in_worker) == 0
+    await workers.close()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    monkeypatch.setattr(hardening, "keep_out_of_dumps", lambda: found.append("asked"))
+    return found
+
+
+@pytest.mark.parametrize("command", ["aggregator serve", "device run", "relay"])
+def test_every_program_with_keys_asks_before_it_reads_anything(asked: list[str], command: str) -> None:
+    code = run_command([*command.split(), "--config", "no-such-file.toml"])
+
+    assert code == 2
+    assert asked == ["asked"]
