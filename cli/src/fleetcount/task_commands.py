@@ -94,12 +94,15 @@ def sign(config_path: Path, path: Path) -> None:
 @_CONFIG
 @click.argument("path", metavar="NAME.task", type=_FILE)
 def submit(config_path: Path, path: Path) -> None:
-    """Check all signatures and the verify key, and put both into the leader's task directory."""
-    from fleetcount.task_files import operator_of, submit_task
+    """Check all signatures and the verify key, and put both into the leader's task directory.
+
+    The leader removes its copy of the verify key once the task is stored. Delete yours then.
+    """
+    from fleetcount.task_files import operator_of, submit_task, verify_key_path
 
     _check_task_name(path)
     target = submit_task(path, operator_of(config_path), time.time())
-    click.echo(f"submitted {target}")
+    click.echo(f"submitted {target}; once it is installed, delete {verify_key_path(path)}")
 
 
 @task.command("status", short_help="How far a task is at every aggregator.")

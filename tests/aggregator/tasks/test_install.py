@@ -334,3 +334,34 @@ async def test_a_task_dropped_at_a_helper_is_refused(tmp_path: Path) -> None:
 
 def test_the_verify_key_of_the_tests_is_the_one_the_tasks_commit_to() -> None:
     assert Network(2).task()[0].task.verify_key_digest == hashlib.sha256(KEY).digest()
+
+
+async def test_the_verify_key_s_file_goes_when_the_store_has_it_also_after_a_crash_in_between(tmp_path: Path) -> None:
+    drops = tmp_path / "tasks"
+    drops.mkdir()
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    signed, key = network.task()
+    drop(drops, "one", encode_signed_task(signed), key)
+    await TaskDirectory(network.core(0).context, drops).poll()
+    after_install = sorted(path.name for path in drops.iterdir())
+    drop(drops, "one", encode_signed_task(signed), key)
+    await network.stop(0)
+    await network.start(0)
+    await TaskDirectory(network.core(0).context, drops).poll()
+
+    assert after_install == ["one.task"]
+    assert sorted(path.name for path in drops.iterdir()) == ["one.task"]
+    assert network.core(0).context.tasks[signed.task.task_id].verify_key == key
+    await network.stop_all()
+
+
+async def test_the_verify_key_of_a_task_that_is_refused_stays_for_another_try(tmp_path: Path) -> None:
+    network = Network(2, limits=Limits(smallest_min_batch_size=1000))
+    await network.start_all()
+    signed, key = network.task()
+    drop(tmp_path, "one", encode_signed_task(signed), key)
+
+    await TaskDirectory(network.core(0).context, tmp_path).poll()
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.refused", "one.task", "one.verify-key"]

@@ -2,7 +2,8 @@
 
 NAME.task and NAME.series, signed by all, go to the leader, with NAME.verify-key or NAME.verify-seed; NAME.order to the
 aggregator whose operator signed it. Reads complete files and hands them on; a refused one gets a NAME.refused beside it
-that says why. It must not delete.
+that says why. Deletes nothing but the verify key or seed of what is installed, which the store holds sealed: whoever
+finds it later could make false proofs.
 """
 
 from collections.abc import Awaitable, Callable
@@ -92,19 +93,20 @@ class TaskDirectory:
         return seen
 
     async def _take_task(self, path: Path) -> None:
-        signed = decode_signed_task(_read(path, _MAX_TASK_FILE_BYTES))
-        if signed.task.task_id in self._context.tasks:
-            return
-        self._check_leader(signed.task.leader.aggregator_id, "task")
-        await install(self._context, signed, _read_key(path.with_suffix(".verify-key")))
-        path.with_suffix(".refused").unlink(missing_ok=True)
+        signed, key_file = decode_signed_task(_read(path, _MAX_TASK_FILE_BYTES)), path.with_suffix(".verify-key")
+        if signed.task.task_id not in self._context.tasks:
+            self._check_leader(signed.task.leader.aggregator_id, "task")
+            await install(self._context, signed, _read_key(key_file))
+            path.with_suffix(".refused").unlink(missing_ok=True)
+        _remove_key(key_file)
 
     async def _take_series(self, path: Path) -> None:
-        signed = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES))
+        signed, seed_file = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES)), path.with_suffix(".verify-seed")
         if signed.series.series_id not in self._context.series:
             self._check_leader(signed.series.aggregators[0].aggregator_id, "series")
-            await install_series(self._context, signed, _read_key(path.with_suffix(".verify-seed")))
+            await install_series(self._context, signed, _read_key(seed_file))
             path.with_suffix(".refused").unlink(missing_ok=True)
+        _remove_key(seed_file)
         self._series[signed.series.series_id] = path
 
     async def _take_order(self, path: Path) -> None:
@@ -135,6 +137,14 @@ def _read_key(path: Path) -> bytes:
     if len(key) != VERIFY_KEY_BYTES:
         raise TaskError(f"{path.name} has {len(key)} bytes, not {VERIFY_KEY_BYTES}")
     return key
+
+
+def _remove_key(path: Path) -> None:
+    """Remove the verify key of a task that is stored; a directory that does not allow it is named in the log."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.error("verify_key_not_removed", file=path.name, reason=error.strerror)
 
 
 def _write_refusal(path: Path, reason: str) -> None:
