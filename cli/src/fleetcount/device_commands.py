@@ -155,7 +155,7 @@ def ledger(config: Path) -> None:
 
 
 @device.command("status", short_help="The certificate, its end, and the next one.")
-@_CONFIG
+@CONFIG
 def status(config: Path) -> None:
     """Say until when the certificate is valid, when the next one is due, and why one that came is not taken."""
     from fleetcount_client.assembly import identity_of
@@ -167,7 +167,7 @@ def status(config: Path) -> None:
     identity = identity_of(settings)
     ends = identity.certificate.not_valid_after_utc.timestamp()
     state = "has ended" if now > ends else f"{int((ends - now) // 86_400)} days left"
-    click.echo(f"certificate  until {_time(ends)}, {state}")
+    click.echo(f"certificate  until {time_text(ends)}, {state}")
     waiting = next_file(settings.certificate_file)
     if waiting.exists():
         try:
@@ -178,7 +178,7 @@ def status(config: Path) -> None:
         return
     due = ends - settings.renewal.before_s
     how = "by its command" if settings.renewal.command else f"nobody is asked: put it at {waiting.name}"
-    click.echo(one_line(f"renewal      due {'since' if now >= due else 'from'} {_time(due)}, {how}"))
+    click.echo(one_line(f"renewal      due {'since' if now >= due else 'from'} {time_text(due)}, {how}"))
 
 
 @device.command("spool", short_help="What is on its way.")

@@ -26,7 +26,7 @@ SERIES = drill_down_series()
 assert SERIES.drill_down is not None
 WALK = SERIES.drill_down
 FIRST_STEP = Prefixes(bits=3, cells=(1, 2, 5, 7))
-assert FIRST_STEP == SERIES.domain
+assert SERIES.domain == FIRST_STEP
 
 
 def counts(*numbers: int) -> tuple[Fraction, ...]:
