@@ -77,6 +77,20 @@ def test_draws_follow_the_law_and_not_that_of_a_tenth_more_variance(variance: Fr
     assert p_value(draws, float(variance) / 1.1) < 1e-12
 
 
+def test_draws_are_those_of_another_exact_sampler() -> None:
+    opendp = pytest.importorskip("opendp.prelude")
+    opendp.enable_features("contrib")
+    space = opendp.vector_domain(opendp.atom_domain(T=int)), opendp.l2_distance(T=float)
+    theirs = opendp.m.make_gaussian(*space, scale=3.0)([0] * 50_000)
+
+    ours = DiscreteGaussian(Fraction(9)).sample_many(SystemRandom(), 50_000)
+
+    assert p_value(theirs, 9.0) > 1e-12
+    seen = [Counter(max(-9, min(9, value)) for value in drawn) for drawn in (ours, theirs)]
+    table = [[counts[value] for value in range(-9, 10)] for counts in seen]
+    assert stats.chi2_contingency(table).pvalue > 1e-12
+
+
 @pytest.mark.parametrize("variance", [Fraction(9), Fraction(662)], ids=str)
 def test_a_sampler_of_two_hundredths_more_variance_is_caught(variance: Fraction) -> None:
     """The sum of squares over s has mean 1 and sd sqrt(2/n); 2 % at n = 200,000 is 6.3 of them, on each side 3.1."""

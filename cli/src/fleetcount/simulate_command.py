@@ -21,6 +21,8 @@ from fleetcount.numbers import SEED, Count
 from fleetcount.progress import progress_for
 
 if TYPE_CHECKING:  # NumPy, SciPy and the simulator are loaded when the options are known to be good.
+    from decimal import Decimal
+
     from fleetcount_simulator.model import EngineName
     from fleetcount_simulator.scenario.plan import Scenario
     from fleetcount_simulator.study.experiment import CaseSummary
@@ -184,9 +186,15 @@ def _row(one: "CaseSummary") -> tuple[str, ...]:
         _percent(one.coverage),
         _percent(one.coverage_fleet),
         _number(one.mean_width),
-        "none" if public.epsilon is None else f"{public.epsilon:.3f}",
-        "none" if public.total_epsilon is None else f"{public.total_epsilon:.3f}",
+        _loss(public.epsilon, public.delta),
+        _loss(public.total_epsilon, public.total_delta),
     )
+
+
+def _loss(epsilon: "Decimal | None", delta: "Decimal") -> str:
+    if epsilon is None:
+        return "none"
+    return f"{epsilon:.3f}, delta {delta:.0e}" if delta else f"{epsilon:.3f}"
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,7 @@
 """Every mode and release kind from reports to record, the noise drawn once, and what never leaves an aggregator."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,11 +10,11 @@ from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, release_time, same_record
-from fleetcount_mechanisms.noise import NoiseLaw
-from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
+from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import RejectReason, TaskError
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer
 from fleetcount_protocol.release import ReleaseRecord, decode_record
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
@@ -68,6 +69,36 @@ async def test_responses_are_counted_with_their_baseline(count: int) -> None:
 
     assert (record.baseline_raw, record.cells[0].raw) == (1, 3)
     assert record.cells[0].estimate == 2, "(3 - 4/2) / (1 - 1/2)"
+
+
+async def test_a_release_with_gaussian_noise_is_drawn_opened_and_recorded_as_such() -> None:
+    """The coins alone promise epsilon ln 2, less than such noise at delta 1e-9: the loss is pure, and added up."""
+    gaussian = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(9), level=LEVEL)
+    network, task = await start(
+        values=2, mode=Mode.RESPONSE, mechanism=KaryResponse(Fraction(1, 2), 2), release=gaussian
+    )
+    drawn = []
+    for position in range(2):
+        network.core(position).context.noise = SystemNoise(SeededRandom(position))
+        drawn.append(GaussianNoise(Fraction(9)).draw(SeededRandom(position), 3))
+    await answer_whole(network, task, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
+
+    record = await release(network, task)
+
+    opened = [record.baseline_raw, *(cell.raw for cell in record.cells)]
+    assert opened == [true + one + two for true, one, two in zip((0, 1, 2), *drawn, strict=True)]
+    assert {(law.law, law.parameters["variance"]) for law in record.noise} == {("discrete Gaussian", Fraction(9))}
+    assert record.statement[0].epsilon == Decimal("0.69315")
+    assert task.design.ledger_loss.pure
+
+
+async def test_a_gaussian_release_whose_loss_has_a_delta_is_not_taken() -> None:
+    gaussian = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(10**6), level=LEVEL)
+    network = Network(2, limits=Limits(smallest_min_batch_size=2))
+    await network.start_all()
+
+    with pytest.raises(TaskError, match="at delta 0.000000001, allowed: delta 0"):
+        await network.ask(values=3, release=gaussian)
 
 
 async def test_k_ary_responses_are_one_hot() -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 
 from tests.aggregator.release.test_modes import release
@@ -15,6 +15,7 @@ LAWS: list[NoiseLaw] = [
     TwoSidedNoise(Fraction(1, 3)),
     OneSidedNoise(Fraction(1, 3)),
     OneSidedNoise(Fraction(1, 3), "down"),
+    GaussianNoise(Fraction(20)),
 ]
 
 

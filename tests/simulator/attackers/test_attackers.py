@@ -70,7 +70,7 @@ class Laplace:
 def test_a_guess_under_a_law_of_noise_that_is_not_known_is_refused_by_name(law: Laplace) -> None:
     doubt = Doubt(law=answer_law(DIRECT.design(3, 2)), noise=law, noises=1, candidates=(1, 2))
 
-    with pytest.raises(ScenarioError, match="noise is 'laplace'; guesses are computed for geometric noise"):
+    with pytest.raises(ScenarioError, match="noise is .laplace.; guesses are computed for geometric and Gau"):
         best_guess_rate(doubt)
 
 
@@ -233,8 +233,14 @@ def test_without_noise_the_best_rate_is_that_of_the_local_law(mechanism: Mechani
     assert best_guess_rate(doubt(mechanism, 2, pair)) == pytest.approx(rate, abs=1e-9)
 
 
+GAUSSIAN = [
+    Mechanism(name="direct gaussian", kind="direct", noise_variance=Fraction(9)),
+    Mechanism(name="sampling gaussian", kind="sampling", sampling_rate=Fraction(1, 4), noise_variance=Fraction(2)),
+]
+
+
 @pytest.mark.parametrize("noises", [1, 2])
-@pytest.mark.parametrize("mechanism", [*WITH_NOISE, *EXACT, *RESPONSES], ids=lambda one: one.name)
+@pytest.mark.parametrize("mechanism", [*WITH_NOISE, *GAUSSIAN, *EXACT, *RESPONSES], ids=lambda one: one.name)
 def test_a_guesser_reaches_the_best_rate_and_no_guess_beats_the_promise(mechanism: Mechanism, noises: int) -> None:
     two = mechanism.kind not in {"one-sided", "mangat-vector"} and values_of(mechanism) > 1
     for pair in [(1, 0), (1, 2)] if two else [(1, 0)]:

@@ -19,7 +19,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, T
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.release.set_digest import set_digest
 from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid
-from fleetcount_protocol.task.task import Aggregator, HpkeKey, Task
+from fleetcount_protocol.task.task import Aggregator, HpkeKey, ReleaseKind, Task
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children
@@ -32,7 +32,7 @@ from fleetcount_simulator.network.fleet_spec import FleetSpec
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.outages import first_failpoints, outages_of
 from fleetcount_simulator.network.parties import Parties
-from fleetcount_simulator.network.question import reading_of
+from fleetcount_simulator.network.question import question_of, reading_of
 from fleetcount_simulator.network.windows import (
     COST_S,
     Enrolment,
@@ -47,6 +47,20 @@ from tests.simulator.network_cases import People, case_of
 from tests.support.protocol_samples import sampling_task
 
 SPEED = Speed(share_s=5e-4, verify_s=4e-4)
+
+
+# The question.
+
+
+def test_a_loss_with_a_delta_is_refused_before_any_process_starts() -> None:
+    """Devices would not answer; where the coins alone promise as much as Gaussian noise they do."""
+    gaussian = Mechanism(name="g", kind="sampling", sampling_rate=Fraction(1, 4), noise_variance=Fraction(9))
+    coins = Mechanism(name="c", kind="k-ary", epsilon_local=Fraction(1, 2), noise_variance=Fraction(9))
+
+    with pytest.raises(ScenarioError, match=r"'g' loses epsilon .* at delta 0\.000000001; devices' ledgers add up"):
+        question_of(case_of(mechanism=gaussian))
+    asked = question_of(case_of(mechanism=coins)).release
+    assert (asked.kind, asked.noise_variance, asked.noise_epsilon) == (ReleaseKind.GAUSSIAN, 9, None)
 
 
 # Readings.

@@ -9,6 +9,7 @@ import pytest
 from fleetcount_analysis import intervals
 from fleetcount_analysis.reading import exact_estimates
 from fleetcount_mechanisms.responses import MangatVector
+from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Epochs, Integers, Mechanism
 from fleetcount_simulator.study.readings import PARTICIPATION, read_releases
 from fleetcount_simulator.study.scores import score_cells, score_releases
@@ -163,6 +164,17 @@ def test_a_ledger_ends_the_answers() -> None:
     assert public.epsilon == Decimal("0.25")
     assert public.releases == 4
     assert public.total_epsilon == 1
+
+
+def test_losses_with_a_delta_add_up_with_it_and_no_ledger_of_pure_losses_takes_them() -> None:
+    gaussian: dict[str, Any] = {"noise_variance": Fraction(662)}
+    public = statement_of(case_of("direct", **gaussian, epochs=Epochs(count=3)))[0]
+
+    assert (public.epsilon, public.delta) == (Decimal("0.30355"), Decimal("1E-9"))
+    assert (public.total_epsilon, public.total_delta) == (Decimal("0.91065"), Decimal("3E-9"))
+    assert "All 3 releases together: epsilon 0.91065, delta 0.000000003." in public.text
+    with pytest.raises(ScenarioError, match=r"device_epsilon adds up losses of delta 0; 'direct' loses 0\.30355 at"):
+        statement_of(case_of("direct", **gaussian, epochs=Epochs(count=3, device_epsilon=Fraction(5))))
 
 
 @pytest.mark.parametrize(

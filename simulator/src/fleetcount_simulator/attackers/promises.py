@@ -23,12 +23,13 @@ def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int
     `noises` of the aggregators' noises are unknown to the guesser. With one or more the release's own loss eps holds,
     Q releases adding up to Q eps: e^eps/(e^eps + C - 1) for C candidates. A one-sided loss (P[z | value] <=
     e^eps P[z | none], the other way without limit) allows 1 - e^-eps/2 between a value and none: say "value" always
-    where it is possible, and be wrong as seldom as e^-eps allows. Without noise: the local loss of a response in the
-    same way; for sampling the truth is seen with probability x = 1 - (1-p)^Q, and then x + (1 - x)/C; for plain
-    truths 1.
+    where it is possible, and be wrong as seldom as e^-eps allows. A delta is added, once a release.
+    Without noise: the local loss of a response in the same way; for sampling the truth is seen with probability
+    x = 1 - (1-p)^Q, and then x + (1 - x)/C; for plain truths 1.
     """
     if noises and design.noised:
-        return _bound(questions * float(design.epsilon or 0), design.relation, candidates)
+        rate = _bound(questions * float(design.epsilon or 0), design.relation, candidates)
+        return min(rate + questions * float(design.ledger_loss.delta), 1.0)
     if design.local_epsilon is not None:
         return _bound(questions * design.local_epsilon, design.kind.relation, candidates)
     if design.form is AnswerForm.TRUTH:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Integers
 
 __all__ = [
@@ -40,11 +41,18 @@ def answers_allowed(case: Case) -> int | None:
 
     Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing, so
     the budget does not limit how many of those a device answers.
+
+    Raises:
+        ScenarioError: a loss that holds with a delta only, which such a ledger must not add up.
     """
     budget = case.epochs.device_epsilon
     if budget is None:
         return None
-    loss = case.design.ledger_loss.epsilon
+    loss, delta = case.design.ledger_loss.epsilon, case.design.ledger_loss.delta
+    if delta:
+        raise ScenarioError(
+            f"epochs.device_epsilon adds up losses of delta 0; {case.mechanism.name!r} loses {loss} at delta {delta:f}"
+        )
     return None if loss is None or loss == 0 else int(budget // Fraction(loss))
 
 

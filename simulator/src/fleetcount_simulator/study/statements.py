@@ -3,6 +3,7 @@
 The design's own statement, composed over the epochs; nothing here is measured.
 """
 
+import math
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -10,11 +11,13 @@ from typing import Final
 
 from fleetcount_mechanisms.statement import AdversaryView
 
+from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.model import Case
 
 __all__ = ["Statement", "statement_of"]
 
 _PLACES: Final = Decimal("0.00001")
+_FINE_PLACES: Final = Decimal("0.000000001")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +41,15 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     """Return the statement of a case, the public first.
 
     The losses of several releases add up (basic composition, also for adaptive questions); what is seen with
-    probability delta in each release is seen at least once with probability 1 - (1 - delta)^T.
+    probability delta in each release is seen at least once with probability 1 - (1 - delta)^T. The same holds for
+    T losses (eps, delta) (Kairouz, Oh, Viswanath 2015, Theorem 3.3).
 
     Raises:
         ScenarioError: a mechanism that cannot ask this question.
     """
-    answered = _answered(case, case.design.ledger_loss.epsilon)
+    allowed = answers_allowed(case)
+    answered = case.epochs.count if allowed is None else min(case.epochs.count, allowed)
     return tuple(_composed(view, answered) for view in case.design.views())
-
-
-def _answered(case: Case, loss: Decimal | None) -> int:
-    """Return in how many epochs a device answers before its ledger is used up."""
-    budget = case.epochs.device_epsilon
-    if budget is None or not loss:
-        return case.epochs.count
-    return min(case.epochs.count, int(budget // Fraction(loss)))
 
 
 def _composed(view: AdversaryView, releases: int) -> Statement:
@@ -62,7 +59,7 @@ def _composed(view: AdversaryView, releases: int) -> Statement:
     total = _rounded_up(delta)
     if releases > 1:
         bound = "no finite epsilon" if epsilon is None else f"epsilon {epsilon}"
-        text += f" All {releases} releases together: {bound}, delta {total}."
+        text += f" All {releases} releases together: {bound}, delta {total:f}."
     return Statement(
         adversary=view.adversary,
         audience=view.audience,
@@ -76,4 +73,6 @@ def _composed(view: AdversaryView, releases: int) -> Statement:
 
 
 def _rounded_up(value: Fraction) -> Decimal:
-    return Decimal(-(-value.numerator * 10**5 // value.denominator)) * _PLACES
+    """Return a delta at 5 places; at 9 where it is that of Gaussian noise, far below them."""
+    unit = _PLACES if value >= Fraction(_PLACES) or value == 0 else _FINE_PLACES
+    return Decimal(math.ceil(value / Fraction(unit))) * unit
