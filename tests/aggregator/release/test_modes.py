@@ -97,7 +97,7 @@ async def test_a_gaussian_release_whose_loss_has_a_delta_is_not_taken() -> None:
     network = Network(2, limits=Limits(smallest_min_batch_size=2))
     await network.start_all()
 
-    with pytest.raises(TaskError, match="at delta 0.000000001, allowed: delta 0"):
+    with pytest.raises(TaskError, match=r"at delta 0\.000000001, allowed: delta 0"):
         await network.ask(values=3, release=gaussian)
 
 
