@@ -12,7 +12,7 @@ from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
+from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, views_of
 
@@ -59,6 +59,24 @@ def test_what_is_printed_is_the_loss_rounded_up() -> None:
                 for epsilon, exact in zip(shown, (lost.one_answer, lost.one_day, lost.whole_series), strict=True):
                     assert epsilon is not None
                     assert exact <= Fraction(epsilon) < exact + Fraction(1, 10**5)
+
+
+@pytest.mark.parametrize("noise", [GaussianNoise(Fraction(9)), MONTH, TwoSidedNoise(Fraction(1, 5))])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(Truth(1), Truth(4), DIE, SamplingDie.uniform(Fraction(9, 20), 1), KaryResponse(Fraction(1, 2), 3)),
+        *(Mangat(Fraction(1, 10)), MangatVector(Fraction(1, 10), 3), OptimizedUnaryEncoding(Fraction(1, 5), 3)),
+    ],
+    ids=lambda answer: f"{type(answer).__name__}-{answer.values}",
+)
+def test_a_series_of_one_window_is_a_single_release(answer: AnswerLaw, noise: NoiseLaw) -> None:
+    """Two formulas that were written apart; a series is stated at a delta even where a release has none."""
+    shown = lines(design(answer, noise), SeriesShape(units=(1,), days=(1,)), "public_and_broker")
+    single = design(answer, noise).ledger_loss.epsilon
+
+    assert single is not None
+    assert {view.epsilon for view in shown} <= {single, single - Decimal("0.00001")}
 
 
 def test_a_month_of_direct_maps_prints_the_promise() -> None:

@@ -176,18 +176,18 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
     if design.noised:
         yield _best_order(lambda order: answers * unit_divergence(design, 1, order), delta)
         if answers == 1:
-            yield _amplified(design, delta)
+            yield _amplified(design, 1, delta)
 
 
-def _amplified(design: Design, delta: Fraction) -> Fraction:
-    """Return ln(1 + w (e**eps - 1)) of the truth's loss eps at delta/w, w the weight of the truth in one answer.
+def _amplified(design: Design, answers: int, delta: Fraction) -> Fraction:
+    """Return ln(1 + w (e**eps - 1)) of the truths' loss eps at delta/w, w the chance that one toss lets them through.
 
     Source: Balle, Barthe, Gaboardi (2018), Theorem 2.
     """
     weight = truth_weight(design)
     if delta >= weight:
         return _NOTHING
-    direct = noise_loss(design.noise, moved_cells(design), delta / weight)
+    direct = noise_loss(design.noise, answers * moved_cells(design), delta / weight)
     return near_log(1 + weight * (near_exp(direct) - 1))
 
 
@@ -198,6 +198,8 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
     known = [pure * sizes[size] for size, pure in pures.items() if pure is not None]
     if len(known) == len(sizes):
         yield sum(known, _NOTHING)
+    if sizes.total() == 1:
+        yield _amplified(design, min(sizes), delta)
     if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
         yield geometric_unit_epsilon(design.exposure, min(sizes), design.noise.epsilon, delta, sum(known, _NOTHING))
         return
