@@ -221,51 +221,47 @@ def _ledger(one: _Inputs) -> Fraction:
     return Fraction(budget.spent(sum((_vector(charge, orders) for charge in charges), LossVector.nothing(orders))))
 
 
-SERIES_GROUPS: Final = {
-    name: _group(answer)
-    for name, answer in cast(
-        "dict[str, Callable[[_Inputs], Number]]",
-        {
-            "rr_rho": lambda one: pure_rho(one.number("epsilon")),
-            "rr_renyi": lambda one: pure_divergence(one.number("epsilon"), one.number("order")),
-            "geometric_basic": lambda one: basic_epsilon([one.number("e1")]) * 2 * one.whole("windows"),
-            "geometric_optimal": lambda one: optimal_loss_repeated(
-                one.number("e1"), 2 * one.whole("windows"), one.number("delta")
-            ),
-            "geometric_optimal_delta": lambda one: optimal_delta_repeated(
-                one.number("e1"), 2 * one.whole("windows"), one.number("epsilon")
-            ),
-            "gaussian_rho": lambda one: gaussian_rho(one.whole("cells"), one.whole("windows"), one.number("variance")),
-            "zcdp_epsilon_tight": lambda one: zcdp_epsilon(one.number("rho"), one.number("delta")),
-            "zcdp_epsilon_simple": lambda one: zcdp_epsilon_simple(one.number("rho"), one.number("delta")),
-            "zcdp_delta_tight": lambda one: zcdp_delta(one.number("rho"), one.number("epsilon")),
-            "order_epsilon": _zcdp_order,
-            "panel_pure": _panel_pure,
-            "panel_renyi_gaussian": lambda one: panel_gaussian_divergence(
-                one.number("p"), one.whole("unit_windows"), one.number("variance"), one.whole("order")
-            ),
-            "panel_renyi_geometric": lambda one: panel_geometric_divergence(
-                one.number("p"), one.whole("unit_windows"), one.number("e1"), one.number("order")
-            ),
-            "panel_delta_joint_convexity": _unit_delta,
-            "kov_approximate": lambda one: optimal_loss_approximate(
-                one.number("epsilon"), one.number("delta_each"), one.whole("releases"), one.number("delta")
-            ),
-            "exposure_any": lambda one: chance_of_any(one.number("p"), one.whole("units")),
-            "exposure_all": lambda one: chance_of_all(one.number("p"), one.whole("units")),
-            "exposure_quantile": lambda one: Fraction(quantile(one.number("p"), _units(one))),
-            "exposure_expected": lambda one: expected_answers(one.number("p"), _units(one)),
-            "gaussian_variance": lambda one: discrete_gaussian_variance(one.number("variance")),
-            "variance_window": _window,
-            "variance_difference_same_coin": _change(-1),
-            "variance_difference_other_coin": _change(0),
-            "variance_sum_same_coin": _change(1),
-            "noise_tail": lambda one: noise_tail(one.number("variance"), one.whole("aggregators"), one.whole("h")),
-            "fixed_loss_sd": _fixed_loss_sd,
-            "ledger_total": _ledger,
-        },
-    ).items()
+_ANSWERS: Final[Mapping[str, Callable[[_Inputs], Number]]] = {
+    "rr_rho": lambda one: pure_rho(one.number("epsilon")),
+    "rr_renyi": lambda one: pure_divergence(one.number("epsilon"), one.number("order")),
+    "geometric_basic": lambda one: basic_epsilon([one.number("e1")]) * 2 * one.whole("windows"),
+    "geometric_optimal": lambda one: optimal_loss_repeated(
+        one.number("e1"), 2 * one.whole("windows"), one.number("delta")
+    ),
+    "geometric_optimal_delta": lambda one: optimal_delta_repeated(
+        one.number("e1"), 2 * one.whole("windows"), one.number("epsilon")
+    ),
+    "gaussian_rho": lambda one: gaussian_rho(one.whole("cells"), one.whole("windows"), one.number("variance")),
+    "zcdp_epsilon_tight": lambda one: zcdp_epsilon(one.number("rho"), one.number("delta")),
+    "zcdp_epsilon_simple": lambda one: zcdp_epsilon_simple(one.number("rho"), one.number("delta")),
+    "zcdp_delta_tight": lambda one: zcdp_delta(one.number("rho"), one.number("epsilon")),
+    "order_epsilon": _zcdp_order,
+    "panel_pure": _panel_pure,
+    "panel_renyi_gaussian": lambda one: panel_gaussian_divergence(
+        one.number("p"), one.whole("unit_windows"), one.number("variance"), one.whole("order")
+    ),
+    "panel_renyi_geometric": lambda one: panel_geometric_divergence(
+        one.number("p"), one.whole("unit_windows"), one.number("e1"), one.number("order")
+    ),
+    "panel_delta_joint_convexity": _unit_delta,
+    "kov_approximate": lambda one: optimal_loss_approximate(
+        one.number("epsilon"), one.number("delta_each"), one.whole("releases"), one.number("delta")
+    ),
+    "exposure_any": lambda one: chance_of_any(one.number("p"), one.whole("units")),
+    "exposure_all": lambda one: chance_of_all(one.number("p"), one.whole("units")),
+    "exposure_quantile": lambda one: Fraction(quantile(one.number("p"), _units(one))),
+    "exposure_expected": lambda one: expected_answers(one.number("p"), _units(one)),
+    "gaussian_variance": lambda one: discrete_gaussian_variance(one.number("variance")),
+    "variance_window": _window,
+    "variance_difference_same_coin": _change(-1),
+    "variance_difference_other_coin": _change(0),
+    "variance_sum_same_coin": _change(1),
+    "noise_tail": lambda one: noise_tail(one.number("variance"), one.whole("aggregators"), one.whole("h")),
+    "fixed_loss_sd": _fixed_loss_sd,
+    "ledger_total": _ledger,
 }
+
+SERIES_GROUPS: Final = {name: _group(answer) for name, answer in _ANSWERS.items()}
 """By group name: the function that recomputes a row's `expected`; texts that agree to 12 digits are returned as given.
 
 A group is looked up by `golden_groups`.
