@@ -75,9 +75,11 @@ def drill_down_series(mode: Mode = Mode.SAMPLING, **changes: Any) -> Series:
         "drill_down": DrillDown(levels=(3, 5, 12), threshold=40, most_survivors=3),
     }
     if mode is Mode.DIRECT:
-        return one_round_series(mode, **(fields | {"schedule": replace(DAILY, windows=6)} | changes))
-    fields |= {"mechanism": SamplingDie.uniform(Fraction(1, 2), 4, allow_large_rate=True)}
-    return sampling_series(**(fields | {"schedule": replace(HOURLY, windows=6)} | changes))
+        fields["schedule"] = replace(DAILY, windows=6)
+        return one_round_series(mode, **(fields | changes))
+    fields["mechanism"] = SamplingDie.uniform(Fraction(1, 2), 4, allow_large_rate=True)
+    fields["schedule"] = replace(HOURLY, windows=6)
+    return sampling_series(**(fields | changes))
 
 
 def every_series() -> dict[str, Series]:

@@ -97,14 +97,15 @@ def test_noised_participants_are_for_modes_whose_outputs_do_not_tell_them() -> N
 
 
 def test_every_rule_of_a_task_holds_for_its_windows() -> None:
-    for changes, why in (
+    spoilt: list[tuple[dict[str, Any], str]] = [
         ({"signal": "Vehicle. Speed"}, "signal is"),
         ({"aggregators": (aggregator(0), aggregator(1))}, "names 1 sealing keys"),
         ({"min_batch_size": 1}, "min_batch_size is 1"),
         ({"mechanism": SamplingDie.uniform(Fraction(3, 5), 6, allow_large_rate=True)}, "sampling rate is 3/5"),
         ({"mechanism": None}, "sampling mode does not take"),
         ({"deployment": "A"}, "deployment"),
-    ):
+    ]
+    for changes, why in spoilt:
         with pytest.raises(TaskError, match=f"window 0 of the series: .*{why}"):
             sampling_series(**changes)
 

@@ -57,8 +57,9 @@ def window_fields(series: SeriesFields, series_id: SeriesId, index: int, domain:
         if isinstance(series.mechanism, SamplingDie):
             rate = series.mechanism.sampling_rate
             shared["mechanism"] = SamplingDie.uniform(rate, domain.values, allow_large_rate=True)
+    shared |= window_times(series.schedule, index)
     return TaskFields(
-        **(shared | window_times(series.schedule, index)),
+        **shared,
         verify_key_digest=series.verify_seed_digest,
         series=window_ref(series, series_id, index),
     )

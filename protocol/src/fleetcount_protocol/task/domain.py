@@ -245,8 +245,8 @@ class Prefixes:
     def value_of(self, signal: Signal) -> int:
         """Return the position of the prefix of a place, 1..V, or 0 for any other or what is no place."""
         place = _exact(signal)
-        if place is None or place.denominator != 1 or not 0 <= place < 1 << PLACE_BITS:
-            return 0
+        if place is None or place.denominator != 1:
+            return 0  # A number that is no place has a prefix that is no cell.
         prefix = place.numerator >> PLACE_BITS - self.bits
         index = bisect_left(self.cells, prefix)
         return index + 1 if index < len(self.cells) and self.cells[index] == prefix else 0
