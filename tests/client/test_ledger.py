@@ -21,8 +21,9 @@ from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Schedule
+from fleetcount_protocol.series.fields import Coin, DrillDown, Schedule
 from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.domain import Prefixes
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -233,6 +234,17 @@ def test_a_device_with_default_limits_has_room_for_a_month_of_hourly_maps(
     assert len(charges) == 720
     assert (Ledger().judge(policy, charges) is None) is fits
     assert (spent_within(policy, charges, 0).epsilon <= 10) is fits
+
+
+def test_a_series_that_drills_down_is_not_joined_while_nobody_can_answer_its_later_steps() -> None:
+    walk = DrillDown(levels=(2, 4), threshold=20, most_survivors=3)
+    series = month(domain=Prefixes(bits=2, cells=(0, 1, 3)), drill_down=walk)
+
+    refusal = judge_series(OwnerPolicy(signals=frozenset({SIGNAL})), series, window_task(series, 0))
+
+    assert refusal == PolicyRefusal(
+        rule="series", message="it drills down; only one domain in every window is answered yet"
+    )
 
 
 def test_what_all_operators_would_see_of_a_month_is_counted_in_two_sums() -> None:
