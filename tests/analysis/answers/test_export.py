@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from datetime import datetime
 from fractions import Fraction
@@ -175,3 +176,18 @@ def test_bad_exports_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(ExportError, match=r"Parquet needs the package duckdb, which comes with fleetcount\[analysis\]"):
         write_parquet(table, tmp_path / "a.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, path = random_table(direct()), tmp_path / "a.csv"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ExportError, match=r"a\.csv cannot be written: No space left on device"):
+        write_csv(table, path)
+
+    assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
+    assert path.read_text() == "old"

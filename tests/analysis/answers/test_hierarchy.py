@@ -10,7 +10,7 @@ from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_analysis.noise import geometric_noise
-from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from numpy.typing import NDArray
 
@@ -121,6 +121,17 @@ def test_a_combination_of_noises_is_within_its_half_width_as_often_as_said(
     room = 5 * math.sqrt((1 - level) * level / 400_000)
     assert np.mean(size <= width) >= level - room
     assert np.mean(size <= 0.9 * width - 1e-9) < level
+
+
+def test_every_interval_is_as_wide_as_the_standard_error_of_its_estimate_says() -> None:
+    pyramid = levels_of_grid(6, 5, 3)
+    laws = [GaussianNoise(Fraction(s)) for s in (40_000, 90_000, 10_000)]
+    opened = [np.full(size, 10**6) for size in pyramid.sizes]
+
+    found = consistent(pyramid, opened, laws, 2, LEVEL)
+
+    for error, low, high in zip(found.standard_errors, found.low, found.high, strict=True):
+        assert np.allclose((high - low) / 2 / error, 1.995, atol=0.02)
 
 
 def test_a_level_of_one_cell_is_read_alone() -> None:

@@ -1,7 +1,7 @@
 """Tails of sums of sampled devices and noise, for many counts at once, and the search that turns tails into intervals.
 
-It must not know a table or a question. The law is V = sum over j of step_j Bin(n_j, p) + Z, Z symmetric noise: a device
-that is counted in `step_j` windows of one unit of the coin enters them all with one toss. Tails come from the odd
+It must not know a table or a question. The law is V = sum over j of steps[j] Bin(n_j, p) + Z, Z symmetric noise: a
+device that is counted in steps[j] windows of one unit of the coin enters them with one toss. Tails come from the odd
 frequencies theta_m = 2 pi m / M of a circle of M points, as in `response_tails`:
 
     P[V >= y] = 1/2 + (2/M) sum_{m odd, 0 < m < M/2} Im[phi(theta_m) e^{-i theta_m (y - 1/2)}] / sin(theta_m / 2)
