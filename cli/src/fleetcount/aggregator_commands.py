@@ -4,11 +4,16 @@ Loads the aggregator's packages only when a command runs.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fleetcount.lazy import LazyGroup
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.tasks.status import SeriesLine
 
 __all__ = ["aggregator"]
 
@@ -53,7 +58,7 @@ def serve(config: Path) -> None:
 @aggregator.command("status", short_help="The tasks of an aggregator and where they stand.")
 @_CONFIG
 def status(config: Path) -> None:
-    """List every task with its state, the reason if it was aborted, refusals by reason, and the budget spent.
+    """List every series with its windows, every task with its state, refusals by reason, and the budget spent.
 
     Reads the store of this machine, whether the aggregator runs or not.
     """
@@ -62,12 +67,27 @@ def status(config: Path) -> None:
 
     settings = load_config(config, os.environ)
     found = read_status(settings.aggregator.state_directory)
+    for series in found.series:
+        for line in _series_lines(series):
+            click.echo(line)
     for task in found.tasks:
         why = f" ({task.abort_reason})" if task.abort_reason else ""
-        click.echo(f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}")
+        window = "" if task.window is None else f"  window {task.window}"
+        click.echo(f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}{window}")
         for reason, count in sorted(task.rejections.items(), key=lambda item: item[0].label):
             click.echo(f"    refused: {reason.label} {count}")
-    if not found.tasks:
+    if not (found.tasks or found.series):
         click.echo("no tasks")
     for row in found.ledger:
         click.echo(f"ledger  {row.task_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}")
+
+
+def _series_lines(series: "SeriesLine") -> Iterator[str]:
+    """Return what an operator reads of one series: how far it is, what comes next, and what is missing why."""
+    from fleetcount.task_files import utc
+
+    following = "no window to come" if series.opens is None else f"window {series.following} at {utc(series.opens)}"
+    head = f"series {series.series_id.hex()[:12]}  {series.released} of {series.windows} released"
+    yield f"{head}, {following}  {series.name}"
+    for reason, windows in sorted(series.missing.items()):
+        yield f"    missing: {reason} {len(windows)}, the last is window {windows[-1]}"

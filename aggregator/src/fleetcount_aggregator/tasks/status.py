@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
 
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage import sqlite_rows
-from fleetcount_aggregator.storage.store import LedgerRow, StoreError
+from fleetcount_aggregator.storage import series_rows, sqlite_rows
+from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
 
-__all__ = ["AggregatorStatus", "TaskLine", "read_status"]
+__all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,33 @@ class TaskLine:
 
     task_id: TaskId
     name: str
+    window: int | None
     state: State
     abort_reason: str
     rejections: Mapping[RejectReason, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatorStatus:
-    """All tasks, oldest first, and the ledger."""
+class SeriesLine:
+    """One series: how many of its windows are released, when the next opens, and which are missing, by reason.
 
+    `following` is the first window that is not decided about, None after the last; `opens` its time, Unix seconds.
+    """
+
+    series_id: SeriesId
+    name: str
+    windows: int
+    following: int | None
+    opens: int | None
+    released: int
+    missing: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatorStatus:
+    """All series and all tasks, windows of series too, oldest first, and the ledger."""
+
+    series: Sequence[SeriesLine]
     tasks: Sequence[TaskLine]
     ledger: Sequence[LedgerRow]
 
@@ -50,16 +69,45 @@ def read_status(state_directory: Path) -> AggregatorStatus:
         raise StoreError(f"{path} does not exist: this aggregator has not been started yet")
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
-            tasks = [
-                TaskLine(
-                    task_id=row.task_id,
-                    name=decode_signed_task(row.signed).task.name,
-                    state=row.state,
-                    abort_reason=row.abort_reason,
-                    rejections=sqlite_rows.read_rejections(database, row.task_id),
-                )
-                for row in sqlite_rows.read_tasks(database)
-            ]
-            return AggregatorStatus(tasks=tasks, ledger=sqlite_rows.read_ledger(database))
+            tasks = [_task_line(database, row) for row in sqlite_rows.read_tasks(database)]
+            # A store that was last open under an older version has no series yet.
+            known = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'series'").fetchone()
+            series = [_series_line(database, row) for row in series_rows.read_series(database)] if known else []
+            return AggregatorStatus(series=series, tasks=tasks, ledger=sqlite_rows.read_ledger(database))
     except sqlite3.Error as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
+
+
+def _task_line(database: sqlite3.Connection, row: TaskRow) -> TaskLine:
+    task = decode_signed_task(row.signed).task
+    return TaskLine(
+        task_id=row.task_id,
+        name=task.name,
+        window=None if task.series is None else task.series.index,
+        state=row.state,
+        abort_reason=row.abort_reason,
+        rejections=sqlite_rows.read_rejections(database, row.task_id),
+    )
+
+
+def _series_line(database: sqlite3.Connection, row: SeriesRow) -> SeriesLine:
+    series = decode_signed_series(row.signed).series
+    missing: dict[str, list[int]] = {}
+    following = released = 0
+    for window in series_rows.read_windows(database, row.series_id, above=-1):
+        task = None if window.missing else sqlite_rows.read_task(database, window.task_id)
+        reason = window.missing if task is None else task.abort_reason
+        if reason:
+            missing.setdefault(reason, []).append(window.index)
+        released += task is not None and task.state is State.RELEASED
+        following = window.index + 1
+    ended = following >= series.schedule.windows
+    return SeriesLine(
+        series_id=row.series_id,
+        name=series.name,
+        windows=series.schedule.windows,
+        following=None if ended else following,
+        opens=None if ended else series.schedule.opens(following),
+        released=released,
+        missing=missing,
+    )

@@ -1,0 +1,61 @@
+"""What an operator sees of series: how far each is, what comes next, and which windows are missing for which reason."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fleetcount.aggregator_commands import aggregator
+from fleetcount_aggregator.tasks.series_orders import take_own_order
+from fleetcount_aggregator.tasks.status import read_status
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
+
+from tests.support.aggregators import Network, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3)]
+
+
+async def test_the_status_names_the_next_window_the_released_and_the_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(2, directory=tmp_path)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    series = await network.stand()
+    stop = SeriesOrder(
+        series_id=series.series_id,
+        number=1,
+        action=OrderAction.STOP,
+        aggregator_id=network.seats[0].aggregator_id,
+        from_window=3,
+    )
+    await take_own_order(network.core(0).context, sign_order(stop, network.seats[0].signing_key))
+    for index in range(2):
+        task = window_task(series, index)
+        await network.advance_to(task.round_one_opens)
+        await network.look_after_all()
+        await answer_all(network, task, COINS if index == 0 else [])
+        await network.run_to_the_end(task)
+    await network.advance_to(series.schedule.opens(3) - 30)
+    await network.look_after_all()
+
+    found = read_status(tmp_path)
+
+    [line] = found.series
+    assert (line.series_id, line.name, line.windows, line.released) == (series.series_id, series.name, 5, 1)
+    assert (line.following, line.opens) == (4, series.schedule.opens(4))
+    assert line.missing == {"too_few_reports": [1, 2], "stopped": [3]}
+    assert [task.window for task in found.tasks] == [0, 1, 2]
+
+    class Settings:
+        class aggregator:
+            state_directory = tmp_path
+
+    monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda *_: Settings)
+    said = CliRunner().invoke(aggregator, ["status", "--config", "any.toml"]).output.splitlines()
+    assert "1 of 5 released, window 4 at 20" in said[0]
+    assert said[1:3] == [
+        "    missing: stopped 1, the last is window 3",
+        "    missing: too_few_reports 2, the last is window 2",
+    ]
+    await network.stop_all()
