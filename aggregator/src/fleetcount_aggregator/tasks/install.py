@@ -10,6 +10,7 @@ from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_TASKS_PER_LIST, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import InstallTask
+from fleetcount_protocol.task.signal import normal_signal
 from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
 from fleetcount_protocol.task.signing import verify_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task
@@ -92,14 +93,17 @@ async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> N
         TaskError: with the sum and the limit.
     """
     debited = {row.task_id for row in await context.store.ledger()}
+    # Looked at first: thousands of series on other signals must not be taken apart into their windows.
+    same = [task for task in context.tasks.values() if normal_signal(task.task.signal) == whole.signal]
     tasks = [
         task.task
-        for task_id, task in context.tasks.items()
-        if task.task.series is None and (task_id in debited or context.states[task_id] in UNFINISHED)
+        for task in same
+        if task.task.series is None and (task.task_id in debited or context.states[task.task_id] in UNFINISHED)
     ]
-    running = [(one.series, one.stopped) for one in context.series.values()]
-    check_budget(new, [*map(charge_of, tasks), *(charge_of_series(one) for one, _ in running)], context.limits)
-    others = [*map(period_charge, tasks), *(series_charge(one, stopped) for one, stopped in running)]
+    series = [one for one in context.series.values() if normal_signal(one.series.signal) == whole.signal]
+    overlapping = [*map(charge_of, tasks), *(charge_of_series(one.series) for one in series)]
+    check_budget(new, overlapping, context.limits)
+    others = [*map(period_charge, tasks), *(series_charge(one.series, one.stopped) for one in series)]
     # A year of hours takes a second: reports go on being taken meanwhile.
     await asyncio.to_thread(check_period, whole, others, context.limits)
 
