@@ -1,0 +1,215 @@
+"""A series over real processes and gRPC: whoever is killed in or between windows, every window has its one record."""
+
+import asyncio
+import hashlib
+import math
+import secrets
+import time
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount.series_files import add_series_signature, new_series_files, submit_series
+from fleetcount.task_files import operator_of
+from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
+from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.messages import Instalment, Receipt, ReleaseAnswer, SeriesOffer, SessionAccepted, TaskState
+from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.key_list import key_for
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.circuit import context_of, prio3_for
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+
+from tests.integration.test_crashes import ENDED_ITSELF, KILLED, revived
+from tests.support.deployment import LiveDeployment, categories
+from tests.support.fleet import identity_of, transport_of
+from tests.support.processes import pace
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TRUTHS = (1, 1, 1, 2, 2, 3)
+COUNTS = [3, 2, 1]
+MOST_NOISE = 1
+"""Two aggregators' noise at epsilon 10 leaves a cell by 2 or more with chance below 2e-8: 18 cells, below 4e-7."""
+
+
+def standing_question(deployment: LiveDeployment, windows: int) -> Series:
+    """Submit a series of short direct windows; windows follow the machine."""
+    seed = secrets.token_bytes(32)
+    length = math.ceil(9 * pace())
+    schedule = Schedule(
+        first=math.ceil(time.time() + 10 * pace()),
+        every_s=length + math.ceil(4 * pace()),
+        windows=windows,
+        round_one_s=length,
+        round_two_s=0,
+        expiry_s=3600,
+    )
+    series = Series(
+        name="where are you now",
+        deployment=deployment.written.name,
+        signal="Vehicle.CurrentLocation",
+        domain=categories(3),
+        mode=Mode.DIRECT,
+        mechanism=None,
+        schedule=schedule,
+        coin=Coin.WINDOW,
+        participants=Participants.NOISED,
+        delta=Fraction(1, 10**9),
+        release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(10), level=Fraction(19, 20)),
+        upload_style=deployment.task(3)[0].upload_style,
+        time_precision_s=1,
+        min_batch_size=2,
+        aggregators=tuple(replace(one, hpke_keys=()) for one in deployment.written.aggregators),
+        verify_seed_digest=Digest(hashlib.sha256(seed).digest()),
+    )
+    path = deployment.root / "standing.series"
+    new_series_files(path, series, seed)
+    for position in range(deployment.count):
+        add_series_signature(path, operator_of(deployment.config(position)))
+    submit_series(path, operator_of(deployment.config(0)), time.time())
+    return series
+
+
+async def persist(ask: Any, until: float) -> Any:
+    """Ask until there is an answer or the time is over."""
+    while time.time() < until:
+        try:
+            return await ask()
+        except Unreachable:
+            await asyncio.sleep(0.2)
+    raise AssertionError("no answer in time")
+
+
+class Device:
+    """One device: its truth, its connection, one session an aggregator for all windows."""
+
+    def __init__(self, deployment: LiveDeployment, truth: int) -> None:
+        self.truth = truth
+        self.identity = identity_of(deployment)
+        self.transport: Transport = transport_of(deployment, self.identity, "grpc", timeout_s=2.0)
+        self.secrets: list[SessionSecret] = []
+
+    async def join(self, until: float) -> SeriesOffer:
+        """Wait for the offer and open a session under the key that each aggregator's list says."""
+
+        async def offered() -> SeriesOffer:
+            offers = await self.transport.list_series()
+            for offer in offers:
+                if len(offer.key_lists) == len(offer.signed.series.aggregators):
+                    return offer
+            raise Unreachable("not offered with every key list yet")
+
+        offer: SeriesOffer = await persist(offered, until)
+        schedule = offer.signed.series.schedule
+        for described, listed in zip(offer.signed.series.aggregators, offer.key_lists, strict=True):
+            key = key_for(listed.key_list, schedule.opens(0), schedule.closes(0))
+            request, secret = new_session(described, key, self.identity, schedule.end + 600, SystemRandom())
+            [reply] = await persist(lambda r=request, d=described: self.transport.open_sessions(d, [r]), until)
+            assert isinstance(reply, SessionAccepted), reply
+            self.secrets.append(secret)
+        return offer
+
+    async def answer(self, task: Task) -> None:
+        """Send one answer until every aggregator has given a receipt."""
+        prio3, nonce = prio3_for(task), secrets.token_bytes(16)
+        one_hot = [int(value == self.truth) for value in range(task.values + 1)]
+        public, parts = prio3.shard_encoded(context_of(task), one_hot, nonce, secrets.token_bytes(prio3.rand_size))
+        report_id = ReportId(nonce)
+        for position, part in enumerate(parts):
+            sealed = seal_instalment(self.secrets[position], task.task_id, report_id, 0, position, public, part)
+            await persist(lambda p=position, s=sealed: self._upload(task, p, s), task.round_one_closes)
+
+    async def _upload(self, task: Task, position: int, sealed: Instalment) -> None:
+        [answer] = await self.transport.upload(task, position, [sealed])
+        if not isinstance(answer, Receipt):
+            assert not answer.reason.final, answer.reason
+            raise Unreachable(answer.reason.label)
+
+
+async def killed_in(task: Task, deployment: LiveDeployment, victims: tuple[int, ...], failpoint: str = "") -> None:
+    """Kill aggregators while a window is open; armed, the first ends itself once more after it has closed."""
+    await asyncio.sleep(max(0.0, task.round_one_opens + 0.5 - time.time()))
+    for victim in victims:
+        deployment.children[victim].kill()
+    await asyncio.gather(*(revived(deployment, victim, failpoint) for victim in victims))
+    if failpoint:
+        async with asyncio.timeout(60 * pace()):
+            while deployment.children[victims[0]].running:
+                await asyncio.sleep(0.05)
+        await revived(deployment, victims[0])
+
+
+KILLS: dict[int, tuple[tuple[int, ...], str]] = {
+    0: ((0,), ""),
+    1: ((1,), "release.after_draw_store"),
+    2: ((0,), "leader.after_open"),
+    3: ((1,), "helper.after_sign_store"),
+    4: ((0, 1), ""),
+}
+"""The window in which somebody is killed: who, and where they end themselves when it is released."""
+
+
+async def test_a_series_survives_the_kill_of_everybody(tmp_path: Path) -> None:
+    deployment = LiveDeployment(tmp_path, 2, name="standing")
+    for position in range(2):
+        path = deployment.config(position)
+        path.write_text(path.read_text().replace('largest_epsilon = "4"', 'largest_epsilon = "100"'))
+    try:
+        await asyncio.to_thread(deployment.start_all)
+        series = standing_question(deployment, 6)
+        devices = [Device(deployment, truth) for truth in TRUTHS]
+        await asyncio.gather(*(device.join(series.schedule.first) for device in devices))
+        for index in range(series.schedule.windows):
+            await run_window(deployment, window_task(series, index), devices, *KILLS.get(index, ((), "")))
+        records = await finished(deployment, series)
+    finally:
+        await asyncio.to_thread(deployment.stop_all)
+
+    check_chain(records)
+    for record in records:
+        assert all(abs(cell.raw - count) <= MOST_NOISE for cell, count in zip(record.cells, COUNTS, strict=True))
+        assert record.participants is not None
+        assert abs(record.participants.raw - len(TRUTHS)) <= MOST_NOISE
+    assert deployment.children[0].ends[:4] == [KILLED, KILLED, ENDED_ITSELF, KILLED]
+    assert deployment.children[1].ends[:5] == [KILLED, ENDED_ITSELF, KILLED, ENDED_ITSELF, KILLED]
+    assert deployment.troubles() == []
+
+
+async def run_window(
+    deployment: LiveDeployment, task: Task, devices: list[Device], victims: tuple[int, ...], failpoint: str
+) -> None:
+    """Let every device answer a window in which somebody may be killed."""
+
+    async def answered() -> None:
+        await asyncio.sleep(max(0.0, task.round_one_opens + 0.2 - time.time()))
+        await asyncio.gather(*(device.answer(task) for device in devices))
+
+    await asyncio.gather(answered(), killed_in(task, deployment, victims, failpoint))
+
+
+async def finished(deployment: LiveDeployment, series: Series) -> list[ReleaseRecord]:
+    """Wait until every window has ended everywhere; return the records, the same bytes at everybody."""
+    records: list[ReleaseRecord] = []
+    for index in range(series.schedule.windows):
+        task = window_task(series, index)
+        statuses = await deployment.ended(task, timeout_s=60)
+        assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, (index, statuses)
+        answers: list[ReleaseAnswer] = [await deployment.release(task, position) for position in range(2)]
+        assert answers[0] == answers[1]
+        records.append(decode_record(answers[0].record))
+    return records
+
+
+def check_chain(records: list[ReleaseRecord]) -> None:
+    """Every record names the one before; no window is missing."""
+    for index, record in enumerate(records):
+        assert record.chain is not None
+        before = None if index == 0 else records[index - 1].digest
+        assert (record.chain.previous, record.chain.missing) == (before, ())
