@@ -17,6 +17,7 @@ from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_se
 from fleetcount_client.reservation import charges_of_series, open_units
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
 from fleetcount_client.spool import Phase, Report, SpoolFile
+from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import SeriesId, TaskId
@@ -273,3 +274,19 @@ def test_a_unit_that_began_before_a_lost_ledger_is_not_answered_again() -> None:
     assert len(everything) == len(days)
     assert len(later) == len(days) - 1
     assert all(charge.asked_at >= opens[1] for charge in later)
+
+
+@pytest.mark.parametrize("coin", list(Coin))
+def test_a_units_interval_reaches_to_its_last_window(coin: Coin) -> None:
+    series = WORLD.series(coin=coin, schedule=schedule(0, 3600, 60))
+    times, orders = series.schedule, budget_of(POLICY).orders
+
+    charges = charges_of_series(series, POLICY, START, START - 10**6)
+
+    for charge, windows in zip(charges, times.units(coin).values(), strict=True):
+        assert (charge.asked_at, charge.asked_until) == (times.opens(windows[0]), times.opens(windows[-1]) + 600)
+        alone = window_loss(series.design, orders)
+        loss = alone if coin is Coin.WINDOW else unit_loss(series.design, orders, len(windows))
+        assert charge.loss == loss
+        assert len(windows) == 1 or loss.at[0] > alone.at[0]
+        assert (charge.exposure, charge.answers) == (Fraction(1, 4), Fraction(len(windows), 4))

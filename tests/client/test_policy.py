@@ -9,12 +9,14 @@ from math import inf
 import pytest
 from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, unknown_before
 from fleetcount_client.ledger import Ledger, charge_of, spent_within
-from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_task
+from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series, judge_task
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -346,3 +348,16 @@ def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -
 
     assert judged(Fraction(local)) is None
     assert judged(Fraction(local) - Fraction(1, 10**6)) == "largest_local_epsilon"
+
+
+def test_one_answer_under_a_coin_of_a_day_is_judged_without_its_coin() -> None:
+    window, day = (WORLD.series(coin=coin) for coin in (Coin.WINDOW, Coin.DAY))
+    amplified, direct = window.design.epsilon, 2 * Fraction(1, 2)
+    assert amplified is not None
+    policy = open_policy(largest_epsilon=(Fraction(amplified) + direct) / 2)
+
+    assert judge_series(policy, window, window_task(window, 0)) is None
+    refusal = judge_series(policy, day, window_task(day, 0))
+    assert refusal is not None
+    assert (refusal.rule, "epsilon of one answer is 1.00000" in refusal.message) == ("largest_epsilon", True)
+    assert judge_series(open_policy(largest_epsilon=direct), day, window_task(day, 0)) is None

@@ -322,3 +322,15 @@ def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_
     assert one.charges() == ()
     begin(other)
     assert one.charges() == (charge(),)
+
+
+def test_a_window_whose_unit_was_freed_meanwhile_is_not_answered(file: SpoolFile) -> None:
+    spool = file.device()
+    unit = replace(charge(TaskId(bytes([7]) * 32)), series_id=bytes(32), sent=False)
+    report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+
+    refusal = spool.begin(unit, b"signed task", report, [], [], lambda ledger: None)
+
+    assert refusal is not None
+    assert refusal.rule == "reserved"
+    assert (spool.report(TASK), spool.charges()) == (None, ())

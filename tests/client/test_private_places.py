@@ -1,0 +1,113 @@
+"""What is private is answered as "none", its edge included; everything else as it is."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.policy import JoinRule
+from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.errors import UsageError
+
+from tests.client.deployment import SIGNAL, Deployment
+from tests.client.test_process import write_device
+
+HOME = Circle(x=Fraction(10), y=Fraction(20), radius=Fraction(5))
+YARD = Polygon(
+    corners=(
+        (Fraction(0), Fraction(0)),
+        (Fraction(4), Fraction(0)),
+        (Fraction(4), Fraction(4)),
+        (Fraction(2), Fraction(1)),
+        (Fraction(0), Fraction(4)),
+    )
+)
+PLACES = PrivatePlaces({"p": PrivateSignal(areas=(HOME, YARD), values=frozenset({"8928308280fffff", 5, True}))})
+
+
+@pytest.mark.parametrize(
+    ("reading", "hidden"),
+    [
+        ((10.0, 20.0), True),
+        ((15.0, 20.0), True),
+        ((15.0001, 20.0), False),
+        ((13.0, 24.0), True),
+        ((1.0, 0.5), True),
+        ((2.0, 1.0), True),
+        ((2.0, 1.5), False),
+        ((0.5, 2.0), True),
+        ((3.5, 2.0), True),
+        ((4.0, 2.0), True),
+        ((4.5, 2.0), False),
+        ((-1.0, 0.0), False),
+        ((float("nan"), 0.0), False),
+        ((float("inf"), 0.0), False),
+        ("8928308280fffff", True),
+        ("8928308281fffff", False),
+        (5, True),
+        (5.0, True),
+        (5.5, False),
+        (True, True),
+        (1, False),
+        (None, False),
+    ],
+)
+def test_a_reading_is_hidden_inside_and_shown_outside(reading: object, hidden: bool) -> None:
+    shown = PLACES.shown("p", reading)  # type: ignore[arg-type]
+
+    assert shown is (None if hidden else reading)
+    assert PLACES.shown("another", reading) is reading  # type: ignore[arg-type]
+
+
+def test_of_a_set_only_the_private_members_are_hidden() -> None:
+    assert PLACES.shown("p", frozenset({"a", "8928308280fffff"})) == frozenset({"a"})
+    assert PLACES.shown("p", frozenset({(10.0, 20.0), (99.0, 99.0)})) == frozenset({(99.0, 99.0)})
+
+
+def test_a_place_without_an_inside_is_refused() -> None:
+    with pytest.raises(UsageError, match="radius"):
+        Circle(x=Fraction(0), y=Fraction(0), radius=Fraction(0))
+    with pytest.raises(UsageError, match="2 corners"):
+        Polygon(corners=((Fraction(0), Fraction(0)), (Fraction(1), Fraction(1))))
+
+
+CIRCLE = 'circles = [{ x = "10", y = 20, radius = "5" }]'
+CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (f'[private."Vehicle.Speed"]\n{CIRCLE}', "is no signal of policy.signals"),
+        (f'[private."{SIGNAL}"]\ncircle = 1', "did you mean 'circles'"),
+        (f'[private."{SIGNAL}"]\ncircles = [{{ x = "10", y = 20 }}]', "radius is missing"),
+        (f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["0", "0"], [4, 0]] }}]', "three or more pairs"),
+        (f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["0", "0"], [4, 0], ["x", 1]] }}]', "three or more pairs"),
+        (f'[private."{SIGNAL}"]\nvalues = [[1]]', "a list of numbers, texts"),
+        ('[series]\njoin = "never"', "'ask' or 'auto'"),
+    ],
+)
+def test_a_wrong_line_about_what_is_private_is_refused_by_name(tmp_path: Path, rows: str, said: str) -> None:
+    config = write_device(Deployment(), tmp_path / "d", CertificateAuthority.create("test"), policy=rows)
+
+    with pytest.raises(ConfigError, match=said):
+        load_settings(config)
+
+
+def test_the_configuration_says_what_is_private_and_how_series_are_joined(tmp_path: Path) -> None:
+    rows = f'[private."{SIGNAL}"]\n{CIRCLE}\n{CORNERS}\nvalues = ["A", 3]\n[series]\njoin = "auto"'
+    config = write_device(Deployment(), tmp_path / "d", CertificateAuthority.create("test"), policy=rows)
+
+    settings = load_settings(config)
+
+    assert settings.join is JoinRule.AUTO
+    assert settings.private is not None
+    assert [settings.private.shown(SIGNAL, one) for one in ("A", "B", 3, (12.0, 20.0), (3.0, 1.0), (0.0, 9.0))] == [
+        None,
+        "B",
+        None,
+        None,
+        None,
+        (0.0, 9.0),
+    ]
