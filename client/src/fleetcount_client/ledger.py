@@ -58,7 +58,7 @@ class Ledger:
 
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
         self._charges = {charge.charge_id: charge for charge in charges}
-        self._totals: dict[OwnerPolicy, _Totals] = {}
+        self._totals: _Totals | None = None
         self._latest = max((charge.asked_at for charge in self._charges.values() if charge.sent), default=_NEVER)
 
     def __contains__(self, charge_id: bytes) -> bool:
@@ -94,15 +94,14 @@ class Ledger:
         self._charges[charge.charge_id] = charge
         if charge.sent:
             self._latest = max(self._latest, charge.asked_at)
-        for totals in self._totals.values():
-            totals.put(charge)
+        if self._totals is not None:
+            self._totals.put(charge)
 
     def drop(self, charge_id: bytes) -> None:
         """Take a charge out of the sums, if it is there."""
         old = self._charges.pop(charge_id, None)
-        if old is not None:
-            for totals in self._totals.values():
-                totals.drop(old)
+        if old is not None and self._totals is not None:
+            self._totals.drop(old)
 
     def sent(self, charge_id: bytes) -> None:
         """Note that something was sent for a reservation; its sums stay."""
@@ -110,17 +109,18 @@ class Ledger:
         self._latest = max(self._latest, charge.asked_at)
 
     def _totals_for(self, policy: OwnerPolicy) -> "_Totals":
-        if policy not in self._totals:
-            # One at a time: a device has one policy.
-            self._totals = {policy: _Totals(policy, self._charges.values())}
-        return self._totals[policy]
+        # One at a time: a device has one policy. Its object is mostly the same, and to hash it takes as long as judging.
+        if self._totals is None or self._totals.policy is not policy:
+            self._totals = _Totals(policy, self._charges.values())
+        return self._totals
 
 
 class _Totals:
     """What the charges of a ledger come to under one policy: its filter, and what that cannot hold."""
 
     def __init__(self, policy: OwnerPolicy, charges: Iterable[Charge]) -> None:
-        self._policy = policy
+        self.policy = self._policy = policy
+        self._promise = policy.promise
         self._budget = budget_of(policy)
         self._charges = {charge.charge_id: charge for charge in charges}
         self._others = {name: charge for name, charge in self._charges.items() if self._of_another_promise(charge)}
@@ -157,14 +157,16 @@ class _Totals:
         return TimedLoss(first=charge.asked_at, last=charge.asked_until, loss=loss)
 
     def _of_another_promise(self, charge: Charge) -> bool:
-        return charge.loss is not None and charge.promise != self._policy.promise
+        return charge.loss is not None and charge.promise != self._promise
 
     def _judge_promise(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         # What was charged under other limits cannot be charged anew under these, so they never share a period.
+        if not self._others:
+            return None
         period_s = self._policy.budget_period_s
-        free = max((charge.asked_until for charge in self._others.values()), default=0) + period_s
-        begins = min(charge.asked_at for charge in self._others.values()) - period_s if self._others else 0
-        if not self._others or all(one.asked_at >= free or one.asked_until <= begins for one in new):
+        free = max(charge.asked_until for charge in self._others.values()) + period_s
+        begins = min(charge.asked_at for charge in self._others.values()) - period_s
+        if all(one.asked_at >= free or one.asked_until <= begins for one in new):
             return None
         message = (
             "this ledger holds charges under another total_epsilon, total_delta or budget_period_s; the new limits are"
@@ -173,15 +175,17 @@ class _Totals:
         return PolicyRefusal(rule="changed_limits", message=message)
 
     def _judge_losses(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        losses = [timed for timed in map(self._timed, new) if timed is not None]
         taken: list[TimedLoss] = []
         try:
-            for timed in filter(None, map(self._timed, new)):
+            for timed in losses:
                 if not self._filter.admits(timed):
-                    return self._over(
-                        "total_epsilon", f"epsilon at delta {self._policy.total_delta}", self._worst(timed)
-                    )
-                self._filter.add(timed)
-                taken.append(timed)
+                    what = f"epsilon at delta {self._policy.total_delta}"
+                    return self._over("total_epsilon", what, self._worst(timed))
+                # Each is judged beside those before it; nothing is judged beside the last.
+                if timed is not losses[-1]:
+                    self._filter.add(timed)
+                    taken.append(timed)
         finally:
             for timed in taken:
                 self._filter.remove(timed)
