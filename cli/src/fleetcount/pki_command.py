@@ -4,9 +4,10 @@ It writes certificates from requests and prints names and dates; it must not pri
 """
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from fleetcount_protocol.errors import UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # `fleetcount --help` loads no cryptography.
 
 __all__ = ["pki"]
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
 _PKI = click.option("--pki", "root", required=True, type=_PATH, metavar="DIR", help="The enrolment directory.")
 _CSR = click.option("--csr", required=True, type=_PATH, metavar="FILE", help="The party's signing request.")
@@ -32,7 +34,7 @@ _LIST_DAYS = click.option(
 )
 
 
-def _days(default: int) -> Any:
+def _days(default: int) -> Callable[[_Command], _Command]:
     return click.option("--days", type=Count(1, 3650), default=default, show_default=True, help="How long it is valid.")
 
 

@@ -3,6 +3,7 @@
 Reads key files; loads only the one transport that is wanted.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -90,13 +91,11 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
     except ModuleNotFoundError as error:
         raise ConfigError(f"device.transport is 'grpc'; install fleetcount[grpc] ({error.name} is missing)") from None
 
-    ca_file, read = grpc.ca_file, None
-    if ca_file is not None:
-
-        def read() -> TlsFiles:  # Again for every new connection: the certificate may have been renewed.
-            return TlsFiles.read(ca_file, settings.certificate_file, settings.key_file)
-
-        read()
+    tls = None
+    if grpc.ca_file is not None:
+        # Read now, to refuse what cannot be used, and again for every new connection: the certificate may be renewed.
+        tls = partial(TlsFiles.read, grpc.ca_file, settings.certificate_file, settings.key_file)
+        tls()
     servers = [
         TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint)
         for one in settings.aggregators
@@ -105,7 +104,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
     return GrpcTransport(
         deployment=settings.deployment,
         servers=servers,
-        tls=read,
+        tls=tls,
         call_timeout_s=settings.delivery.call_timeout_s,
         insecure=grpc.insecure,
         relay=grpc.relay,

@@ -33,7 +33,7 @@ class Caller:
 
 
 def caller_of(context: Any) -> Caller:
-    """Return who makes a call, from its `grpc.aio.ServicerContext`."""
+    """Return who makes a call, from what gRPC's server knows of it (its servicer context)."""
     [certificate] = context.auth_context().get("x509_pem_cert", [b""])
     return _caller(certificate) if certificate else Caller(key=str(context.peer()).encode())
 
