@@ -281,6 +281,18 @@ async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(sto
     assert loaded.damaged == ()
 
 
+async def test_the_reports_of_devices_are_found_by_their_keys_complete_or_not(store: Store) -> None:
+    await complete(store, 1, 2, 3)
+    await add(store, [instalment(50)])
+    wanted = [instalment(number).certificate for number in (3, 50, 77)]
+
+    found = await store.reports_of(TASK, b"".join(wanted))
+
+    assert sorted(found[at : at + 16] for at in range(0, len(found), 16)) == [number.to_bytes(16) for number in (3, 50)]
+    assert await store.reports_of(TASK, b"") == b""
+    assert await store.reports_of(TaskId(bytes(32)), b"".join(wanted)) == b""
+
+
 async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store) -> None:
     await complete(store, 1)
     await store.apply(CLOSE)
