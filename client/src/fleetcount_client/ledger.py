@@ -109,7 +109,7 @@ class Ledger:
         self._latest = max(self._latest, charge.asked_at)
 
     def _totals_for(self, policy: OwnerPolicy) -> "_Totals":
-        # One at a time: a device has one policy. Its object is mostly the same, and to hash it takes as long as judging.
+        # One at a time: a device has one policy, mostly the same object; to hash it takes as long as judging.
         if self._totals is None or self._totals.policy is not policy:
             self._totals = _Totals(policy, self._charges.values())
         return self._totals
