@@ -86,8 +86,10 @@ def sampled_renyi(order: int, sampling_rate: Fraction, variance: Fraction) -> Fr
     """
     require_at_least("order", order, 2)
     rate, half = require_open_unit("sampling rate", sampling_rate), 1 / (2 * require_variance(variance))
+    # Powers by logarithms: those of a fraction with long terms would have terms a thousand times as long.
+    drawn, left = near_log(rate), near_log(1 - rate)
     total = sum(
-        (comb(order, i) * (1 - rate) ** (order - i) * rate**i * near_exp(i * (i - 1) * half) for i in range(order + 1)),
+        (comb(order, i) * near_exp(i * drawn + (order - i) * left + i * (i - 1) * half) for i in range(order + 1)),
         Fraction(0),
     )
     return 2 * near_log(total) / (order - 1)
@@ -129,16 +131,17 @@ def _amplified(rho: Fraction, weight: Fraction) -> Fraction:
 def _sampled_epsilon(rate: Fraction, variance: Fraction) -> Fraction:
     """Return the least eps of `sampled_renyi` at `STATED_DELTA`, at the order that floats find."""
     log_delta, half = log(STATED_DELTA), float(1 / (2 * variance))
+    drawn, left = log(rate), log1p(-rate)
 
     def loss(real_order: float) -> float:
         order = round(real_order)
+        top = lgamma(order + 1)
         logs = [
-            lgamma(order + 1) - lgamma(i + 1) - lgamma(order - i + 1) + (order - i) * log1p(-rate) + i * log(rate)
-            + i * (i - 1) * half
+            top - lgamma(i + 1) - lgamma(order - i + 1) + i * drawn + (order - i) * left + i * (i - 1) * half
             for i in range(order + 1)
-        ]  # fmt: skip
-        top = max(logs)
-        renyi = 2 * (top + log(sum(exp(one - top) for one in logs))) / (order - 1)
+        ]
+        largest = max(logs)
+        renyi = 2 * (largest + log(sum(exp(one - largest) for one in logs))) / (order - 1)
         return renyi + log1p(-1 / order) - (log_delta + log(order)) / (order - 1)
 
     order = round(_lowest(loss, 2.0, float(_LARGEST_ORDER), turns=24))
