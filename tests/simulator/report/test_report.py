@@ -13,9 +13,10 @@ import pytest
 from fleetcount_analysis.figures.charts import Measure
 from fleetcount_simulator import report
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.report.conclusions import warnings_of
+from fleetcount_simulator.report.conclusions import headlines, warnings_of
 from fleetcount_simulator.report.figures import FIGURES, coverage_band
 from fleetcount_simulator.report.study import Study, Tables, read_study, share_measure
+from fleetcount_simulator.report.tables import case_table
 from matplotlib.image import imread
 
 from tests.simulator.report_studies import MadeUp, attack, write_record, write_study
@@ -193,6 +194,17 @@ def test_the_same_study_gives_the_same_files(tmp_path: Path) -> None:
     report.write(directory)
 
     assert {file: file.read_bytes() for file in directory.rglob("*") if file.is_file()} == first
+
+
+def test_an_epsilon_that_holds_with_a_delta_is_never_shown_without_it(tmp_path: Path) -> None:
+    study = read(tmp_path)
+    case = replace(study.cases[0], epsilon=0.304, total_epsilon=0.912, delta=1e-9, total_delta=3e-9)
+    shown = replace(study, cases=(case,))
+
+    assert "0.304, delta 1e-09" in case_table(shown)
+    assert "0.912, delta 3e-09" in case_table(shown)
+    assert "epsilon 0.304, delta up to 1e-09" in [one.number for one in headlines(shown)]
+    assert "delta" not in case_table(study)
 
 
 # Warnings.

@@ -194,13 +194,15 @@ def _privacy_headline(study: Study, cases: Sequence[CaseResult]) -> Headline:
         )
     low, high = min(finite), max(finite)
     span = number(low) if low == high else f"{number(low)} to {number(high)}"
+    largest = max(case.delta for case in cases if case.epsilon is not None)
+    with_delta = f", delta up to {largest:.0e}" if largest else ""
     totals = [case.total_epsilon for case in cases if case.total_epsilon is not None]
     most = max(case.answered for case in cases)
     together = f" All {most} releases together: at most {number(max(totals))}." if most > 1 and totals else ""
     some = "" if len(finite) == len(cases) else f" {len(cases) - len(finite)} cases have no finite epsilon."
     return Headline(
         name="Privacy",
-        number=f"epsilon {span}",
+        number=f"epsilon {span}{with_delta}",
         meaning=f"what one release tells everybody about a device at most.{together}{some}",
     )
 

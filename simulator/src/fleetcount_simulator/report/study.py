@@ -76,6 +76,8 @@ class CaseResult:
     mean_truth: float = math.nan
     epsilon: float | None = None
     total_epsilon: float | None = None
+    delta: float = 0.0
+    total_delta: float = 0.0
     answered: int = 1
     tallies: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -187,6 +189,8 @@ def _cases(tables: Tables, axes: Sequence[str], statements: Sequence[Mapping[str
                 mean_truth=mean_truths.get(index, math.nan),
                 epsilon=said.get("epsilon"),
                 total_epsilon=said.get("total_epsilon"),
+                delta=float(said.get("delta", 0)),
+                total_delta=float(said.get("total_delta", 0)),
                 answered=int(said.get("releases", 1)),
                 tallies={
                     name: int(count) for name, count in tallies.get(index, {}).items() if name != "case" and count

@@ -65,9 +65,15 @@ def _case_row(case: CaseResult) -> list[str]:
         said(case.coverage, share=True),
         said(case.coverage_fleet, share=True),
         number(case.width),
-        "none finite" if case.epsilon is None else number(case.epsilon),
-        "none finite" if case.total_epsilon is None else number(case.total_epsilon),
+        _loss(case.epsilon, case.delta),
+        _loss(case.total_epsilon, case.total_delta),
     ]
+
+
+def _loss(epsilon: float | None, delta: float) -> str:
+    if epsilon is None:
+        return "none finite"
+    return f"{number(epsilon)}, delta {delta:.0e}" if delta else number(epsilon)
 
 
 def tally_table(study: Study) -> str:
