@@ -36,8 +36,8 @@ def discrete_gaussian_variance(variance: Fraction) -> Fraction:
     """
     step = WIDE.exp(near_decimal(-1 / _checked(variance)))
     weight, factor = WIDE.exp(near_decimal(-1 / (2 * variance))), WIDE.exp(near_decimal(Fraction(-3, 2) / variance))
-    mass, moment, place = Decimal(0), Decimal(0), 1
-    while weight > _NEGLIGIBLE:
+    mass, moment, place, least = Decimal(0), Decimal(0), 1, WIDE.multiply(weight, _NEGLIGIBLE)
+    while weight > least:
         mass = WIDE.add(mass, weight)
         moment = WIDE.add(moment, WIDE.multiply(Decimal(place * place), weight))
         weight, factor, place = WIDE.multiply(weight, factor), WIDE.multiply(factor, step), place + 1

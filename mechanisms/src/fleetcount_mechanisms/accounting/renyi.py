@@ -11,9 +11,10 @@ from typing import Final
 from fleetcount_mechanisms.accounting.conversion import checked_order
 from fleetcount_mechanisms.accounting.exposure import checked_rate
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
-from fleetcount_mechanisms.exponential import WIDE, near_decimal, near_exp, near_log
+from fleetcount_mechanisms.exponential import WIDE, near_decimal
 
 __all__ = [
+    "amplified",
     "bounded_divergence",
     "gaussian_divergence",
     "gaussian_rho",
@@ -36,8 +37,8 @@ def pure_rho(epsilon: Fraction) -> Fraction:
     Raises:
         MechanismError: epsilon not above 0.
     """
-    power = near_exp(require_positive("epsilon", epsilon))
-    return epsilon * (power - 1) / (power + 1)
+    power = WIDE.exp(near_decimal(require_positive("epsilon", epsilon)))
+    return epsilon * Fraction(WIDE.divide(WIDE.subtract(power, _ONE), WIDE.add(power, _ONE)))
 
 
 def pure_divergence(epsilon: Fraction, order: Fraction | int) -> Fraction:
@@ -162,6 +163,15 @@ def unit_law(rate: Fraction, windows: int, noise: Fraction) -> list[tuple[Decima
     return law
 
 
+def amplified(rate: Fraction, loss: Fraction) -> Fraction:
+    """Return ln(1 + p (e**loss - 1)): an (eps, delta/p) that a coin lets through with chance p, at delta.
+
+    Source: Balle, Barthe, Gaboardi (2018), Theorem 2. Raises:
+        MechanismError: p not in (0, 1].
+    """
+    return Fraction(WIDE.ln(_mixed(checked_rate(rate), loss)))
+
+
 def panel_linear_divergence(rate: Fraction, direct: Fraction, order: Fraction | int) -> Fraction:
     """Return ln(1 - p + p e**((a-1) D))/(a-1), where D is the divergence of order a without a coin (joint convexity).
 
@@ -171,9 +181,7 @@ def panel_linear_divergence(rate: Fraction, direct: Fraction, order: Fraction | 
         MechanismError: p not in (0, 1], or an order not above 1.
     """
     exact, share = checked_order(order), _checked_unit(rate, 1)
-    grown = WIDE.exp(near_decimal((exact - 1) * direct))
-    mixed = WIDE.add(near_decimal(1 - share), WIDE.multiply(near_decimal(share), grown))
-    return Fraction(WIDE.ln(mixed)) / (exact - 1)
+    return amplified(share, (exact - 1) * direct) / (exact - 1)
 
 
 def panel_pure_epsilon(rate: Fraction, windows: int, changed: int, noise: Fraction, cells: int) -> Fraction:
@@ -190,12 +198,12 @@ def panel_pure_epsilon(rate: Fraction, windows: int, changed: int, noise: Fracti
         raise MechanismError(f"changed windows is {changed}, allowed: 1..{windows}, those of the unit")
     if cells not in (1, 2):
         raise MechanismError(f"cells is {cells}, allowed: 1, 2")
-    high, low = (
-        _unit_ratio(exact, windows * epsilon),
-        _unit_ratio(exact, (windows - cells * changed) * epsilon),
-    )
-    return near_log(high / low)
+    exponents = windows * epsilon, (windows - cells * changed) * epsilon
+    high, low = (_mixed(exact, exponent) for exponent in exponents)
+    return Fraction(WIDE.ln(WIDE.divide(high, low)))
 
 
-def _unit_ratio(rate: Fraction, exponent: Fraction) -> Fraction:
-    return 1 - rate + rate * Fraction(WIDE.exp(near_decimal(exponent)))
+def _mixed(rate: Fraction, exponent: Fraction) -> Decimal:
+    """Return 1 - p + p e**exponent."""
+    grown = WIDE.exp(near_decimal(exponent))
+    return WIDE.add(near_decimal(1 - rate), WIDE.multiply(near_decimal(rate), grown))

@@ -22,7 +22,7 @@ from fleetcount_mechanisms.accounting.charges import (
     unit_pure,
 )
 from fleetcount_mechanisms.accounting.conversion import entry_price, zcdp_epsilon
-from fleetcount_mechanisms.accounting.renyi import gaussian_rho, panel_pure_epsilon
+from fleetcount_mechanisms.accounting.renyi import amplified, gaussian_rho, panel_pure_epsilon
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.units import gaussian_unit_epsilon, geometric_unit_epsilon
 from fleetcount_mechanisms.accounting.vectors import LARGEST_ORDER
@@ -30,7 +30,7 @@ from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
-from fleetcount_mechanisms.exponential import near_exp, near_log
+from fleetcount_mechanisms.exponential import near_log
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 
 __all__ = ["SeriesLosses", "day_units", "noise_loss", "part_loss", "series_losses", "units_loss"]
@@ -180,15 +180,12 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
 
 
 def _amplified(design: Design, answers: int, delta: Fraction) -> Fraction:
-    """Return ln(1 + w (e**eps - 1)) of the truths' loss eps at delta/w, w the chance that one toss lets them through.
-
-    Source: Balle, Barthe, Gaboardi (2018), Theorem 2.
-    """
+    """Return the truths' loss at delta/w, amplified by w, the chance that one toss lets them through."""
     weight = truth_weight(design)
     if delta >= weight:
         return _NOTHING
     direct = noise_loss(design.noise, answers * moved_cells(design), delta / weight)
-    return near_log(1 + weight * (near_exp(direct) - 1))
+    return amplified(weight, direct)
 
 
 def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fraction]:

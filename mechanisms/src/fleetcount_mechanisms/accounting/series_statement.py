@@ -224,6 +224,7 @@ def _public_words(design: Design, shape: SeriesShape, delta: Fraction) -> str:
     if not design.noised and not design.device_randomizes:
         return "The counts are exact: a reader who knows the other devices learns what the coin lets through."
     losses = series_losses(design, shape, delta)
+    # "Except with probability delta" is exact: what is seen follows from RR(eps) and, with chance delta, all (F2).
     one, whole = (rounded_up(loss, 2) for loss in (losses.one_answer, losses.whole_series))
     who = "a reader" if design.aggregators == 2 else f"a reader together with {design.aggregators - 1} operators"
     change = "a value against none" if charge_relation(design) is Relation.ONE_SIDED else "one answer against any other"
