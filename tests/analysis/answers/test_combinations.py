@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.combinations import difference, region_sums, sums_of, total
+from fleetcount_analysis.answers.combinations import difference, sums_of, total, totals_at_once
 from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError, RangeError, ShapeError
@@ -130,11 +130,19 @@ def test_every_design_is_added_up_and_compared(design: Design) -> None:
     assert abs(alone.high - table.high[0, 0]) <= 1
 
 
-def test_several_regions_are_answered_one_by_one() -> None:
+def test_sums_of_several_regions_hold_at_once() -> None:
     table = random_table(direct())
-    regions = [Region.of(1, 0), Region.of([2, 3], [1, 2])]
+    regions = [Region.of(1, 0), Region.of([1, 3], [0, 2]), Region.of(2, 1)]
 
-    assert region_sums(table, regions) == [total(table, one) for one in regions]
+    found = totals_at_once(table, regions)
+
+    for one, alone, terms in zip(found, [total(table, region) for region in regions], (2, 8, 2), strict=True):
+        reach = noise_sum(Fraction(1, 2), terms).central_reach(0.05 / 6)
+        assert (one.estimate, one.together) == (alone.estimate, 3)
+        assert (one.low, one.high) == (max(0, int(one.estimate) - reach), int(one.estimate) + reach)
+        assert one.high > alone.high
+    with pytest.raises(RangeError, match="number of cells is 0"):
+        totals_at_once(table, [])
 
 
 def test_a_missing_window_is_named_with_its_reason() -> None:

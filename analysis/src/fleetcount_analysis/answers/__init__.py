@@ -38,6 +38,7 @@ __all__ = [
     "smoothed",
     "survivors",
     "total",
+    "totals_at_once",
     "write_csv",
     "write_geojson",
     "write_parquet",
@@ -45,7 +46,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
-    from fleetcount_analysis.answers.combinations import Answer, difference, total
+    from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once
     from fleetcount_analysis.answers.export import append_parquet, write_csv, write_geojson, write_parquet
     from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, levels_of_grid
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
@@ -61,7 +62,7 @@ else:
         __name__,
         {
             "chosen": "Chosen all_at_once largest largest_changes survivors",
-            "combinations": "Answer difference total",
+            "combinations": "Answer difference total totals_at_once",
             "export": "append_parquet write_csv write_geojson write_parquet",
             "hierarchy": "Pyramid consistent even_variances levels_of_grid",
             "metering": "RatioAnswer meter smallest_telling_group",

@@ -1,7 +1,7 @@
 """Sums over cells and windows, and differences, of a series' table: for questions that were fixed before looking.
 
-It must not be given a region chosen by its numbers: its intervals hold for one question each. `chosen` is for the
-largest, the survivors and the largest changes.
+It must not be given a region chosen by its numbers: intervals of `total` and `difference` hold for one question each.
+`totals_at_once` is for several of which one is then picked, `chosen` for single cells.
 """
 
 from collections import Counter
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from fleetcount_analysis.answers.ends import Sums, difference_ends, estimates_of, sum_ends
 from fleetcount_analysis.answers.table import Region, SeriesTable
 from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.intervals import simultaneous_level
 
-__all__ = ["Answer", "difference", "differing", "region_sums", "sums_of", "total"]
+__all__ = ["Answer", "difference", "differing", "sums_of", "total", "totals_at_once"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -55,14 +56,8 @@ def total(table: SeriesTable, region: Region, *, seen_at_most: int | None = None
         raise RangeError("seen_at_most", seen_at_most, f"1 to {most}, the windows of one unit of the coin")
     used = seen_at_most is not None and seen_at_most < most
     sums = sums_of(table, [region], seen_at_most or most)
-    low, high = sum_ends(table.design, sums, table.level)
-    return Answer(
-        estimate=float(estimates_of(table.design, sums)[0]),
-        low=int(low[0]),
-        high=int(high[0]),
-        level=table.level,
-        assumes=f"no device is counted in more than {seen_at_most} windows of one unit" if used else "",
-    )
+    assumes = f"no device is counted in more than {seen_at_most} windows of one unit" if used else ""
+    return _answer(table, sums, sum_ends(table.design, sums, table.level), assumes=assumes)
 
 
 def difference(table: SeriesTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
@@ -100,13 +95,18 @@ def difference(table: SeriesTable, later: Region, earlier: Region, *, stayed_at_
     )
 
 
-def region_sums(table: SeriesTable, regions: Sequence[Region]) -> list[Answer]:
-    """Return `total` of several regions fixed before looking; each interval holds alone.
+def totals_at_once(table: SeriesTable, regions: Sequence[Region]) -> list[Answer]:
+    """Return the sums of several regions with intervals that hold all at once: also for the largest of them.
+
+    The regions, which may overlap, must be fixed before looking. Each interval has the level 1 - (1 - level)/m
+    (Bonferroni).
 
     Raises:
-        RangeError: as `total`.
+        RangeError: no region; as `total`.
     """
-    return [total(table, region) for region in regions]
+    level = simultaneous_level(table.level, len(regions))
+    every = [sums_of(table, [region]) for region in regions]
+    return [_answer(table, sums, sum_ends(table.design, sums, level), together=len(regions)) for sums in every]
 
 
 def sums_of(table: SeriesTable, regions: Sequence[Region], together: int | None = None) -> Sums:
@@ -137,6 +137,19 @@ def differing(table: SeriesTable, later: frozenset[int], earlier: frozenset[int]
     """Return how many windows of one unit hold the wider of two sets of windows, and both of them together."""
     wider = max(_together(table, one) for one in (later, earlier))
     return wider, _together(table, later | earlier)
+
+
+def _answer(
+    table: SeriesTable, sums: Sums, ends: tuple[Integers, Integers], together: int = 1, assumes: str = ""
+) -> Answer:
+    return Answer(
+        estimate=float(estimates_of(table.design, sums)[0]),
+        low=int(ends[0][0]),
+        high=int(ends[1][0]),
+        level=table.level,
+        together=together,
+        assumes=assumes,
+    )
 
 
 def _together(table: SeriesTable, windows: frozenset[int]) -> int:

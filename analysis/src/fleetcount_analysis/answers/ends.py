@@ -9,6 +9,8 @@ It must not know a table: its arguments are added-up opened numbers. No other mo
 * Sampling, difference of n and n': Var = q (n + n' - 2 n_both) + noise, and n_both is not public: 0 is the widest. The
   spread grows with n + n', for which an upper end is taken from the same release, missed with a twentieth of the error,
   and both tests are made at that end, each stricter by what was spent (Berger and Boos 1994).
+
+  That the widest law decides, in this and in the sum before it, is measured at every corner and not proven.
 * Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
   `response_tails` inverts it. Differences of responses join two intervals: in the same windows each of half the error;
   in different windows, which are independent, both at the level, by the root of the sum of the squared distances from
