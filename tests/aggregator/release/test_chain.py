@@ -1,6 +1,7 @@
 """The records of a series: each names the one before, and every window between with the reason why it has none."""
 
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord,
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Participants, Schedule
 from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Release, ReleaseKind
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all, system_noise
 
@@ -22,7 +24,9 @@ SLOW = Schedule(first=START + 1200, every_s=1200, windows=3, round_one_s=10, rou
 """Room between the windows for an aggregator that is down for a while."""
 
 
-async def standing(count: int = 2, directory: Path | None = None, noise: NoiseSource | None = None, **changes: object):
+async def standing(
+    count: int = 2, directory: Path | None = None, noise: NoiseSource | None = None, **changes: object
+) -> tuple[Network, Series]:
     network = Network(count, directory=directory, noise=noise)
     await network.start_all()
     return network, await network.stand(**changes)
@@ -208,6 +212,21 @@ async def test_noised_participants_are_everybody_with_every_aggregator_s_noise(c
     assert record.participants is not None
     assert record.participants.raw == len(COINS)
     assert record.participants.low <= len(COINS) <= record.participants.high
+
+
+async def test_a_series_with_gaussian_noise_is_released_with_its_own_statement() -> None:
+    release = Release(
+        kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(20), level=Fraction(19, 20)
+    )
+    network, series = await standing(release=release, participants=Participants.NOISED)
+    await run_window(network, series, 0)
+
+    [record] = (await records(network, series)).values()
+
+    assert record.participants is not None
+    assert record.participants.raw == len(COINS)
+    assert record.participants.high - record.participants.low > 8, "the interval is that of the noise: sd 6.3"
+    assert {view.delta > 0 for view in record.statement if view.adversary == "public_and_broker"} == {True}
 
 
 async def test_noise_is_added_to_the_participants_too() -> None:

@@ -186,12 +186,16 @@ def test_a_one_sided_release_is_taken_only_where_the_operator_says_so() -> None:
         check_budget(one, [charge(0, 10, "2")], Limits(allow_one_sided=True, largest_epsilon=Decimal(2)))
 
 
-def test_a_loss_with_a_delta_is_never_added_up_as_a_pure_one() -> None:
+def test_losses_with_a_delta_that_overlap_add_up_their_deltas() -> None:
     loss = LedgerLoss(epsilon=Decimal("0.3"), delta=Decimal("1E-9"), relation=Relation.ANY_VALUE)
     new = Charge(signal="S", opens=0, closes=10, loss=loss)
 
-    with pytest.raises(TaskError, match=r"epsilon 0\.3 at delta 0\.000000001, allowed: delta 0"):
-        check_budget(new, [], Limits(largest_epsilon=Decimal(1000)))
+    check_budget(new, [charge(0, 10, "2"), replace(new, opens=10, closes=20)], Limits())
+    with pytest.raises(TaskError, match=r"delta 0\.000000001 and .* sum to 0\.000000002, allowed: at most 1e-09"):
+        check_budget(new, [new], Limits())
+    check_budget(new, [replace(new)], Limits(total_delta=Fraction(1, 10**8)))
+    with pytest.raises(TaskError, match=r"sum to 4\.3"):
+        check_budget(new, [charge(0, 10, "4")], Limits())
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

@@ -11,6 +11,7 @@ from fleetcount_protocol.errors import UsageError
 
 __all__ = [
     "AGGREGATOR_FAILPOINTS",
+    "AGGREGATOR_SERIES_FAILPOINTS",
     "DEVICE_FAILPOINTS",
     "SERIES_FAILPOINTS",
     "Failpoints",
@@ -48,7 +49,7 @@ AGGREGATOR_FAILPOINTS: Final = (
     "release.after_draw_store",
 )
 """Every name of an aggregator, in the order a task passes them (docs/operating.md, "Fail points")."""
-SERIES_FAILPOINTS: Final = (
+AGGREGATOR_SERIES_FAILPOINTS: Final = (
     "series.after_install_store",
     "series.before_window_store",
     "series.after_window_store",
@@ -78,7 +79,7 @@ class Failpoints:
         self,
         armed: str = "",
         action: Callable[[str], None] = lambda _: None,
-        known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *SERIES_FAILPOINTS),
+        known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_SERIES_FAILPOINTS),
     ) -> None:
         if armed and armed not in known:
             raise UsageError(f"fail point {armed!r} is not one of: {', '.join(known)}")
@@ -94,7 +95,7 @@ class Failpoints:
 
 
 def failpoints_from_environment(
-    environment: Mapping[str, str], known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *SERIES_FAILPOINTS)
+    environment: Mapping[str, str], known: Sequence[str] = (*AGGREGATOR_FAILPOINTS, *AGGREGATOR_SERIES_FAILPOINTS)
 ) -> Failpoints:
     """Return the fail points FLEETCOUNT_FAILPOINT arms, or none unless FLEETCOUNT_TESTING is "1".
 

@@ -67,7 +67,8 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
     The sum must hold for the new task and, with it, for every task it overlaps: two short tasks that do not touch each
     other may both overlap a long one. Names play no part: a renamed repeat is a repeat. Signals are compared in their
     normal form; what comes one after the other adds up in `period_budget`. The sum holds for any value replaced by any
-    other; with one-sided charges in it for a value replaced by none.
+    other; with one-sided charges in it for a value replaced by none. Epsilons stated at a delta add up as their deltas
+    do, which must not pass `total_delta`.
 
     Raises:
         TaskError: with the sum and the limit.
@@ -80,17 +81,18 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
         if not limits.allow_exact_release:
             raise TaskError("the release has no finite epsilon; allowed only with [limits] allow_exact_release = true")
         return
-    if not new.loss.pure:
-        raise TaskError(
-            f"the release loses epsilon {new.loss.epsilon} at delta {new.loss.delta:f}, allowed: delta 0, as losses on"
-            " one signal are added up without one"
-        )
     everyone = [new, *others]
     for one in everyone:
         if one is not new and not _overlaps(new, one):
             continue
-        losses = [two.loss.epsilon for two in everyone if _overlaps(one, two)]
-        total = sum((loss for loss in losses if loss is not None), Decimal(0))
+        losses = [two.loss for two in everyone if _overlaps(one, two) and two.loss.epsilon is not None]
+        total = sum((loss.epsilon or Decimal(0) for loss in losses), Decimal(0))
+        delta = sum((loss.delta for loss in losses), Decimal(0))
+        if delta > limits.total_delta:
+            raise TaskError(
+                f"delta {new.loss.delta:f} and those of the tasks that overlap on {new.signal!r} sum to {delta:f},"
+                f" allowed: at most {float(limits.total_delta):g}"
+            )
         if total > limits.largest_epsilon:
             raise TaskError(
                 f"epsilon {new.loss.epsilon} ({new.loss.relation.value}) and the tasks that overlap on {new.signal!r}"
