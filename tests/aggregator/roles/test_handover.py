@@ -314,7 +314,7 @@ async def test_a_drill_down_is_refused_by_name() -> None:
         schedule=Schedule(first=START + 120, every_s=60, windows=4, round_one_s=10, round_two_s=10, expiry_s=86_400),
     )
 
-    with pytest.raises(TaskError, match="drill-down"):
+    with pytest.raises(TaskError, match="drills down"):
         await install_series(network.core(0).context, signed, seed)
 
 
