@@ -14,15 +14,24 @@ import pytest
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.tasks.series_orders import take_own_order
 from fleetcount_aggregator.transport import mqtt_intake
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, SessionAccepted
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.task.task import SignedTask
 from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
-from fleetcount_protocol.wire.topics import receipt_topic, report_topic, session_reply_topic, session_topic
+from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.topics import (
+    receipt_topic,
+    report_topic,
+    series_topic,
+    session_reply_topic,
+    session_topic,
+)
 from fleetcount_transport.settings import read_settings
 from fleetcount_transport.toml_table import ConfigError, Source, Table
 
@@ -179,6 +188,35 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
     assert set(map(type, answers)) == {Receipt}
     assert len(set(answers)) == 1
     assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
+
+
+async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_is_over(
+    broker_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt_intake, "_OFFER_S", 0.1)
+    network = Network(2)
+    await network.start_all()
+    series = await network.stand()
+    core, key = network.core(0), network.seats[0].signing_key
+    stop = SeriesOrder(
+        series_id=series.series_id, number=1, action=OrderAction.STOP, aggregator_id=ALPHA, from_window=4
+    )
+
+    async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
+        await client.subscribe(series_topic("test", series.series_id, 0), qos=1)
+        first = SERIES_OFFER.decode(await next_on(client, "series"))
+        await take_own_order(core.context, sign_order(stop, key))
+        second = SERIES_OFFER.decode(await next_on(client, "series"))
+        while second.orders == ():
+            second = SERIES_OFFER.decode(await next_on(client, "series"))
+        await network.advance_to(series.schedule.end)
+        async for message in client.messages:
+            if not message.payload:
+                break
+
+    assert first.signed.series == second.signed.series == series
+    assert [one.key_list.aggregator_id for one in first.key_lists] == [ALPHA, "beta"]
+    assert [one.order for one in second.orders] == [stop]
 
 
 async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,9 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Crede
 from fleetcount_protocol.errors import DecodeError, MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
-from fleetcount_protocol.messages import AbortTask, Instalment, Receipt, Refusal, SealSet
+from fleetcount_protocol.messages import AbortTask, InstallSeries, Instalment, Receipt, Refusal, SealSet
+from fleetcount_protocol.series.key_list import verify_key_list
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import (
@@ -113,6 +115,31 @@ async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
 
     assert status.state is State.ANNOUNCED
     assert refusal.value.problem is PeerProblem.NOT_LEADER
+    await leader.close()
+    await stranger.close()
+
+
+async def test_a_series_and_its_orders_are_taken_from_its_aggregators_over_tls(listening: Listening) -> None:
+    network = listening.network
+    signed, seed = network.series()
+    stop = SeriesOrder(
+        series_id=signed.series.series_id, number=1, action=OrderAction.STOP, aggregator_id=ALPHA, from_window=2
+    )
+    order = sign_order(stop, network.seats[0].signing_key)
+    leader, stranger = listening.peer("alpha"), listening.peer("mallory")
+    request = InstallSeries(signed=signed, seed=seed, orders=())
+
+    with pytest.raises(PeerRefusalError) as unknown:
+        await leader.deliver_order(order)
+    with pytest.raises(PeerRefusalError) as refusal:
+        await stranger.install_series(request)
+    installed, again = await leader.install_series(request), await leader.install_series(request)
+    delivered = await leader.deliver_order(order)
+
+    assert (unknown.value.problem, refusal.value.problem) == (PeerProblem.UNKNOWN_TASK, PeerProblem.NOT_LEADER)
+    assert installed == again == delivered
+    verify_key_list(installed.key_list, signed.series.aggregators[1])
+    assert network.core(1).context.series[signed.series.series_id].orders == (order,)
     await leader.close()
     await stranger.close()
 
