@@ -15,8 +15,7 @@ from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.drill_down import DrillDown
-from fleetcount_protocol.series.fields import Schedule
+from fleetcount_protocol.series.fields import DrillDown, Schedule
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import (
     OrderAction,

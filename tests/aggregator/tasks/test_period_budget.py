@@ -3,6 +3,7 @@
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Limits
@@ -53,7 +54,8 @@ def test_a_renamed_question_and_another_spelling_of_the_signal_are_the_same() ->
     limits = Limits(total_epsilon=Decimal(4))
     first = period_charge(question(0))
 
-    for changes in ({"name": "another"}, {"signal": question(0).signal.upper()}):
+    changed: list[dict[str, Any]] = [{"name": "another"}, {"signal": question(0).signal.upper()}]
+    for changes in changed:
         with pytest.raises(TaskError, match="lose epsilon 8 at delta 1e-09 within 2592000 s, allowed: at most 4"):
             check_period(period_charge(question(1, **changes)), [first], limits)
     check_period(period_charge(question(1, signal="Vehicle.Other")), [first], limits)

@@ -64,6 +64,6 @@ def read_windows(db: sqlite3.Connection, series_id: SeriesId, above: int) -> Seq
     """See `Store.windows`."""
     query = "SELECT number, task_id, missing FROM windows WHERE series_id = ? AND number > ? ORDER BY number"
     return [
-        WindowRow(series_id=series_id, index=row[0], task_id=None if row[1] is None else TaskId(row[1]), missing=row[2])
+        WindowRow(series_id=series_id, index=row[0], task_id=TaskId(row[1]), missing=row[2])
         for row in db.execute(query, (series_id, above)).fetchall()
     ]

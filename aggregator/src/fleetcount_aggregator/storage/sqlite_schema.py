@@ -23,8 +23,7 @@ _SERIES_TABLES: Final = (
     "CREATE TABLE series_notes (series_id BLOB NOT NULL, name TEXT NOT NULL, note BLOB NOT NULL,"
     " PRIMARY KEY (series_id, name))",
     "CREATE TABLE windows (series_id BLOB NOT NULL, number INTEGER NOT NULL, task_id BLOB NOT NULL,"
-    " missing TEXT NOT NULL,"
-    " PRIMARY KEY (series_id, number))",
+    " missing TEXT NOT NULL, PRIMARY KEY (series_id, number))",
 )
 _TABLES: Final = (
     "CREATE TABLE tasks (task_id BLOB PRIMARY KEY, signed BLOB NOT NULL, verify_key BLOB NOT NULL, state TEXT NOT NULL,"

@@ -1,0 +1,46 @@
+"""Which key lists an aggregator makes, keeps and tells."""
+
+from dataclasses import replace
+
+import pytest
+from fleetcount_aggregator.host.keys import KeyRing, Validity
+from fleetcount_aggregator.tasks.key_lists import keep_key_list, key_lists_of, own_key_list
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.series.key_list import sign_key_list
+
+from tests.support.aggregators import START, Network
+
+
+async def test_the_own_list_is_signed_anew_only_when_its_keys_have_changed() -> None:
+    network = Network(2)
+    await network.start_all()
+    context = network.core(0).context
+    first = own_key_list(context)
+    network.clock.advance(100)
+
+    same = own_key_list(context)
+    context.keys = KeyRing({1: HpkeKeyPair.generate(1), 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, START)})
+    second = own_key_list(context)
+
+    assert same is first
+    assert [one.key.key_id for one in second.key_list.keys] == [2], "a key that is over is not listed"
+    assert second.key_list.issued_at == START + 100
+    context.keys = KeyRing({1: HpkeKeyPair.generate(1)}, validities={1: Validity(0, START)})
+    with pytest.raises(TaskError, match="no sealing key"):
+        own_key_list(context)
+
+
+async def test_of_two_lists_the_one_issued_later_counts_and_a_forged_one_never() -> None:
+    network = Network(2)
+    await network.start_all()
+    series = network.series()[0].series
+    context, key = network.core(0).context, network.seats[1].signing_key
+    listed = own_key_list(network.core(1).context).key_list
+    first, later = (sign_key_list(replace(listed, issued_at=moment), key) for moment in (10, 20))
+    forged = sign_key_list(replace(listed, issued_at=30), network.seats[0].signing_key)
+
+    kept = [keep_key_list(context, series, one) for one in (first, later, first, forged)]
+
+    assert kept == [True, True, False, False]
+    assert key_lists_of(context, series) == (own_key_list(context), later)
