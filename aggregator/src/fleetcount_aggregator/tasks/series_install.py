@@ -78,6 +78,12 @@ def _check_next_window(context: Context, signed: SignedSeries) -> None:
     key_for(own_key_list(context).key_list, schedule.opens(following), schedule.closes(following))
 
 
+def _say_when_keys_run_out(context: Context, signed: SignedSeries) -> None:
+    until = max(one.not_after for one in own_key_list(context).key_list.keys)
+    if until < signed.series.schedule.end:
+        log.warning("sealing_keys_run_out", series=str(signed.series.series_id), until=until)
+
+
 async def install_series(context: Context, signed: SignedSeries, seed: bytes) -> InstalledSeries:
     """Check a series against the budget and store it; one that is installed already is returned as it is.
 
@@ -102,6 +108,7 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
         context.failpoints.hit("series.after_install_store")
         await _remember(context, stored)
         log.info("series_installed", series=str(series_id), name=signed.series.name)
+        _say_when_keys_run_out(context, signed)
         return context.series[series_id]
 
 
