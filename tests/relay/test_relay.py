@@ -1,6 +1,8 @@
 """A relay carries what it cannot read: many devices in large batches, their own receipts back, nothing kept."""
 
 import asyncio
+import contextlib
+import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +25,7 @@ from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, Sig
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.task.task import Task
-from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
+from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, TASK_LIST_QUERY
 from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
 from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
@@ -31,7 +33,8 @@ from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_transport.toml_table import ConfigError
 
-from tests.support.aggregators import TestDevice
+from tests.support.aggregators import TestDevice, device_authority
+from tests.support.denials import write_list
 from tests.support.processes import ChildProcess
 from tests.support.relays import (
     QUICK,
@@ -453,6 +456,68 @@ async def test_the_command_says_when_it_is_ready_and_ends_with_zero(tmp_path: Pa
     assert left == ["aggregators.crt", "devices.crt", "relay.crt", "relay.key", "relay.toml"], "a relay keeps nothing"
 
 
+async def answers(way: GrpcTransport) -> bool:
+    """Return whether a device is answered."""
+    try:
+        await way.list_tasks()
+    except Unreachable:
+        return False
+    return True
+
+
+async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_no_more(tmp_path: Path) -> None:
+    async with relayed() as here:
+        config = relay_files(here, tmp_path, "127.0.0.1:0")
+        config.write_text(
+            config.read_text().replace("[[aggregators]]", 'deny_list_file = "deny-list"\n[[aggregators]]', 1)
+        )
+        write_list(tmp_path / "deny-list", 7, number=1)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fleetcount", "relay", "--config", str(config), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        port = json.loads(await process.stdout.readline())["device_port"]
+        one, other = (here.transport(number, f"127.0.0.1:{port}") for number in (0, 1))
+        before = [await way.list_tasks() for way in (one, other)]
+        write_list(tmp_path / "deny-list", 0, 7, number=2)
+        async with asyncio.timeout(30):
+            while await answers(one):
+                await asyncio.sleep(0.05)
+        with pytest.raises(Unreachable, match="permission_denied"):
+            await one.list_tasks()
+        after = await other.list_tasks()
+        for way in (one, other):
+            await way.close()
+        process.send_signal(signal.SIGTERM)
+        code = await process.wait()
+
+    assert (before, after, code) == ([(), ()], (), 0)
+
+
+async def test_a_relay_takes_uploads_of_devices_alone() -> None:
+    calls = {"ListTasks": TASK_LIST_QUERY.encode("test"), "OpenSessions": b"", "Upload": b""}
+    async with relayed() as here, running_relay(here) as (endpoint, _):
+        reader = device_authority().issue_new(Purpose.READER, "ann")
+        authority = here.authority.certificate.public_bytes(Encoding.PEM)
+        credentials = grpc.ssl_channel_credentials(authority, *pem_pair(reader))
+        found: dict[str, grpc.StatusCode] = {}
+        async with grpc.aio.secure_channel(endpoint, credentials) as channel:
+            for method, query in calls.items():
+                call: Any = channel.stream_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(
+                    iter([query]), metadata=((AGGREGATOR_HEADER, "alpha"),)
+                )
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    while await call.read() is not grpc.aio.EOF:
+                        pass
+                found[method] = await call.code()
+
+    assert found == {
+        "ListTasks": grpc.StatusCode.OK,
+        "OpenSessions": grpc.StatusCode.PERMISSION_DENIED,
+        "Upload": grpc.StatusCode.PERMISSION_DENIED,
+    }
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -491,6 +556,19 @@ async def test_a_certificate_that_could_speak_as_an_aggregator_is_refused(tmp_pa
     save_certificates(tmp_path / "relay.crt", [wrong.certificate])
 
     with pytest.raises(ConfigError, match="carries 'beta'"):
+        _load_tls(load_relay_config(path))
+
+
+async def test_a_certificate_for_another_purpose_starts_no_relay(tmp_path: Path) -> None:
+    async with relayed() as here:
+        path = relay_files(here, tmp_path, "127.0.0.1:0")
+        wrong = here.authority.issue_aggregator("relay-1", ["127.0.0.1"])
+    for name in ("relay.key", "relay.crt"):
+        (tmp_path / name).unlink()
+    save_private_key(tmp_path / "relay.key", wrong.private_key)
+    save_certificates(tmp_path / "relay.crt", [wrong.certificate])
+
+    with pytest.raises(ConfigError, match="for the purpose 'aggregator', allowed: 'relay'"):
         _load_tls(load_relay_config(path))
 
 
