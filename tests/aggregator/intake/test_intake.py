@@ -1,20 +1,23 @@
 """What an aggregator takes, when, and what it answers."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import new_session
+from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import SessionId, TaskId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused
 from fleetcount_protocol.task.task import Task, UploadStyle
 
-from tests.support.aggregators import START, Network, SimulatedCrashError, TestDevice, device_identity
+from tests.support.aggregators import START, Network, SimulatedCrashError, TestDevice, device_authority, device_identity
 from tests.support.denials import denials_of, write_list
 
 
@@ -107,6 +110,38 @@ async def test_no_receipt_without_a_commit() -> None:
 
     digest = await network.seats[0].memory.instalment_digest(task.task_id, device.report_id, 1)
     assert digest is None
+
+
+async def test_no_receipt_follows_the_end_of_a_certificate() -> None:
+    network, task = await start()
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = datetime.fromtimestamp(START, UTC)
+    certificate = device_authority().issue(
+        Purpose.DEVICE, key.public_key(), "d-1", validity=timedelta(minutes=5, seconds=15), now=made
+    )
+    identity = DeviceIdentity(certificate=certificate, private_key=key)
+    device, asked = TestDevice(network, task, 0), []
+    for expiry in (START + 15, START + 16, START + 99 * 86_400):
+        for position, seat in enumerate(network.seats):
+            request, secret = new_session(
+                seat.aggregator, seat.aggregator.hpke_keys[0], identity, expiry, SystemRandom()
+            )
+            [answer] = await network.core(position).service.open_sessions([request])
+            asked.append(getattr(answer, "reason", None))
+            if expiry == START + 15:
+                device.secrets.append(secret)
+                device.requests.append(request)
+    await network.advance_to(START + 14)
+    [before, _] = await device.send(device.first(0))
+    await network.advance_to(START + 15)
+
+    [after, _] = await device.send(device.first(0))
+    [again] = await network.core(0).service.open_sessions([device.requests[0]])
+
+    assert asked == [None] * 2 + [RejectReason.BAD_CERTIFICATE] * 4
+    assert isinstance(before, Receipt)
+    assert reason(after) is RejectReason.UNKNOWN_SESSION
+    assert getattr(again, "reason", None) is RejectReason.EXPIRED
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["in memory", "from the store"])
