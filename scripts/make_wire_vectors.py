@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from fleetcount_protocol import release  # noqa: E402 - path
-from fleetcount_protocol.channel import certificates, receipts, session  # noqa: E402 - path
+from fleetcount_protocol.channel import certificates, deny_list, receipts, session  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, TaskError  # noqa: E402 - path
-from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId  # noqa: E402 - path
 from fleetcount_protocol.release import set_digest  # noqa: E402 - path
 from fleetcount_protocol.series import derive, key_list, orders, series_json  # noqa: E402 - path
 from fleetcount_protocol.series import signed_file as signed_series_file  # noqa: E402 - path
@@ -201,6 +201,35 @@ def sessions() -> list[dict[str, Any]]:
     return found
 
 
+def deny_lists() -> list[dict[str, Any]]:
+    """Return signed deny lists, an empty one too, with their authority."""
+    now = datetime(2027, 1, 15, tzinfo=UTC)
+    authority = certificates.CertificateAuthority.create("Vectors", now)
+    issued_at = int(now.timestamp())
+    found = []
+    for name, count in (("nobody", 0), ("one", 1), ("three", 3)):
+        keys = [Digest(samples.seed_bytes(f"denied {number}")) for number in range(count)]
+        signed = deny_list.sign_deny_list(
+            authority, keys, number=issued_at + count, issued_at=issued_at, expires=issued_at + 7 * 86_400
+        )
+        listed = signed.deny_list
+        found.append(
+            {
+                "name": name,
+                "authority": certificates.certificate_der(authority.certificate).hex(),
+                "number": listed.number,
+                "issued_at": listed.issued_at,
+                "expires": listed.expires,
+                "keys": [key.hex() for key in listed.keys],
+                "canonical": listed.canonical.hex(),
+                "signature": signed.signature.hex(),
+                "file": signed.encode().hex(),
+                "bad": refused_only(deny_list.decode_signed_deny_list, cut_and_flipped(signed.encode())),
+            }
+        )
+    return found
+
+
 def reports() -> list[dict[str, Any]]:
     """Return sealed report parts with every intermediate value, their digests and receipts."""
     found = []
@@ -311,6 +340,7 @@ def main() -> None:
         "key_lists": key_lists(),
         "orders": order_files(),
         "sessions": sessions(),
+        "deny_lists": deny_lists(),
         "reports": reports(),
         "digests": digests(),
         "records": records(),

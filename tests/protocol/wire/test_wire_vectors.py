@@ -17,7 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleetcount_protocol import release
+from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import SessionSecret, accept_session, seal_instalment, unseal_instalment
@@ -82,6 +84,33 @@ def test_bad_task(case: dict[str, Any]) -> None:
     for bad in case["bad"]:
         with pytest.raises(DecodeError):
             decode_task(raw(bad, "data"))
+
+
+@pytest.mark.parametrize("case", by_name("deny_lists"))
+def test_deny_list(case: dict[str, Any]) -> None:
+    authority, keys = (
+        x509.load_der_x509_certificate(raw(case, "authority")),
+        [bytes.fromhex(key) for key in case["keys"]],
+    )
+    public = authority.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    named = hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+    times = b"".join(case[name].to_bytes(8) for name in ("number", "issued_at", "expires"))
+    canonical = b"FCDENY01" + named + times + len(keys).to_bytes(4) + b"".join(sorted(keys))
+    signature = raw(case, "signature")
+    public.verify(signature, canonical, ec.ECDSA(hashes.SHA256()))
+
+    signed = decode_signed_deny_list(raw(case, "file"))
+    verify_deny_list(signed, [authority])
+
+    assert canonical == raw(case, "canonical") == signed.deny_list.canonical
+    sizes = len(canonical).to_bytes(4), len(signature).to_bytes(1)
+    assert raw(case, "file") == b"FCSDNY01" + sizes[0] + canonical + sizes[1] + signature == signed.encode()
+    assert [bytes(key) for key in signed.deny_list.keys] == keys
+    assert len(case["bad"]) >= 4
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            decode_signed_deny_list(raw(bad, "data"))
 
 
 @pytest.mark.parametrize("case", by_name("series"))
