@@ -7,22 +7,28 @@ modules. Loads nothing before a name is used: never NumPy, and a transport's lib
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Circle",
     "ConfigError",
     "DeliverySettings",
     "Device",
     "DeviceSettings",
     "FileSource",
+    "JoinRule",
     "ManualTimer",
     "MemoryTransport",
     "Outcome",
     "OutcomeKind",
     "OwnerPolicy",
     "PolicyRefusal",
+    "Polygon",
+    "PrivatePlaces",
+    "PrivateSignal",
     "SignalSource",
     "SignalUnavailable",
     "SpoolFile",
     "SystemTimer",
     "Transport",
+    "Trust",
     "TrustStore",
     "Unreachable",
     "constant",
@@ -34,7 +40,8 @@ if TYPE_CHECKING:
     from fleetcount_client.device import Device
     from fleetcount_client.memory_transport import MemoryTransport
     from fleetcount_client.outcome import Outcome, OutcomeKind
-    from fleetcount_client.policy import OwnerPolicy, PolicyRefusal
+    from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, Trust
+    from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
     from fleetcount_client.signals import FileSource, SignalSource, SignalUnavailable, constant
     from fleetcount_client.spool import SpoolFile
     from fleetcount_client.timer import ManualTimer, SystemTimer
@@ -50,7 +57,8 @@ else:
             "device": "Device",
             "memory_transport": "MemoryTransport",
             "outcome": "Outcome OutcomeKind",
-            "policy": "OwnerPolicy PolicyRefusal",
+            "policy": "JoinRule OwnerPolicy PolicyRefusal Trust",
+            "private_places": "Circle Polygon PrivatePlaces PrivateSignal",
             "signals": "FileSource SignalSource SignalUnavailable constant",
             "spool": "SpoolFile",
             "timer": "ManualTimer SystemTimer",
