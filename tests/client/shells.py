@@ -85,7 +85,7 @@ class GrpcShell:
             yield INSTALMENT_REPLIES.encode(tuple(replies))
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        methods = {
+        methods: dict[str, Any] = {
             "ListTasks": grpc.unary_unary_rpc_method_handler(self.list_tasks),
             "ListSeries": grpc.unary_unary_rpc_method_handler(self.list_series),
             "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),

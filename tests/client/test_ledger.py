@@ -255,7 +255,7 @@ def test_what_all_operators_would_see_of_a_month_is_counted_in_two_sums() -> Non
     by_window, by_series = (charges_of_series(one, wary, START - 10**6, START - 10**6) for one in (hourly, whole))
 
     sums = [(spent.chance, spent.answers) for spent in (spent_within(wary, by, 0) for by in (by_window, by_series))]
-    assert sums == [(180, 180), (Fraction(1, 4), 180)]
+    assert sums == [(Fraction(180), Fraction(180)), (Fraction(1, 4), Fraction(180))]
     refusal = Ledger().judge(wary, by_window)
     assert refusal is not None
     assert refusal.rule == "largest_chance"

@@ -190,7 +190,7 @@ def test_exposure_has_limits_of_its_own_when_no_operator_is_trusted_and_exact_re
     def judged(policy: OwnerPolicy, *exposures: tuple[str, int]) -> str | None:
         held = [replace(charge(n, START, None, p), answers=Fraction(m)) for n, (p, m) in enumerate(exposures, 2)]
         refusal = judge_charge(policy, held, unit)
-        return refusal and refusal.rule
+        return None if refusal is None else refusal.rule
 
     assert judged(wary, ("1/5", 12)) is None
     assert judged(wary, ("1/5", 12), ("1/1000", 0)) == "largest_chance"

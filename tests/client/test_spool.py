@@ -111,8 +111,8 @@ def test_an_older_ledger_opens_and_its_charges_stand_as_pure_losses_for_any_valu
     spool = SpoolFile(path).device()
 
     old = [(one.name, one.epsilon, one.exposure, one.relation) for one in spool.charges()]
-    later = {"asked_at": 1_900_000_000, "asked_until": 1_900_000_100}
-    new = replace(charge(TaskId(bytes([9]) * 32)), relation=Relation.ONE_SIDED, **later)
+    new = replace(charge(TaskId(bytes([9]) * 32)), asked_at=1_900_000_000, asked_until=1_900_000_100)
+    new = replace(new, relation=Relation.ONE_SIDED)
     report = Report(task_id=TaskId(new.charge_id), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
 
     assert old == [

@@ -85,9 +85,9 @@ class Rounds:
             MachineError: the store failed; nothing was sent that is not stored.
         """
         signed = SignedTask(task=seat.task, signatures=())
-        report = self.spool.report(seat.task.task_id)
-        if report is None:
-            report = await self._open(signed, seat.aggregators, signals, seat, still_asked)
+        report = self.spool.report(seat.task.task_id) or await self._open(
+            signed, seat.aggregators, signals, seat, still_asked
+        )
         return report if isinstance(report, Outcome) else await self._finish(seat.task, report)
 
     async def _finish(self, task: Task, report: Report) -> Outcome:
