@@ -150,16 +150,22 @@ class Spool:
         return LedgerAge(created_at=now, first_valid=first_valid)
 
     def ledger(self) -> "Ledger":
-        """Return the charges with their sums, for reading; kept in memory until another process writes."""
+        """Return the charges with their sums, for reading; kept in memory until another process changes them."""
+        return self._numbered()[1]
+
+    def _numbered(self) -> "tuple[int, Ledger]":
+        """Return the number of the last change, which says whether what is kept is what the file holds, and the sums."""
         from fleetcount_client.ledger import Ledger  # Its filter: only with the first judgement.
 
-        kept = self._file.kept()
-        if self._device not in kept:
+        rows = self._file.rows("SELECT number FROM change WHERE device=?", (self._device,))
+        number, kept = rows[0][0] if rows else 0, self._file.kept
+        if self._device not in kept or kept[self._device][0] != number:
             if len(kept) >= _LEDGERS_KEPT:
                 kept.clear()
-            kept[self._device] = Ledger(self._read_charges())
-        held: Ledger = kept[self._device]
-        return held
+            # The number was read before the rows: should they be newer, they are read again next time.
+            kept[self._device] = number, Ledger(self._read_charges())
+        found: tuple[int, Ledger] = kept[self._device]
+        return found
 
     def charges(self) -> tuple[Charge, ...]:
         """Return every answered task and every unit of a series, answered or reserved, oldest first."""
@@ -216,13 +222,17 @@ class Spool:
     @contextmanager
     def change(self) -> "Generator[tuple[sqlite3.Connection, Ledger]]":
         """Run the block as one transaction that may change rows of the ledger and, alike, the sums in memory."""
+        count = "INSERT INTO change VALUES(?,1) ON CONFLICT(device) DO UPDATE SET number=number+1"
         try:
             with self._file.transaction() as connection:
                 # Under the transaction's lock no other process can charge between the judgement and the row.
-                yield connection, self.ledger()
+                number, ledger = self._numbered()
+                yield connection, ledger
+                connection.execute(count, (self._device,))
+            self._file.kept[self._device] = number + 1, ledger
         except BaseException:
             # What the block has changed in memory did not become durable: the sums are read anew.
-            self._file.forget(self._device)
+            self._file.kept.pop(self._device, None)
             raise
 
     def insert_charge(self, connection: sqlite3.Connection, charge: Charge) -> None:

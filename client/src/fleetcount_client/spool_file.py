@@ -21,6 +21,7 @@ APPLICATION_ID: Final = 0x46435350
 
 _BUSY_TIMEOUT_S: Final = 5.0
 _SERIES: Final = """
+CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
     changed_at REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY(device, series_id)) WITHOUT ROWID;
 """
@@ -71,36 +72,22 @@ class StateFile:
     """One file of mode 0600, for one device or, in a simulation, for many under different names.
 
     Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, for
-    simulations only.
+    simulations only. `kept` is for what its users keep in memory of the rows, a device each; it outlives `close`.
     """
 
-    __slots__ = ("_connection", "_durable", "_ledgers", "_path", "_seen")
+    __slots__ = ("_connection", "_durable", "_path", "kept")
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self._path = path
         self._durable = durable
         self._connection: sqlite3.Connection | None = None
-        self._ledgers: dict[str, Any] = {}
-        self._seen = -1
+        self.kept: dict[str, Any] = {}
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in, so that what was erased is gone from the disk."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            self._ledgers.clear()
-
-    def kept(self) -> dict[str, Any]:
-        """Return what its users keep in memory of the rows, a device each; empty after another process wrote."""
-        version = self.rows("PRAGMA data_version", ())[0][0]
-        if version != self._seen:
-            self._ledgers.clear()
-            self._seen = version
-        return self._ledgers
-
-    def forget(self, device: str) -> None:
-        """Drop what is kept in memory of a device's rows; it is read anew."""
-        self._ledgers.pop(device, None)
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
