@@ -154,7 +154,7 @@ class Spool:
         return self._numbered()[1]
 
     def _numbered(self) -> "tuple[int, Ledger]":
-        """Return the number of the last change, which says whether what is kept is what the file holds, and the sums."""
+        """Return the number of the last change, which says whether the sums in memory are the file's, and the sums."""
         from fleetcount_client.ledger import Ledger  # Its filter: only with the first judgement.
 
         rows = self._file.rows("SELECT number FROM change WHERE device=?", (self._device,))
