@@ -328,6 +328,19 @@ async def test_a_serving_device_joins_what_is_offered_and_obeys_while_it_serves(
     assert "delivered" in caplog.text
 
 
+async def test_a_series_that_is_long_over_is_forgotten_and_its_charges_are_not(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    await device.answer()
+
+    world.timer.advance(open_policy().budget_period_s + 1000)
+    assert await device.answer() == ()
+
+    assert (device.series.rows(), len(device.spool.charges())) == ((), 4)
+
+
 class Killed(BaseException):
     """The process ended here."""
 

@@ -225,7 +225,7 @@ class Device:
         Raises:
             Unreachable: no aggregator could be asked and nothing was left from before.
         """
-        tasks, joined = await self._tasks(horizon_s), await self._joined_series()
+        tasks = await self._tasks(horizon_s)
         sources, outcomes = self._sources(signals), list[Outcome]()
         horizon = self._timer.now() + horizon_s
         async with asyncio.TaskGroup() as group:
@@ -233,7 +233,8 @@ class Device:
                 group.create_task(self.answer_task(signed, sources), name=f"answer {task_id.hex()[:12]}")
                 for task_id, signed in tasks.items()
             ]
-            for series_id in joined:
+            # A broker takes seconds to say that it keeps no series: tasks do not wait for that.
+            for series_id in await self._joined_series():
                 group.create_task(self._answer_series(series_id, sources, outcomes.append, horizon))
         return (*(task.result() for task in running), *outcomes)
 
@@ -349,10 +350,13 @@ class Device:
 
     async def _joined_series(self) -> tuple[SeriesId, ...]:
         """Fetch the series on offer, obey what they say, and return those the device takes part in."""
+        self._busy += 1
         try:
             self.series.take(await self._transport.list_series())
         except Unreachable as error:
             _LOG.info("no series fetched: %s", error)
+        finally:
+            self._busy -= 1
         return self.series.all_joined()
 
     async def _answer_series(
@@ -365,6 +369,9 @@ class Device:
         self._busy += 1
         try:
             await self._series_loop.run(series_id, sources, report, horizon)
+        except MachineError as error:
+            # The next poll takes the series up again.
+            _LOG.warning("series %s: %s", series_id.hex()[:12], error)
         finally:
             self._busy -= 1
 

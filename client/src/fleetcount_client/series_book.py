@@ -126,12 +126,21 @@ class SeriesBook:
 
         Of an offer only what verifies is kept: a bad key list or order hides neither the series nor the others.
         """
+        self._forget_old()
         for offer in offers:
             try:
                 self._trust.check_series(offer.signed)
                 self._take(offer)
             except (TaskError, PeerError) as error:
                 _LOG.info("series %s on offer is not taken: %s", offer.signed.series.series_id, error)
+
+    def _forget_old(self) -> None:
+        """Erase series that are over for longer than a period; their charges stay."""
+        for row in self._rows.all():
+            over = self.known(row).series.schedule.end + self._policy.budget_period_s
+            if row.state is not SeriesState.JOINED and over < self._clock.now():
+                self._rows.erase(row.series_id)
+                self._read.pop(row.series_id, None)
 
     def _take(self, offer: SeriesOffer) -> None:
         series_id = offer.signed.series.series_id

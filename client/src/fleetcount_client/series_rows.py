@@ -74,6 +74,11 @@ class SeriesRows:
         with self._spool.change() as (connection, _):
             connection.execute("INSERT OR REPLACE INTO series VALUES(?,?,?,?,?,?,?)", self._values(row))
 
+    def erase(self, series_id: SeriesId) -> None:
+        """Forget a series, but none of its charges."""
+        with self._spool.change() as (connection, _):
+            connection.execute("DELETE FROM series WHERE device=? AND series_id=?", (self._spool.name, series_id))
+
     def join(
         self,
         row: SeriesRow,
