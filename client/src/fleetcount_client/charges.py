@@ -77,7 +77,12 @@ def ready_at(policy: OwnerPolicy, age: LedgerAge) -> float:
 
 
 def unknown_before(policy: OwnerPolicy, age: LedgerAge) -> float:
-    """Return the moment before which this device may have answered without this ledger's knowledge, -inf if never."""
+    """Return the moment before which this device may have answered without this ledger's knowledge, -inf if never.
+
+    A policy without a wait takes every ledger for its first.
+    """
+    if policy.fresh_ledger_wait_s == 0:
+        return -inf
     return age.created_at if _nothing_lost(policy, age) is None else -inf
 
 

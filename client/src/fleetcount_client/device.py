@@ -82,6 +82,7 @@ class Device:
         self._join = join
         self._private = private
         self._conditions = conditions
+        self._windows = set[TaskId]()
         self._renewal = renewal
 
     @property
@@ -107,7 +108,13 @@ class Device:
     def _series_loop(self) -> "SeriesLoop":
         from fleetcount_client.series_loop import SeriesLoop  # As below.
 
-        return SeriesLoop(book=self.series, rounds=self._rounds, timer=self._timer, pause_until=self._pause_until)
+        return SeriesLoop(
+            book=self.series,
+            rounds=self._rounds,
+            timer=self._timer,
+            under_way=self._windows,
+            pause_until=self._pause_until,
+        )
 
     @cached_property
     def _rounds(self) -> "Rounds":
@@ -278,10 +285,9 @@ class Device:
         sources = self._sources(signals)
         self._busy += 1
         try:
-            if signed.task.series is None:
-                self._trust.check(signed)
-            elif self._spool.report(signed.task.task_id) is None:
-                raise TaskError("a window of a series is answered by joining the series")
+            if signed.task.series is not None:
+                return await self._finish_window(signed, sources)
+            self._trust.check(signed)
             return await self._rounds.answer(signed, sources)
         except (TaskError, SignatureError) as error:
             return self._not_trusted(signed, str(error))
@@ -289,6 +295,16 @@ class Device:
             return _ended(signed, OutcomeKind.FAILED, str(error))
         finally:
             self._busy -= 1
+
+    async def _finish_window(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
+        """Take up a window that was begun before; its series begins the others."""
+        if self._spool.report(signed.task.task_id) is None:
+            raise TaskError("a window of a series is answered by joining the series")
+        self._windows.add(signed.task.task_id)
+        try:
+            return await self._rounds.answer(signed, sources)
+        finally:
+            self._windows.discard(signed.task.task_id)
 
     async def close(self) -> None:
         """Close connections and files; a later use opens them again."""
@@ -319,7 +335,9 @@ class Device:
         now = self._timer.now()
         await self._renew(now)
         self._spool.tidy(now)
-        tasks = {signed.task.task_id: signed for signed in map(decode_signed_task, self._spool.unfinished_tasks())}
+        unfinished = map(decode_signed_task, self._spool.unfinished_tasks())
+        # A window that its series is answering just now is unfinished too.
+        tasks = {one.task.task_id: one for one in unfinished if one.task.task_id not in self._windows}
         try:
             offered = await self._transport.list_tasks()
         except Unreachable:

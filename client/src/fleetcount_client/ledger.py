@@ -65,9 +65,9 @@ class Ledger:
         """Return whether there is a charge of this id."""
         return charge_id in self._charges
 
-    def __getitem__(self, charge_id: bytes) -> Charge:
-        """Return the charge of an id. Raises KeyError."""
-        return self._charges[charge_id]
+    def get(self, charge_id: bytes) -> Charge | None:
+        """Return the charge of an id, None when there is none."""
+        return self._charges.get(charge_id)
 
     @property
     def charges(self) -> tuple[Charge, ...]:

@@ -257,13 +257,15 @@ class SeriesBook:
         if refusal is not None:
             return refusal
         ledger = self._spool.ledger()
-        if unit not in ledger:
+        # A clock that was set back would find windows of the unit that were over when it was charged.
+        charge = ledger.get(unit)
+        if charge is None or task.round_one_opens < charge.asked_at or task.round_one_closes > charge.asked_until:
             return PolicyRefusal(rule="reserved", message="nothing is reserved for this window")
         sampled = None
         if task.design.rounds == 2:
             sampled = coin_of(self._rows.coin_secret(self._source), unit, task.design.exposure)
         aggregators = series.keyed_aggregators(task)
-        return Seat(task=task, charge=ledger[unit], sampled=sampled, aggregators=aggregators)
+        return Seat(task=task, charge=charge, sampled=sampled, aggregators=aggregators)
 
     def finish(self, series_id: SeriesId) -> None:
         """Write a joined series as ended once no window is left, and free what was not sent."""

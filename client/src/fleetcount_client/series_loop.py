@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleetcount_protocol.errors import MachineError, TaskError
-from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.derive import window_task
 
 from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -29,11 +29,15 @@ _LOOK_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesLoop:
-    """Answers the windows of joined series for one device. `pause_until` waits and may close what is idle meanwhile."""
+    """Answers the windows of joined series for one device. `pause_until` waits and may close what is idle meanwhile.
+
+    `under_way` holds the windows that are answered just now: what was begun before a restart is taken up elsewhere.
+    """
 
     book: SeriesBook
     rounds: Rounds
     timer: Timer
+    under_way: set[TaskId]
     pause_until: Callable[[float], Awaitable[None]]
 
     async def run(
@@ -85,7 +89,13 @@ class SeriesLoop:
                 now = self.book.joined(series_id)
                 return now is not None and not now.skips(index)
 
-            return await self.rounds.answer_window(seat, signals, still_asked)
+            if seat.task.task_id in self.under_way:
+                return None
+            self.under_way.add(seat.task.task_id)
+            try:
+                return await self.rounds.answer_window(seat, signals, still_asked)
+            finally:
+                self.under_way.discard(seat.task.task_id)
         except TaskError as error:
             _LOG.warning("window %d of series %s is not answered: %s", index, name, error)
             return None
