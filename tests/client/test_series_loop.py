@@ -268,7 +268,7 @@ async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_th
     other = Deployment(timer=type(world.timer)(START))
     other.signing_keys, other.sealing_keys, other.described = world.signing_keys, world.sealing_keys, world.described
     late = other.offer(series, lists=lists)  # type: ignore[arg-type]
-    other.intakes = {name: other._intake(name) for name in other.sealing_keys}
+    other.intakes = {name: other._intake(name) for name in other.sealing_keys}  # pyright: ignore[reportPrivateUsage]
     other.offers = [late]
     short = other.device(tmp_path / "short.db", other.transport(), join=AUTO)
     await short.answer()
