@@ -36,6 +36,11 @@ def series() -> None:
     show     what it asks, and what it lets anybody learn
     sign     every operator signs it, once for all windows
     submit   the leader's operator hands it to its aggregator
+    status   windows released, missing and why, and which comes next
+    records  every released window's signed record, checked
+    export   tables and maps from these records
+    pause    the leader's operator skips windows from one on; resume asks them again
+    stop     any operator ends its own part, and with it the series, for good
     """
 
 
@@ -107,6 +112,61 @@ def submit(config_path: Path, path: Path) -> None:
     _check_series_name(path)
     target = submit_series(path, operator_of(config_path), time.time())
     click.echo(f"submitted {target}")
+
+
+def _order_command(action: str, short: str, text: str) -> None:
+    """Add the sub-command of one kind of order."""
+
+    @series.command(action, short_help=short, help=text)
+    @_CONFIG
+    @click.option(
+        "--from",
+        "start",
+        metavar="WINDOW|TIME",
+        help="A window's number, or a time in UTC (2026-12-01T08:00Z). Default: the next that can still be skipped.",
+    )
+    @click.argument("path", metavar="NAME.series", type=_FILE)
+    def order(config_path: Path, start: str | None, path: Path) -> None:
+        from fleetcount_protocol.series.orders import OrderAction
+
+        from fleetcount.series_files import read_series
+        from fleetcount.series_order_files import give_order
+        from fleetcount.task_files import operator_of, utc
+
+        _check_series_name(path)
+        question = read_series(path).series
+        kind = OrderAction[action.upper()]
+        target, given = give_order(question, operator_of(config_path), kind, start, time.time(), path.stem)
+        opens = utc(question.schedule.opens(given.from_window))
+        click.echo(f"{action} from window {given.from_window} on, which opens {opens}: order {given.number}, {target}")
+
+
+_order_command(
+    "pause",
+    "Skip windows from one on, until resume.",
+    """Sign an order that skips windows from one on, and put it into the leader's task directory.
+
+    Run by the leader's operator. Windows keep their numbers and times: nothing moves, is made up for or costs less.
+    Devices keep their reservations, because a pause may end. Windows are decided about a minute before they open.
+    """,
+)
+_order_command(
+    "resume",
+    "Ask again from a window on.",
+    """Sign an order that asks windows again from one on, and put it into the leader's task directory.
+
+    Run by the leader's operator, after a pause.
+    """,
+)
+_order_command(
+    "stop",
+    "End this operator's part, and with it the series.",
+    """Sign an order that ends this operator's part from a window on, and put it into its aggregator's task directory.
+
+    Run by any operator: without its part no window can be opened. Nothing follows a stop. Devices get back what they
+    have reserved for windows that are no longer asked, where nothing of the same toss was sent.
+    """,
+)
 
 
 def _check_series_name(path: Path) -> None:

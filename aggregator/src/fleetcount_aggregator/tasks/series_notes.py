@@ -23,6 +23,7 @@ __all__ = [
     "note_order",
     "note_refusal",
     "order_name",
+    "orders_of",
     "take_up_notes",
     "was_given",
 ]
@@ -78,10 +79,14 @@ async def note_refusal(context: Context, series: InstalledSeries, other: Aggrega
     series.refused_by = other
 
 
+def orders_of(notes: Mapping[str, bytes]) -> tuple[SignedOrder, ...]:
+    """Return the orders among the notes of a series, by aggregator and number."""
+    return _in_order(decode_signed_order(note) for name, note in notes.items() if name.startswith(_ORDER))
+
+
 def take_up_notes(context: Context, series: InstalledSeries, notes: Mapping[str, bytes]) -> None:
     """Take the notes of a series into memory, when the process starts."""
-    orders = [decode_signed_order(note) for name, note in notes.items() if name.startswith(_ORDER)]
-    series.orders = _in_order(orders)
+    series.orders = orders_of(notes)
     series.given = {name for name in notes if name.startswith(_GIVEN)}
     series.refused_by = notes.get(_REFUSED, b"").decode()
     for name, note in notes.items():

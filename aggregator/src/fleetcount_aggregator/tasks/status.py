@@ -11,12 +11,14 @@ from pathlib import Path
 
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import series_rows, sqlite_rows
 from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
+from fleetcount_aggregator.tasks.series_notes import orders_of
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_status"]
 
@@ -37,7 +39,8 @@ class TaskLine:
 class SeriesLine:
     """One series: how many of its windows are released, when the next opens, and which are missing, by reason.
 
-    `following` is the first window that is not decided about, None after the last; `opens` its time, Unix seconds.
+    `following` is the first window that is not decided about, None after the last; `opens` its time, Unix seconds;
+    `orders` are those taken, everybody's.
     """
 
     series_id: SeriesId
@@ -47,6 +50,7 @@ class SeriesLine:
     opens: int | None
     released: int
     missing: Mapping[str, Sequence[int]]
+    orders: Sequence[SignedOrder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,4 +114,5 @@ def _series_line(database: sqlite3.Connection, row: SeriesRow) -> SeriesLine:
         opens=None if ended else series.schedule.opens(following),
         released=released,
         missing=missing,
+        orders=orders_of(series_rows.read_notes(database, row.series_id)),
     )

@@ -7,6 +7,7 @@ must not ask another aggregator, and drives no task.
 from typing import Final
 
 from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.series.fields import Schedule
 from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_transport.logs import log
 
@@ -25,9 +26,9 @@ _MOST_AT_ONCE: Final = 64
 """Windows decided in one transaction, after a long sleep; deriving one may take a millisecond."""
 
 
-def opening_lead_s(series: InstalledSeries) -> int:
+def opening_lead_s(schedule: Schedule) -> int:
     """Return how many seconds before it opens a window is decided about: a minute, or the pace of the series."""
-    return min(_LEAD_S, series.series.schedule.every_s)
+    return min(_LEAD_S, schedule.every_s)
 
 
 async def decide_windows(context: Context, series_id: SeriesId) -> None:
@@ -37,7 +38,7 @@ async def decide_windows(context: Context, series_id: SeriesId) -> None:
         StoreError: the store failed; the series stays on the agenda.
     """
     series = context.series[series_id]
-    schedule, lead = series.series.schedule, opening_lead_s(series)
+    schedule, lead = series.series.schedule, opening_lead_s(series.series.schedule)
     try:
         while series.following < schedule.windows and schedule.opens(series.following) - lead <= context.now():
             # Orders are taken under the same lock: none names a window that is being decided about.

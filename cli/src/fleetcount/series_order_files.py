@@ -1,0 +1,158 @@
+"""Order files on their way from an operator to its own aggregator: NAME.0001.order, and so on.
+
+Reads the aggregator's store and task directory, writes into the latter; it must not open a connection. The aggregator
+decides about every order again: what is checked here is checked so that the operator hears of it at once.
+"""
+
+from collections.abc import Set
+from datetime import datetime, timedelta
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fleetcount_protocol.errors import FleetcountError, TaskError, UsageError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_SERIES
+from fleetcount_protocol.series.fields import Schedule
+from fleetcount_protocol.series.orders import (
+    OrderAction,
+    SeriesOrder,
+    check_follows,
+    decode_signed_order,
+    encode_signed_order,
+    sign_order,
+)
+from fleetcount_protocol.series.series import Series
+
+from fleetcount.exits import RefusedByPolicyError
+from fleetcount.files import read_bytes, write_file
+from fleetcount.numbers import parse_count
+from fleetcount.task_files import Operator, utc
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.tasks.status import SeriesLine
+
+__all__ = ["give_order"]
+
+_FILE_BYTES: Final = MAX_ORDER_BYTES + 128
+_MARGIN_S: Final = 5
+"""An aggregator looks into its task directory every second: a window decided about sooner is not named by default."""
+
+
+def give_order(
+    series: Series, operator: Operator, action: OrderAction, start: str | None, now: float, name: str
+) -> tuple[Path, SeriesOrder]:
+    """Write an order of this operator into its aggregator's task directory; return the file and the order.
+
+    `start` is a window's index, or a time in UTC, which means the first window that opens then or later; None is the
+    first window that the aggregator has not decided about. `name` is how the series' file is called, without suffix.
+
+    Raises:
+        UsageError: no index and no time, or a window that is decided about or that the series has not.
+        RefusedByPolicyError: the series is not installed at this aggregator, the order is not its operator's to give,
+            or nothing may follow the orders given before.
+    """
+    from fleetcount_aggregator.host.keys import load_signing_key
+
+    config, own = operator.config, operator.aggregator_id
+    position = series.first_window.position_of(own)
+    if position and action is not OrderAction.STOP:
+        leader = series.aggregators[0].aggregator_id
+        raise RefusedByPolicyError(
+            f"{action.name.lower()} is for the leader, {leader!r}; {own!r} may stop its own part"
+        )
+    installed = _installed(series, config.aggregator.state_directory)
+    directory = config.aggregator.task_directory
+    taken = [one.order for one in installed.orders if one.order.aggregator_id == own]
+    dropped = _dropped(directory, series, own)
+    given = [*taken, *(order for path, order in dropped if not path.with_suffix(".refused").exists())]
+    order = SeriesOrder(
+        series_id=series.series_id,
+        number=max((one.number for one in [*taken, *(order for _, order in dropped)]), default=0) + 1,
+        action=action,
+        aggregator_id=own,
+        from_window=_window(start, series.schedule, installed.following, now),
+    )
+    _check_given(order, set(given))
+    target = directory / f"{name}.{order.number:04}.order"
+    key = load_signing_key(config.keys.signing_key_file)
+    write_file(target, encode_signed_order(sign_order(order, key)), overwrite=False)
+    return target, order
+
+
+def _installed(series: Series, state_directory: Path) -> "SeriesLine":
+    from fleetcount_aggregator.tasks.status import read_status
+
+    found = read_status(state_directory).series if (state_directory / "aggregator.db").is_file() else ()
+    for one in found:
+        if one.series_id == series.series_id:
+            return one
+    raise RefusedByPolicyError(
+        f"series {series.series_id.hex()[:12]} is not installed at this aggregator; it is once it runs and all helpers"
+        " can be reached"
+    )
+
+
+def _dropped(directory: Path, series: Series, own: AggregatorId) -> list[tuple[Path, SeriesOrder]]:
+    """Return the orders of this operator about a series that lie in the task directory, taken or not."""
+    found: list[tuple[Path, SeriesOrder]] = []
+    for path in sorted(directory.glob("*.order")):
+        try:
+            order = decode_signed_order(read_bytes(path, largest=_FILE_BYTES)).order
+        except FleetcountError:
+            continue  # The aggregator refuses it and says why beside it.
+        if (order.series_id, order.aggregator_id) == (series.series_id, own):
+            found.append((path, order))
+    return found
+
+
+def _check_given(order: SeriesOrder, given: Set[SeriesOrder]) -> None:
+    if len(given) >= MAX_ORDERS_PER_SERIES:
+        raise RefusedByPolicyError(f"the series has {len(given)} orders, allowed: {MAX_ORDERS_PER_SERIES}")
+    try:
+        check_follows(order, given)
+    except TaskError as error:
+        raise RefusedByPolicyError(str(error)) from None
+
+
+def _window(start: str | None, schedule: Schedule, following: int | None, now: float) -> int:
+    """Return the window that `start` means, one that is not decided about.
+
+    Raises:
+        UsageError: as `give_order`.
+    """
+    from fleetcount_aggregator.tasks.windows import opening_lead_s
+
+    last, lead = schedule.windows - 1, opening_lead_s(schedule)
+    first = last + 1 if following is None else max(following, _opening_from(schedule, now + lead))
+    if first > last:
+        raise UsageError(f"every window of the series is decided about; the last opens {utc(schedule.opens(last))}")
+    if start is None:
+        return min(last, max(first, _opening_from(schedule, now + lead + _MARGIN_S)))
+    given = _given_window(start, schedule)
+    if not first <= given <= last:
+        raise UsageError(
+            f"--from is window {given}, allowed: {first} to {last} ({utc(schedule.opens(first))} to "
+            f"{utc(schedule.opens(last))}); windows are decided about {lead} s before they open"
+        )
+    return given
+
+
+def _given_window(start: str, schedule: Schedule) -> int:
+    try:
+        if start.isascii() and start.isdigit():
+            return parse_count(start, 0, schedule.windows - 1)
+        moment = datetime.fromisoformat(start)
+        if moment.utcoffset() != timedelta(0):
+            raise ValueError("not UTC")
+    except ValueError:
+        raise UsageError(
+            f"--from is {start[:40]!r}, allowed: a window's number, 0 to {schedule.windows - 1}, or a time in UTC like "
+            "2026-12-01T08:00Z"
+        ) from None
+    return _opening_from(schedule, moment.timestamp())
+
+
+def _opening_from(schedule: Schedule, moment: float) -> int:
+    """Return the first window that opens at a moment or later; beyond the last if there is none."""
+    return max(0, ceil((moment - schedule.first) / schedule.every_s))

@@ -1,0 +1,120 @@
+"""Pause, resume and stop as operators give them: numbered, for windows still open to change, taken by aggregators."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount.series_files import read_series
+from fleetcount_protocol.series.series import Series
+
+from tests.cli.test_series_files import CREATE, SPEC
+from tests.support.town import Town
+
+HOUR = 3600
+
+
+class Asked:
+    """A town with one series of 720 hourly windows, installed everywhere."""
+
+    def __init__(self, town: Town, fleetcount: Callable) -> None:
+        self.town, self._fleetcount = town, fleetcount
+        self.series: Series = read_series(town.root / "q.series").series
+
+    def order(self, action: str, *more: str, by: str = "alpha") -> Any:
+        return self._fleetcount("series", action, "--config", f"dep/{by}/aggregator.toml", *more, "q.series")
+
+    def orders(self, by: str = "alpha") -> list[str]:
+        return sorted(path.name for path in (self.town.root / "dep" / by / "tasks").glob("q.0*"))
+
+    def missing(self, position: int) -> dict[int, str]:
+        return self.town.network.core(position).context.series[self.series.series_id].missing
+
+
+@pytest.fixture
+async def asked(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Asked]:
+    monkeypatch.chdir(tmp_path)
+    async with Town(tmp_path, fleetcount) as town:
+        town.told(monkeypatch, "fleetcount.series_commands")
+        (tmp_path / "spec.toml").write_text(SPEC)
+        assert fleetcount(*CREATE).code == 0
+        early = fleetcount("series", "pause", "--config", "dep/alpha/aggregator.toml", "q.series")
+        assert (early.code, "is not installed at this aggregator" in early.error_line) == (3, True)
+        for step, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
+            assert fleetcount("series", step, "--config", f"dep/{name}/aggregator.toml", "q.series").code == 0
+        await town.pass_to(town.clock.now() + 2)
+        await town.pass_to(town.clock.now() + 2)
+        yield Asked(town, fleetcount)
+
+
+async def test_orders_are_numbered_and_taken_and_skip_their_windows_everywhere(asked: Asked) -> None:
+    schedule, town = asked.series.schedule, asked.town
+    third = asked.order("pause", "--from", "3")
+    assert "pause from window 3 on, which opens" in third.out
+    await town.pass_to(town.clock.now() + 2)
+    assert asked.order("resume", "--from", "5").code == 0
+    await town.pass_to(schedule.opens(4))
+    stop = asked.order("stop", "--from", "7", by="beta")
+    await town.pass_to(town.clock.now() + 2)
+    for index in range(5, 9):
+        await town.pass_to(schedule.opens(index))
+
+    assert asked.orders() == ["q.0001.order", "q.0002.order"]
+    assert (stop.code, asked.orders("beta")) == (0, ["q.0001.order"])
+    for position in (0, 1):
+        expected = {3: "paused", 4: "paused", 7: "stopped", 8: "stopped"}
+        assert {index: why for index, why in asked.missing(position).items() if index > 2} == expected
+
+
+async def test_without_a_window_the_next_that_can_still_be_skipped_is_meant(asked: Asked) -> None:
+    schedule, town = asked.series.schedule, asked.town
+    await town.pass_to(schedule.opens(2) - 62)
+
+    assert "pause from window 3 on" in asked.order("pause").out
+    await town.pass_to(schedule.opens(2) - 30)
+    assert not [name for name in asked.orders() if name.endswith(".refused")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "by", "code", "said"),
+    [
+        (("pause", "--from", "2"), "alpha", 2, "--from is window 2, allowed: 3 to 719"),
+        (("pause", "--from", "720"), "alpha", 2, "--from is '720', allowed: a window's number, 0 to 719, or a time"),
+        (("stop", "--from", "2020-01-01T00:00Z"), "alpha", 2, "--from is window 0, allowed: 3 to 719"),
+        (("stop", "--from", "2099-01-01T00:00Z"), "alpha", 2, "allowed: 3 to 719"),
+        (("stop", "--from", "2027-12-01T00:00+01:00"), "alpha", 2, "a time in UTC"),
+        (("stop", "--from", "2027-12-01T00:00"), "alpha", 2, "a time in UTC"),
+        (("stop", "--from", "soon"), "alpha", 2, "--from is 'soon', allowed"),
+        (("pause",), "beta", 3, "pause is for the leader, 'alpha'; 'beta' may stop its own part"),
+        (("resume",), "beta", 3, "resume is for the leader"),
+    ],
+)
+async def test_a_bad_order_is_one_line_and_no_file(
+    asked: Asked, arguments: tuple[str, ...], by: str, code: int, said: str
+) -> None:
+    await asked.town.pass_to(asked.series.schedule.opens(2))
+
+    ran = asked.order(*arguments, by=by)
+
+    assert (ran.code, said in ran.error_line) == (code, True), ran
+    assert asked.orders(by) == []
+
+
+async def test_nothing_follows_a_stop_not_even_one_that_is_not_taken_yet(asked: Asked) -> None:
+    assert asked.order("stop", "--from", "4").code == 0
+    waiting = asked.order("stop", "--from", "6")
+    await asked.town.pass_to(asked.town.clock.now() + 2)
+    taken = asked.order("resume", "--from", "6")
+
+    assert (waiting.code, "nothing follows a stop" in waiting.error_line) == (3, True)
+    assert (taken.code, "nothing follows a stop" in taken.error_line) == (3, True)
+    assert asked.orders() == ["q.0001.order"]
+
+
+async def test_a_refused_order_keeps_its_number_and_does_not_stop_what_follows(asked: Asked) -> None:
+    assert asked.order("stop", "--from", "4").code == 0
+    (asked.town.root / "dep" / "alpha" / "tasks" / "q.0001.refused").write_text("no\n")
+
+    assert asked.order("pause", "--from", "6").code == 0
+
+    assert [name for name in asked.orders() if name.endswith(".order")] == ["q.0001.order", "q.0002.order"]
