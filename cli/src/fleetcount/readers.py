@@ -4,10 +4,10 @@ Opens connections and returns decoded answers; must not check a record (`release
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import FleetcountError, UsageError
@@ -24,7 +24,7 @@ from fleetcount.exits import CannotReachError
 if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebody pays for it.
     import grpc
 
-__all__ = ["Reader", "ask_peer", "ask_release", "ask_statuses", "read_reader", "reader_toml"]
+__all__ = ["Reader", "WindowReader", "ask_peer", "ask_release", "ask_statuses", "read_reader", "reader_toml"]
 
 TIMEOUT_S: Final = 15.0
 _GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
@@ -180,12 +180,66 @@ async def _ask_one(
     from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 
     async with _channel(aggregator.aggregator_id, aggregator.grpc_endpoint, credentials) as channel:
-        call = channel.unary_unary(_GET_RELEASE)
         try:
-            data = await call(RELEASE_QUERY.encode(task_id), timeout=timeout_s)
+            data = await channel.unary_unary(_GET_RELEASE)(RELEASE_QUERY.encode(task_id), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise CannotReachError(f"{aggregator.grpc_endpoint}: {error.code().name.lower()}") from error
     return RELEASE_ANSWER.decode(data)
+
+
+class WindowReader:
+    """Asks the aggregators of a series for the releases of its windows, over one connection to each.
+
+    Use it as an asynchronous context.
+    """
+
+    def __init__(self, reader: Reader, aggregators: Iterable[Aggregator]) -> None:
+        """Connect to nothing yet; aggregators without a gRPC endpoint are not asked."""
+        self._reader = reader
+        self._aggregators = [one for one in aggregators if one.grpc_endpoint]
+        self._channels: list[Any] = []
+
+    async def __aenter__(self) -> Self:
+        """Open the channels.
+
+        Raises:
+            UsageError: a file of the reader's identity cannot be used, or no TLS and an endpoint elsewhere.
+        """
+        credentials = self._reader.credentials()
+        for one in self._aggregators:
+            self._channels.append(_channel(one.aggregator_id, one.grpc_endpoint, credentials))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close them."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def ask(self, task_id: TaskId) -> ReleaseAnswer | None:
+        """Return the first answer with a record, else the first at all; None if those that answer have no such task.
+
+        Raises:
+            CannotReachError: none of them answered; says why for the last.
+        """
+        import grpc
+        import grpc.aio
+        from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
+
+        best, reached, why = None, False, "no aggregator has a gRPC endpoint"
+        for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
+            try:
+                data = await channel.unary_unary(_GET_RELEASE)(RELEASE_QUERY.encode(task_id), timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
+                why = f"{aggregator.grpc_endpoint}: {error.code().name.lower()}"
+                continue
+            answer = RELEASE_ANSWER.decode(data)
+            if answer.record:
+                return answer
+            best, reached = best or answer, True
+        if not reached:
+            raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
+        return best
 
 
 def _channel(name: str, endpoint: str, credentials: "grpc.ChannelCredentials | None") -> Any:

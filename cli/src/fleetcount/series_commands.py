@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from fleetcount_protocol.errors import UsageError
 
-from fleetcount.lazy import LazyGroup
+from fleetcount.lazy import LazyGroup, table
 
 if TYPE_CHECKING:  # `fleetcount series --help` starts without cryptography.
     from fleetcount_protocol.series.series import SignedSeries
@@ -27,7 +27,19 @@ _EXPLAIN = click.option("--explain", is_flag=True, help="Add the statement in fu
 _WIDEST: Final = 100
 
 
-@click.group(cls=LazyGroup, short_help="Ask the same question every hour: one signature, one budget.")
+_READING: Final = "fleetcount.series_reading"
+
+
+@click.group(
+    cls=LazyGroup,
+    short_help="Ask the same question every hour: one signature, one budget.",
+    lazy=table(
+        [
+            ("status", _READING, "status", "Windows released, missing and why, and which comes next."),
+            ("records", _READING, "records", "Every released window's signed record, checked and kept."),
+        ]
+    ),
+)
 def series() -> None:
     """Ask a question of a fleet again and again, under one promise.
 

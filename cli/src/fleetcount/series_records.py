@@ -1,0 +1,191 @@
+"""The records of a series as a reader keeps them: a directory with the series and one checked file a window.
+
+Checks signatures and the chain on everything that is fetched and everything that is read again; it must not compute an
+answer from them.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.signed_file import encode_signed_series
+from fleetcount_protocol.series.signing import verify_signed_series
+from fleetcount_protocol.task.signing import TrustedAggregator
+
+from fleetcount.exits import CheckFailedError
+from fleetcount.files import check_output_directory, read_text, write_file
+from fleetcount.release_report import checked_record
+from fleetcount.series_files import read_series
+
+if TYPE_CHECKING:
+    from fleetcount.readers import WindowReader
+
+__all__ = ["Chain", "fetch_windows", "kept_records", "open_records", "record_path", "save_record", "series_of_records"]
+
+_SERIES_FILE: Final = "series"
+_ENDED: Final = (TaskState.RELEASED, TaskState.ABORTED)
+
+
+@dataclass(slots=True)
+class Chain:
+    """The chain of a series' records, as far as it was followed: the last record, and every window named missing.
+
+    `pending` are windows behind the last record that have no record, and why as far as it is known; the next record
+    names them with the reason that counts.
+    """
+
+    series: Series
+    released: int = 0
+    last: int = -1
+    missing: dict[int, str] = field(default_factory=dict[int, str])
+    pending: dict[int, str] = field(default_factory=dict[int, str])
+    _digest: Digest | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be followed from the series alone."""
+        if self.series.drill_down is not None:
+            raise UsageError("the series drills down, whose windows follow from records; they are not served yet")
+
+    def follow(self, record: ReleaseRecord) -> None:
+        """Take the next record, which must name the last one as the one before it.
+
+        Raises:
+            CheckFailedError: a record of another series or window, or one that names another record before it.
+        """
+        place, link = record.task.series, record.chain
+        if place is None or link is None or record.task_id != window_task(self.series, place.index).task_id:
+            raise CheckFailedError(f"the record of task {record.task_id} is of no window of this series")
+        before = None if self.last < 0 else self.last
+        if (link.previous_index, link.previous) != (before, self._digest):
+            named = "no record" if link.previous_index is None else f"that of window {link.previous_index}"
+            known = "none" if before is None else f"that of window {before}"
+            same = " with another digest" if link.previous_index == before else ""
+            raise CheckFailedError(
+                f"the record of window {place.index} says that {named} came before it{same}; the one known is {known}"
+            )
+        self.missing.update((one.index, one.reason) for one in link.missing)
+        self.released, self.last, self._digest = self.released + 1, place.index, record.digest
+        self.pending.clear()
+
+    @property
+    def asked(self) -> int:
+        """The first window of which nothing is known."""
+        return max([self.last, *self.pending]) + 1
+
+
+async def fetch_windows(
+    chain: Chain, ask: "WindowReader", trusted: Mapping[AggregatorId, TrustedAggregator], now: float
+) -> AsyncIterator[tuple[ReleaseRecord, tuple[bytes, ...]]]:
+    """Give the records of all windows not asked for yet that are released by now, each checked and followed.
+
+    Stops at the first window that has closed and not ended yet, or that has not closed.
+
+    Raises:
+        CannotReachError: no aggregator answers.
+        SignatureError, CheckFailedError: a record that is not what it must be.
+    """
+    schedule = chain.series.schedule
+    for index in range(chain.asked, schedule.windows):
+        if schedule.closes(index) > now:
+            return
+        task = window_task(chain.series, index)
+        answer = await ask.ask(task.task_id)
+        if answer is not None and answer.state not in _ENDED:
+            return
+        if answer is None or answer.state is TaskState.ABORTED:
+            chain.pending[index] = "no task" if answer is None else answer.abort_reason
+            continue
+        record = checked_record(answer, task, trusted)
+        chain.follow(record)
+        yield record, answer.signatures
+
+
+# On disk.
+
+
+def record_path(directory: Path, index: int) -> Path:
+    """Return the file of a window's record."""
+    return directory / f"{index:05d}.json"
+
+
+def open_records(directory: Path, signed: SignedSeries, trusted: Mapping[AggregatorId, TrustedAggregator]) -> Chain:
+    """Return the chain of the records that a directory has, made with its series' file if it is new.
+
+    Raises:
+        UsageError: it holds the records of another series, or cannot be written.
+        TaskError, SignatureError: the series is not signed by aggregators that are trusted.
+        CheckFailedError, SignatureError: as `kept_records`.
+    """
+    verify_signed_series(signed, trusted)
+    check_output_directory(directory)
+    path = directory / _SERIES_FILE
+    if path.exists():
+        known = read_series(path).series.series_id
+        if known != signed.series.series_id:
+            raise UsageError(f"{directory} has the records of series {known}, not {signed.series.series_id}")
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_file(path, encode_signed_series(signed))
+    chain = Chain(signed.series)
+    for _ in kept_records(directory, chain):
+        pass
+    return chain
+
+
+def series_of_records(directory: Path) -> SignedSeries:
+    """Return the series whose records a directory has, signed by the aggregators that it names.
+
+    Raises:
+        UsageError: there is none.
+        TaskError, SignatureError: signatures that do not verify.
+    """
+    path = directory / _SERIES_FILE
+    if not path.is_file():
+        raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount series records'")
+    signed = read_series(path)
+    own = {
+        one.aggregator_id: TrustedAggregator(
+            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+        )
+        for one in signed.series.aggregators
+    }
+    verify_signed_series(signed, own)
+    return signed
+
+
+def kept_records(directory: Path, chain: Chain) -> Iterator[ReleaseRecord]:
+    """Give the records of a directory in the order of their windows, each checked and followed.
+
+    Raises:
+        UsageError: a file that cannot be read or is no record.
+        SignatureError, CheckFailedError: one that is not what it must be, or is missing from the chain.
+    """
+    for path in sorted(directory.glob("[0-9][0-9][0-9][0-9][0-9].json")):
+        try:
+            record, signatures = record_from_json(read_text(path))
+        except FleetcountError as error:
+            raise UsageError(f"{path}: {error}") from error
+        verify_record_signatures(record, signatures)
+        chain.follow(record)
+        yield record
+
+
+def save_record(directory: Path, record: ReleaseRecord, signatures: tuple[bytes, ...]) -> Path:
+    """Write a window's record to its file, whole or not at all; return the file.
+
+    Raises:
+        UsageError, MachineError: it is there already, or cannot be written.
+    """
+    place = record.task.series
+    if place is None:
+        raise UsageError("the record is of no window of a series")
+    path = record_path(directory, place.index)
+    write_file(path, record_to_json(record, signatures).encode(), overwrite=False)
+    return path

@@ -1,0 +1,184 @@
+"""What a reader sees of a series: records fetched and kept one by one, the chain followed, missing windows named."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount.exits import CheckFailedError
+from fleetcount.series_files import read_series
+from fleetcount.series_records import Chain
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.release import record_from_json
+
+from tests.cli.test_series_files import CREATE, SPEC
+from tests.support.town import Town
+
+BRANDS = """
+kind = "categories"
+names = ["A", "B", "C"]
+"""
+WEEK = SPEC[: SPEC.index("kind =")].replace("CurrentLocation", "Category").replace("batch_size = 10", "batch_size = 2")
+WEEK += BRANDS + SPEC[SPEC.index("[series]") :].replace("windows = 720", "windows = 6").replace('"10"', '"2"')
+READER = ("--series", "q.series", "--config", "dep/analyst/analyst.toml")
+TRUTHS = ("A", "A", "B", "C")
+
+
+class Running:
+    """A town with a series of six hourly windows, devices that answer, and a reader."""
+
+    def __init__(self, town: Town, fleetcount: Callable) -> None:
+        self.town, self._fleetcount = town, fleetcount
+        self.schedule = read_series(town.root / "q.series").series.schedule
+
+    async def command(self, *arguments: str) -> Any:
+        # The command has an event loop of its own.
+        return await asyncio.to_thread(self._fleetcount, "series", *arguments)
+
+    async def records(self, *more: str) -> Any:
+        return await self.command("records", *READER, "--output", "got", *more)
+
+    async def status(self) -> list[str]:
+        ran = await self.command("status", *READER)
+        assert ran.code == 0, ran
+        return [line for line in ran.out.splitlines() if not line.startswith("20")]
+
+    async def operator(self, *arguments: str) -> None:
+        ran = await self.command(arguments[0], "--config", "dep/alpha/aggregator.toml", *arguments[1:], "q.series")
+        assert ran.code == 0, ran
+
+    async def answer(self, index: int) -> None:
+        """Let a window pass in which every device answers."""
+        await self.town.pass_to(self.schedule.opens(index) - 50)
+        await self.town.pass_to(self.schedule.opens(index))
+        await self.town.pass_to(self.schedule.closes(index))
+        await self.town.pass_to(self.schedule.closes(index) + 5)
+
+
+@pytest.fixture
+async def running(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.chdir(tmp_path)
+    async with Town(tmp_path, fleetcount, devices=len(TRUTHS)) as town:
+        town.told(monkeypatch, "fleetcount.series_commands", "fleetcount.series_reading")
+        (tmp_path / "spec.toml").write_text(WEEK)
+        assert fleetcount(*CREATE).code == 0
+        asked = Running(town, fleetcount)
+        await asked.operator("sign")
+        assert fleetcount("series", "sign", "--config", "dep/beta/aggregator.toml", "q.series").code == 0
+        await asked.operator("submit")
+        for _ in range(2):
+            await town.pass_to(town.clock.now() + 2)
+        for number, truth in enumerate(TRUTHS, start=1):
+            (tmp_path / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(truth))
+            town.drive(number)
+        yield asked
+
+
+async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(running: Running) -> None:
+    await running.answer(0)
+    first = await running.records()
+    await running.operator("pause", "--from", "2")
+    await running.operator("resume", "--from", "4")
+    for index in range(1, 4):
+        await running.answer(index)
+    between = await running.status()
+    await running.answer(4)
+    kept = {path.name: path.stat().st_mtime_ns for path in Path("got").iterdir()}
+    second = await running.records()
+    again = await running.records()
+
+    assert "got: 1 new records, 1 in all" in first.out, first
+    assert "no record: windows 2 to 3: no task; the next record will say why" in between
+    assert "2 of 6 windows released, the last is window 1; all signatures and the chain hold" in between
+    assert "got: 2 new records, 3 in all, every signature checked" in second.out
+    assert "missing: windows 2 to 3: paused" in second.out
+    assert "next: window 5 opens" in second.out
+    assert "got: 0 new records, 3 in all" in again.out
+    assert sorted(path.name for path in Path("got").iterdir()) == ["00000.json", "00001.json", "00004.json", "series"]
+    assert all(Path("got", name).stat().st_mtime_ns == made for name, made in kept.items())
+    cells = json.loads(Path("got/00004.json").read_text())["cells"]
+    assert [cell["label"] for cell in cells] == ["A", "B", "C"]
+
+
+async def test_a_directory_whose_records_do_not_hang_together_is_refused(running: Running) -> None:
+    for index in range(3):
+        await running.answer(index)
+    assert (await running.records()).code == 0
+    files = [Path(f"got/{index:05d}.json") for index in range(3)]
+    texts = [file.read_text() for file in files]
+
+    files[1].unlink()
+    gap = await running.records()
+    files[1].write_text(texts[2])
+    twice = await running.records()
+    changed = json.loads(texts[1])
+    changed["cells"][0]["raw"] += 1
+    files[1].write_text(json.dumps(changed))
+    forged = await running.records()
+    changed = json.loads(texts[1])
+    changed["signatures"][0]["signature"] = changed["signatures"][1]["signature"]
+    files[1].write_text(json.dumps(changed))
+    unsigned = await running.records()
+    files[1].write_text(texts[1])
+
+    says = "the record of window 2 says that that of window 1 came before it; the one known is that of window 0"
+    assert (gap.code, says in gap.error_line) == (1, True), gap
+    assert (twice.code, "the one known is that of window 0" in twice.error_line) == (1, True), twice
+    assert (forged.code, "not what the signed record says" in forged.error_line) == (2, True), forged
+    assert (unsigned.code != 0, "does not verify" in unsigned.error_line) == (True, True), unsigned
+    assert (await running.records()).code == 0
+
+
+async def test_a_record_that_names_another_one_before_it_breaks_the_chain(running: Running) -> None:
+    for index in range(2):
+        await running.answer(index)
+    await running.records()
+    signed = read_series(Path("q.series"))
+    first, second = (record_from_json(Path(f"got/0000{index}.json").read_text())[0] for index in range(2))
+    assert second.chain is not None
+    other = replace(second, chain=replace(second.chain, previous=Digest(bytes(32))))
+    chain = Chain(signed.series)
+    chain.follow(first)
+
+    with pytest.raises(CheckFailedError, match="that of window 0 came before it with another digest"):
+        chain.follow(other)
+    chain.follow(second)
+    with pytest.raises(CheckFailedError, match="the one known is that of window 1"):
+        chain.follow(second)
+
+
+async def test_waiting_goes_on_until_the_last_window_has_ended(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetcount.series_reading._LOOK_S", 0.01)
+    monkeypatch.setattr("fleetcount.series_reading.time.sleep", time.sleep, raising=False)
+    waiting = asyncio.create_task(running.records("--wait", "86400"))
+    for index in range(5):
+        await running.answer(index)
+    await running.operator("stop", "--from", "5")
+    await running.town.pass_to(running.schedule.end + 5)
+
+    ran = await waiting
+
+    assert "got: 5 new records, 5 in all" in ran.out, ran
+    assert "no record: window 5: no task" in ran.out
+    assert "the last window closed" in ran.out
+
+
+async def test_another_series_records_are_not_mixed_in(running: Running, fleetcount: Callable) -> None:
+    await running.answer(0)
+    await running.records()
+    Path("spec.toml").write_text(WEEK.replace("where are you", "where were you").replace("Where", "When"))
+    assert fleetcount(*(*CREATE[:-1], "r.series")).code == 0
+    for name in ("alpha", "beta"):
+        assert fleetcount("series", "sign", "--config", f"dep/{name}/aggregator.toml", "r.series").code == 0
+
+    ran = await running.command(
+        "records", "--series", "r.series", "--config", "dep/analyst/analyst.toml", "--output", "got"
+    )
+
+    assert (ran.code, "got has the records of series" in ran.error_line) == (2, True), ran
