@@ -279,6 +279,18 @@ def test_a_week_has_seven_different_days() -> None:
     assert all(not np.array_equal(mornings[0], other) for other in mornings[1:])
 
 
+def test_nobody_commutes_on_a_free_day() -> None:
+    keys: dict[str, Any] = {"hours": 14 * 24, "devices": 5000, "interval_s": 3600}
+    with_weekend, without = town(free_days=[5, 6], **keys), town(**keys)
+    at_eight = [[int(one.histogram(24 * day + 8)[1:].sum()) for day in range(14)] for one in (with_weekend, without)]
+
+    weekend = [day for day in range(14) if day % 7 in (5, 6)]
+    assert all(at_eight[0][day] < at_eight[1][day] / 3 for day in weekend)
+    assert all(at_eight[0][day] == at_eight[1][day] for day in set(range(14)) - set(weekend))
+    first, last = (with_weekend.truths(24 * day + 3, 0, 5000) for day in (0, 6))
+    assert np.array_equal(first, last)  # Everybody is at home, or parked there and answers none.
+
+
 def test_every_street_of_the_town_is_one_edge_by_name() -> None:
     roads = roads_of(TOWN)
 

@@ -432,6 +432,8 @@ SUMO: dict[str, Any] = {"kind": "sumo"}
         (TOWN | {"rush_hours": [17, 8]}, NONE, "population.rush_hours is [17, 8]"),
         (TOWN | {"columns": 1}, NONE, "population.columns is 1"),
         (TOWN | {"speed_kmh": 1}, NONE, "population.speed_kmh makes trips of up to"),
+        (TOWN | {"free_days": [7]}, NONE, "population.free_days holds 7"),
+        (TOWN | {"free_days": ["1/2"]}, NONE, "population.free_days is ['1/2']; allowed is whole numbers from 0 to 6"),
         (TOWN | {"hours": 0}, NONE, "population.hours is 0"),
         (TOWN | {"interval_s": Decimal("0.001")}, NONE, "population.interval_s is 0.001"),
         (TOWN | {"parked": "home"}, NONE, "population.parked is 'home'"),

@@ -34,7 +34,8 @@ class Town:
     """Streets `block_m` apart (columns run north, rows run east), and how people live there.
 
     `commuters` and `errands` are shares of the vehicles; rush hours and their spread are in hours; places of work lie
-    around the middle with a standard deviation of `work_spread` of the town's width and height.
+    around the middle with a standard deviation of `work_spread` of the town's width and height. Day d has no commuting
+    when d mod 7 is among `free_days`.
     """
 
     columns: int
@@ -46,6 +47,7 @@ class Town:
     rush_hours: tuple[float, float]
     rush_spread_h: float
     work_spread: float
+    free_days: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +90,7 @@ def day_of(town: Town, seed: int, block: int, day: int) -> Day:
     errand = today.random(BLOCK) < town.errands
     starts, ends = np.stack([homes, work, homes, shops]), np.stack([work, homes, shops, homes])
     durations = _blocks_between(town, starts, ends) * town.block_m / speeds
-    departures = _departures(town, today, durations, commutes, errand)
+    departures = _departures(town, today, durations, commutes & (day % 7 not in town.free_days), errand)
     row_first = today.random((4, BLOCK)) < 0.5
     return Day(starts, ends, departures, durations, row_first, speeds, homes)
 

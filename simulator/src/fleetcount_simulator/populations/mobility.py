@@ -1,4 +1,4 @@
-"""Kind `mobility`: the built-in mobility model, asked every few minutes of a day or a week.
+"""Kind `mobility`: the built-in mobility model, asked every few minutes of a day, a week or a month.
 
 Only a few blocks of vehicles are held: every answer is computed from the seed when it is asked for (well under a
 microsecond a vehicle), so that many vehicles and many epochs cost time, not memory. It must not read data.
@@ -44,11 +44,16 @@ KEYS: Final = (
     ),
     Key(name="commuters", about="share of vehicles that drive to work and home, 0 to 1; default 0.7", example='"2/3"'),
     Key(name="errands", about="share of vehicles that drive on an errand a day, 0 to 1; default 0.3", example="0.5"),
+    Key(
+        name="free_days",
+        about="days of every seven, counted from 0, without commuting; default none (day 0 a Monday: [5, 6])",
+        example="[5, 6]",
+    ),
     Key(name="rush_hours", about="[morning, evening] in hours; default [8, 17.5]", example="[7.5, 17]"),
     Key(name="rush_spread_h", about="standard deviation of departures in hours, 0 to 6; default 1", example="0.5"),
     Key(name="work_spread", about="places of work around the middle: 0 to 10 town widths; default 0.15", example="0.3"),
     Key(name="start_h", about="hour of the first day when epoch 0 is asked, 0 to 24; default 0", example="6"),
-    Key(name="hours", about="how long it is asked, above 0 to 168; default 24", example="12"),
+    Key(name="hours", about="how long it is asked, above 0 to 1000; default 24", example="12"),
     Key(name="interval_s", about="seconds from one epoch to the next; default 900", example="1800"),
     Key(name="round_gap_s", about="seconds from round one to round two; default 60", example="300"),
     Key(
@@ -90,6 +95,11 @@ class Mobility:
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what is remembered: another process draws it again."""
         return self.__dict__ | {"_days": {}, "_latest": {}, "_histogram": None}
+
+    @property
+    def clock(self) -> tuple[float, float]:
+        """See `Timed`."""
+        return self._interval, self._start
 
     @property
     def question(self) -> Question:
@@ -173,7 +183,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     town = _town(settings)
     interval = settings.number("interval_s", ANY_LENGTH, Fraction(900))
     start = settings.number("start_h", Range("[0, 24]"), Fraction(0)) * 3600
-    length = settings.number("hours", Range("(0, 168]"), Fraction(24)) * 3600
+    length = settings.number("hours", Range("(0, 1000]"), Fraction(24)) * 3600
     epochs = max(1, int(length / interval))
     if epochs > 100_000:
         raise settings.refuse("interval_s", "longer: it gives more than 100000 epochs")
@@ -189,6 +199,9 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
 
 
 def _town(settings: Settings) -> Town:
+    free = settings.numbers("free_days", (0, 7), Range("[0, 6]")) or ()
+    if any(day.denominator != 1 for day in free):
+        raise settings.refuse("free_days", "whole numbers from 0 to 6")
     rush = settings.numbers("rush_hours", (2, 2), Range("[0, 20]")) or (Fraction(8), Fraction("17.5"))
     if rush[0] >= rush[1]:
         raise settings.refuse("rush_hours", "[morning, evening] with the morning first")
@@ -201,6 +214,7 @@ def _town(settings: Settings) -> Town:
         errands=float(settings.number("errands", _SHARE, Fraction("0.3"))),
         rush_hours=(float(rush[0]), float(rush[1])),
         rush_spread_h=float(settings.number("rush_spread_h", Range("[0, 6]"), Fraction(1))),
+        free_days=frozenset(int(day) for day in free),
         work_spread=float(settings.number("work_spread", Range("[0, 10]"), Fraction("0.15"))),
     )
     longest = (town.columns + town.rows - 2) * town.block_m / (0.8 * town.speed_mps)

@@ -19,15 +19,26 @@ from fleetcount_simulator.scenario.source import ScenarioSource
 __all__ = ["LIST_KEYS", "MAX_CASES", "SECTIONS", "Axis", "GridPoint", "grid_of"]
 
 MAX_CASES: Final = 1000
-SECTIONS: Final = ("population", "question", "mechanism", "aggregators", "faults", "attacker", "epochs", "metrics")
+SECTIONS: Final = (
+    "population",
+    "question",
+    "mechanism",
+    "aggregators",
+    "faults",
+    "attacker",
+    "epochs",
+    "series",
+    "metrics",
+)
 """Sections whose keys may be swept."""
 LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "population": ("weights", "rush_hours"),
+    "population": ("weights", "rush_hours", "free_days"),
     "question": ("values", "bins_kmh", "bounds", "origin"),
     "faults": ("outage",),
+    "series": ("outages",),
 }
 """Keys whose value is a list by nature; everywhere else a list is an axis."""
-_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "metrics")
+_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "series", "metrics")
 _Path = tuple[str | int, ...]
 _Document = Mapping[str, Any]
 
