@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named
@@ -19,6 +19,7 @@ from fleetcount_protocol.task.domain import ValueDomain
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.series import Series
 
 __all__ = [
     "ONE_SIDED",
@@ -36,6 +37,7 @@ __all__ = [
     "Population",
     "Question",
     "Row",
+    "Timed",
 ]
 
 Integers = NDArray[np.int64]
@@ -104,6 +106,16 @@ class Population(Protocol):
 
     def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_] | None:
         """Return which of the devices are on (ignition, coverage) in round 1 or 2; None when all always are."""
+        ...
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A population that knows the time of day of its epochs."""
+
+    @property
+    def clock(self) -> tuple[float, float]:
+        """(Seconds from one epoch to the next, seconds from the midnight before the first day to epoch 0)."""
         ...
 
 
@@ -192,16 +204,26 @@ class Attacker:
     """One adversary: its kind and its own parameters, checked by the attackers module that knows the kind."""
 
     name: str
-    kind: Literal["liars", "cheats", "known-others", "colluding-aggregators", "repeating-analyst"]
+    kind: Literal["liars", "cheats", "known-others", "colluding-aggregators", "repeating-analyst", "series-tracker"]
     parameters: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epochs:
-    """A question repeated: how often, and what each device's ledger allows in total (None: no limit)."""
+    """A question repeated: how often, and what each device's ledger allows in total (None: no limit).
+
+    Each is judged alone by a device's ledger, and tossed for alone; with `series` all are windows of one series, which
+    has as many: a device reserves what the rest of them costs when it joins, or stays away.
+    """
 
     count: int = 1
     device_epsilon: Fraction | None = None
+    series: Series | None = None
+
+    @property
+    def tosses(self) -> int:
+        """How many times a device tosses its sampling coin over all epochs."""
+        return self.count if self.series is None else len(self.series.shape.units)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -269,7 +291,8 @@ class Engine(Protocol):
 
         `seed` has the scenario's seed as entropy and the spawn key (case index, epoch). Run r draws from
         `SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, r))` and its children, and from nothing else, so that
-        cutting the runs into other shards changes no number.
+        cutting the runs into other shards changes no number. A coin that holds for several epochs is drawn from
+        `unit_seed` of `engines.opened_sums`, the same at each of them.
 
         Raises:
             ScenarioError: the engine cannot carry out this case; says what to change.

@@ -7,15 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_analysis import intervals
+from fleetcount_analysis.answers.ends import Sums, sum_ends
 from fleetcount_analysis.reading import exact_estimates
+from fleetcount_mechanisms.accounting.series_losses import series_losses
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Epochs, Integers, Mechanism
+from fleetcount_simulator.series import Coin
 from fleetcount_simulator.study.readings import PARTICIPATION, read_releases
 from fleetcount_simulator.study.scores import score_cells, score_releases
 from fleetcount_simulator.study.statements import statement_of
 
 from tests.simulator.scenario_doubles import EvenPopulation
+from tests.simulator.test_series import series
 
 LEVEL = Fraction(95, 100)
 ONE = Fraction(1)
@@ -54,6 +58,40 @@ def test_direct_is_read_as_the_analysis_reads_it() -> None:
 
     np.testing.assert_allclose(read_releases(case, outcome).estimates, outputs)
     assert pairs(case, outcome) == [intervals.direct_intervals(row, ONE, 2, LEVEL) for row in outputs]
+
+
+@pytest.mark.parametrize("kind", ["sampling", "direct"])
+def test_gaussian_counts_are_read_as_sums_of_one_cell(kind: str) -> None:
+    rate = Fraction(1, 4) if kind == "sampling" else None
+    case = case_of(kind, sampling_rate=rate, noise_variance=Fraction(9))
+    outputs = np.array([[20, -3, 31], [25, 25, 0]])
+    outcome = outcome_of(case, outputs)
+    reading = read_releases(case, outcome)
+
+    np.testing.assert_allclose(reading.estimates, outputs / float(rate or 1))
+    for row in range(2):
+        sums = Sums(values=outputs[row], cells=1, windows=1)
+        low, high = sum_ends(case.design, sums, LEVEL)
+        assert (reading.low[row].tolist(), reading.high[row].tolist()) == (low.tolist(), high.tolist())
+    empty = (2 * 9) ** 0.5 / float(rate or 1)
+    assert reading.standard_errors[0, 1] == pytest.approx(empty, rel=1e-6)
+
+
+@pytest.mark.parametrize("coin", list(Coin))
+def test_a_series_has_the_statement_of_its_coin(coin: Coin) -> None:
+    one = series(coin, 4)
+    case = case_of("sampling", epochs=Epochs(count=4, series=one), sampling_rate=Fraction(1, 4), noise_epsilon=ONE)
+    found = {each.adversary: each for each in statement_of(case)}
+    public, everybody = found["public_and_broker"], found["all_aggregators"]
+    losses = series_losses(case.design, one.shape, one.delta)
+
+    assert public.text.count("epsilon") == 3
+    assert [public.text.find(what) >= 0 for what in ("One answer: ", "One day: ", "All windows: ")] == [True] * 3
+    assert Fraction(public.epsilon or 0) >= losses.one_answer
+    assert Fraction(public.total_epsilon or 0) >= losses.whole_series > losses.one_answer
+    assert public.releases == 4
+    chance = 1 - Fraction(3, 4) ** (4 if coin is Coin.WINDOW else 1)
+    assert abs(Fraction(everybody.total_delta) - chance) < Fraction(1, 10**4)
 
 
 @pytest.mark.parametrize("noise", [None, ONE])

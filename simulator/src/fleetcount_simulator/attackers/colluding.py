@@ -32,7 +32,7 @@ def check(attacker: Attacker) -> None:
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
-    """Return their guess rate; and if all collude, how many devices they see for certain over all epochs.
+    """Return their guess rate; and if all collude, how many devices they see over all tosses of their coins.
 
     Raises:
         ScenarioError: as `targets.candidates`, or more colluders than aggregators.
@@ -54,7 +54,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
         finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(doubt), bound=bound, questions=1)
     ]
     if left == 0 and law.shape == "sampling":
-        made.append(exposure_row(attacker, case, case.epochs.count, tried, generator))
+        made.append(exposure_row(attacker, case, case.epochs.tosses, tried, generator))
     return made
 
 

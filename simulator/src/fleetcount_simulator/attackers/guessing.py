@@ -24,7 +24,7 @@ from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Integers
 
-__all__ = ["CellLaw", "Doubt", "best_guess_rate", "play", "posteriors"]
+__all__ = ["CellLaw", "Doubt", "best_guess_rate", "noise_cell_law", "play", "posteriors"]
 
 Floats = NDArray[np.float64]
 
@@ -229,6 +229,11 @@ def _contributions(law: AnswerLaw, cells: Sequence[int], truths: Integers, gener
         return np.asarray(outputs[:, None] == np.array(cells)[None, :], dtype=np.int64)
     yes = generator.random(truths.size) < np.where(truths == 1, law.hit, law.miss)
     return np.asarray(yes[:, None] == np.array(cells)[None, :], dtype=np.int64)
+
+
+def noise_cell_law(noise: NoiseLaw, noises: int) -> CellLaw:
+    """Return the law of the sum of so many noises in one cell."""
+    return _cell_law(noise, noises, 0, 0.0)
 
 
 @lru_cache(maxsize=128)

@@ -1,7 +1,7 @@
 """The exact-law engine: draws the released sums themselves, from the histogram of truths alone.
 
-Exact in distribution and O(V) a release, for any number of devices; it must not look at a device (but for ignition,
-whose patterns are counted once a call).
+Exact in distribution and O(V) a release, for any number of devices; it must not look at a device, but for ignition and
+for devices that join and leave (counted once a call), and for coins that hold longer than a window (below).
 
 The laws, for n_v counted devices of value v and N in all:
 
@@ -18,6 +18,10 @@ The laws, for n_v counted devices of value v and N in all:
 * Bits. The V bits of a device are independent, so cell v holds Bin(n_v, P[1 | 1]) + Bin(N - n_v, P[1 | 0]) ones.
 * Direct and one-sided. n_v itself.
 
+A coin that holds for several windows of a series correlates their sums through the devices that were sampled: the joint
+law needs each device's way. So there the coins of all devices are drawn, once a unit, and the sampled devices of every
+value are counted in every window: exact, O(devices) a window and run.
+
 Noise is that of `noise_sums.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
 """
 
@@ -26,8 +30,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from fleetcount_simulator.engines.answer_laws import AnswerLaw
-from fleetcount_simulator.engines.opened_sums import Sums, checked_law, empty_sums, open_release, run_seed
-from fleetcount_simulator.engines.participation import ABSENT, HALF, ON, REFUSED, presence_histograms
+from fleetcount_simulator.engines.opened_sums import (
+    Sums,
+    checked_law,
+    empty_sums,
+    open_release,
+    panel_unit,
+    run_seed,
+    unit_seed,
+)
+from fleetcount_simulator.engines.participation import (
+    ABSENT,
+    HALF,
+    ON,
+    REFUSED,
+    presence_histograms,
+    states_and_values,
+)
 from fleetcount_simulator.faults import Fates, fates
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
@@ -49,12 +68,22 @@ class ExactLaw:
         generators = [np.random.Generator(np.random.PCG64(run_seed(seed, run))) for run in runs]
         sums = empty_sums(law, len(runs))
         chances = fates(case.faults, law.rounds)
+        unit = panel_unit(case, epoch)
+        coins = [] if unit is None else [unit_seed(seed, unit, run) for run in runs]
+        panels = _panels(case, epoch, law, coins)
         for row, generator in enumerate(generators):
-            halves = _thin(case, chances, present, sums, row, generator)
-            sums.opened[row] = _answers(law, sums.counted[row], generator)
+            if unit is None:
+                sums.counted[row], halves = _thin(case, chances, present, sums, row, generator)
+                sums.opened[row] = _answers(law, sums.counted[row], generator)
+                miss = law.miss
+            else:
+                sampled, _ = _thin(case, chances, panels[row], sums, row, generator)
+                others, halves = _thin(case, chances, present - panels[row], sums, row, generator)
+                sums.counted[row], sums.opened[row] = sampled + others, sampled[1:]
+                miss = 1 / (law.values + 1)  # A sampled device's half pair holds 0 and takes nothing away.
             if case.faults.naive and halves and law.rounds == 2:
-                sums.opened[row] -= _half_pairs(law, halves, generator)
-        return open_release(case, law, sums, generators)
+                sums.opened[row] -= _half_pairs(law.values, miss, halves, generator)
+        return open_release(case, epoch, law, sums, generators)
 
 
 def engine() -> Engine:
@@ -62,12 +91,26 @@ def engine() -> Engine:
     return ExactLaw()
 
 
-def _thin(case: Case, chances: Fates, present: Integers, sums: Sums, row: int, generator: np.random.Generator) -> int:
-    """Fill in who is counted and what became of the others; return how many first instalments came alone."""
+def _panels(case: Case, epoch: int, law: AnswerLaw, coins: Sequence[np.random.SeedSequence]) -> Integers:
+    """Return shape (runs, 4, V+1): of the devices sampled in each run, how many are in which state, by their values."""
+    flat = np.zeros((len(coins), 4 * (law.values + 1)), dtype=np.int64)
+    if coins:
+        generators = [np.random.Generator(np.random.PCG64(one)) for one in coins]
+        for index, _ in states_and_values(case, epoch, law.rounds):
+            for row, generator in enumerate(generators):
+                sampled = index[generator.random(index.size) < law.hit]
+                flat[row] += np.bincount(sampled, minlength=flat.shape[1])
+    return flat.reshape(len(coins), 4, law.values + 1)
+
+
+def _thin(
+    case: Case, chances: Fates, present: Integers, sums: Sums, row: int, generator: np.random.Generator
+) -> tuple[Integers, int]:
+    """Return who is counted, by value, and how many first instalments came alone; tally what became of the others."""
     tallies = sums.tallies
-    tallies["absent"][row] = present[ABSENT].sum()
-    tallies["refused"][row] = present[REFUSED].sum()
-    sums.counted[row] = present[ON]
+    tallies["absent"][row] += present[ABSENT].sum()
+    tallies["refused"][row] += present[REFUSED].sum()
+    counted = present[ON]
     sending = int(present[[ON, HALF]].sum())
     halves = 0
     for state, one in ((ON, chances), (HALF, chances.without_drop_out())):
@@ -75,7 +118,7 @@ def _thin(case: Case, chances: Fates, present: Integers, sums: Sums, row: int, g
             continue
         fallen = _fallen(one, present[state], generator)
         if state == ON:
-            sums.counted[row] -= fallen.sum(axis=0)
+            counted = counted - fallen.sum(axis=0)
         lost, missed, dropped, late, cut = (int(number) for number in fallen.sum(axis=1))
         tallies["lost"][row] += lost
         tallies["late"][row] += missed + late
@@ -83,8 +126,8 @@ def _thin(case: Case, chances: Fates, present: Integers, sums: Sums, row: int, g
         sending -= lost + missed
         halves += dropped + late + cut
     if case.faults.duplicates:
-        tallies["resent"][row] = generator.binomial(sending, float(case.faults.duplicates))
-    return halves
+        tallies["resent"][row] += generator.binomial(sending, float(case.faults.duplicates))
+    return counted, halves
 
 
 def _fallen(chances: Fates, counts: Integers, generator: np.random.Generator) -> Integers:
@@ -115,8 +158,8 @@ def _answers(law: AnswerLaw, counted: Integers, generator: np.random.Generator) 
             return counted[1:]
 
 
-def _half_pairs(law: AnswerLaw, halves: int, generator: np.random.Generator) -> Integers:
-    """Return what so many round-one answers add to the cells 1..V."""
-    faces = np.full(law.values + 1, law.miss)
-    faces[0] = 1 - law.values * law.miss
+def _half_pairs(values: int, miss: float, halves: int, generator: np.random.Generator) -> Integers:
+    """Return what so many round-one answers add to the cells 1..V, each with chance `miss` of one."""
+    faces = np.full(values + 1, miss)
+    faces[0] = 1 - values * miss
     return np.asarray(generator.multinomial(halves, faces)[1:], dtype=np.int64)

@@ -4,6 +4,7 @@ Shared by the engines that draw. It must not draw a device's answer: each engine
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -14,11 +15,14 @@ from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Integers
+from fleetcount_simulator.series import Coin
 
-__all__ = ["PARTICIPATION", "Sums", "checked_law", "empty_sums", "open_release", "run_seed"]
+__all__ = ["PARTICIPATION", "Sums", "checked_law", "empty_sums", "open_release", "panel_unit", "run_seed", "unit_seed"]
 
-PARTICIPATION = "participation"
+PARTICIPATION: Final = "participation"
 """The tally of bit vectors: the noised number of devices, which such a release opens beside the bits."""
+_UNITS: Final = 1 << 30
+"""In place of an epoch in a spawn key: coins of a unit never meet those of an epoch."""
 
 
 class Sums:
@@ -39,6 +43,19 @@ class Sums:
 def run_seed(seed: np.random.SeedSequence, run: int) -> np.random.SeedSequence:
     """Return the seed of one run, by its number."""
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, run))
+
+
+def panel_unit(case: Case, epoch: int) -> int | None:
+    """Return the unit of a sampling coin that holds for several epochs; None where each epoch tosses its own."""
+    series = case.epochs.series
+    if series is None or series.coin is Coin.WINDOW or case.mechanism.kind != "sampling":
+        return None
+    return series.unit(epoch)
+
+
+def unit_seed(seed: np.random.SeedSequence, unit: int, run: int) -> np.random.SeedSequence:
+    """Return the seed of one run's sampling coins in a unit, whichever of its epochs `seed` is for."""
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key[:-1], _UNITS, unit, run))
 
 
 def checked_law(case: Case, epoch: int) -> AnswerLaw:
@@ -66,14 +83,17 @@ def empty_sums(law: AnswerLaw, runs: int) -> Sums:
     )
 
 
-def open_release(case: Case, law: AnswerLaw, sums: Sums, generators: Sequence[np.random.Generator]) -> CaseOutcome:
-    """Return what the aggregators open of the sums; the sums' arrays become the outcome's.
+def open_release(
+    case: Case, epoch: int, law: AnswerLaw, sums: Sums, generators: Sequence[np.random.Generator]
+) -> CaseOutcome:
+    """Return what the aggregators open of an epoch's sums; the sums' arrays become the outcome's.
 
     Liars are further devices of the attacker, which hold none of the values: they are in the agreed set, at value 0.
     """
     if law.shape == "bits":
         sums.tallies[PARTICIPATION] = np.zeros(len(generators), dtype=np.int64)
-    survives = faults.is_released(case.faults)
+    series = case.epochs.series
+    survives = faults.is_released(case.faults) and not (series is not None and series.is_missing(epoch))
     released = np.zeros(len(generators), dtype=np.bool_)
     for row, generator in enumerate(generators):
         _add_attackers(case, law, sums, row, generator)

@@ -1,16 +1,25 @@
-"""Who takes part in an epoch: devices that are on, and whose own ledger still allows an answer.
+"""Who takes part in an epoch: devices that are on, that have joined, and whose own ledger still allows an answer.
 
 It reads the population and counts; it must not draw.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from fleetcount_mechanisms.accounting.budget import LossBudget
+from fleetcount_mechanisms.accounting.charges import unit_loss
+from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import MechanismError
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, Integers
+from fleetcount_simulator.series import Series, stays
 
 __all__ = [
     "ABSENT",
@@ -19,8 +28,10 @@ __all__ = [
     "REFUSED",
     "Presence",
     "answers_allowed",
+    "earliest_joining",
     "presence",
     "presence_histograms",
+    "states_and_values",
 ]
 
 ON: Final = 0
@@ -28,25 +39,25 @@ ON: Final = 0
 HALF: Final = 1
 """It is off in round two."""
 ABSENT: Final = 2
-"""It is off in round one."""
+"""It is off in round one, has not joined the series yet or has left it."""
 REFUSED: Final = 3
-"""Its ledger has no room for one more answer."""
+"""Its ledger has no room for one more answer, or none for the rest of the series."""
 
 Presence = NDArray[np.uint8]
 _CHUNK: Final = 1 << 20
 
 
 def answers_allowed(case: Case) -> int | None:
-    """Return how many releases a device's ledger allows in all; None for no limit.
+    """Return how many releases a device's ledger allows in all when each is judged alone; None for no limit.
 
     Losses add up (basic composition). As in a real ledger, a release without a finite loss adds nothing, so
-    the budget does not limit how many of those a device answers.
+    the budget does not limit how many of those a device answers. A series is reserved whole: `earliest_joining`.
 
     Raises:
         ScenarioError: a loss that holds with a delta only, which such a ledger must not add up.
     """
     budget = case.epochs.device_epsilon
-    if budget is None:
+    if budget is None or case.epochs.series is not None:
         return None
     loss, delta = case.design.ledger_loss.epsilon, case.design.ledger_loss.delta
     if delta:
@@ -56,23 +67,65 @@ def answers_allowed(case: Case) -> int | None:
     return None if loss is None or loss == 0 else int(budget // Fraction(loss))
 
 
+def earliest_joining(case: Case) -> int:
+    """Return from which window of the series on its rest fits into a device's ledger; 0 without a limit.
+
+    The ledger is the filter of real devices (`fleetcount_mechanisms.accounting.budget`) over one period: it allows
+    (device_epsilon, the series' delta), and a unit that is joined on the way is charged with the windows left of it.
+
+    Raises:
+        ScenarioError: a design without a finite loss, which no such ledger takes.
+    """
+    series, budget = case.epochs.series, case.epochs.device_epsilon
+    if series is None or budget is None:
+        return 0
+    return _earliest(case.design, series, budget)
+
+
+@lru_cache(maxsize=64)
+def _earliest(design: Design, series: Series, budget: Fraction) -> int:
+    limit = LossBudget.for_promise(budget, series.delta)
+    low, high = 0, series.windows
+    try:
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if limit.fits(_rest(design, series, middle, limit.orders)) else (middle + 1, high)
+    except MechanismError as error:
+        raise ScenarioError(f"series.device_epsilon: {error}") from error
+    return low
+
+
+def _rest(design: Design, series: Series, first: int, orders: tuple[int, ...]) -> LossVector:
+    """Return what the windows from `first` on lose together."""
+    left = Counter(Counter(series.unit(window) for window in range(first, series.windows)).values())
+    losses = (unit_loss(design, orders, windows).times(count) for windows, count in left.items())
+    return sum(losses, LossVector.nothing(orders))
+
+
 def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Presence | None:
     """Return ON, HALF, ABSENT or REFUSED for devices start..stop-1; None when all of them are ON.
 
-    A device is charged for every epoch in whose first round it was on, counted or not.
+    A device is charged for every epoch in whose first round it was on, counted or not. In a series it is charged for
+    all windows from its joining on, and so never stops half way.
     """
-    allowed = answers_allowed(case)
-    if not case.faults.ignition:
-        spent = allowed is not None and epoch >= allowed
+    allowed, earliest = answers_allowed(case), earliest_joining(case)
+    series = case.epochs.series
+    is_plain = series is None or not series.changes
+    if not case.faults.ignition and is_plain:
+        spent = earliest > 0 or (allowed is not None and epoch >= allowed)
         return np.full(stop - start, REFUSED, dtype=np.uint8) if spent else None
-    population = case.population
-    first = population.reachable(epoch, 1, start, stop)
-    second = population.reachable(epoch, 2, start, stop) if rounds == 2 else None
     states = np.full(stop - start, ON, dtype=np.uint8)
+    population, ignition = case.population, case.faults.ignition
+    second = population.reachable(epoch, 2, start, stop) if ignition and rounds == 2 else None
     if second is not None:
         states[~second] = HALF
     if allowed is not None and epoch >= allowed:
         states[_answered_before(case, epoch, start, stop) >= allowed] = REFUSED
+    if series is not None:
+        came, gone = stays(series, start, stop)
+        states[came < earliest] = REFUSED
+        states[(epoch < came) | (epoch >= gone)] = ABSENT
+    first = population.reachable(epoch, 1, start, stop) if ignition else None
     if first is not None:
         states[~first] = ABSENT
     return states
@@ -87,21 +140,31 @@ def _answered_before(case: Case, epoch: int, start: int, stop: int) -> Integers:
     return answered
 
 
+def states_and_values(case: Case, epoch: int, rounds: int) -> Iterator[tuple[Integers, int]]:
+    """Yield (value + (V+1) * state of every device, the first device), a million devices at a time."""
+    population, width = case.population, case.population.question.values + 1
+    for start in range(0, population.devices, _CHUNK):
+        stop = min(start + _CHUNK, population.devices)
+        found = population.truths(epoch, start, stop).astype(np.int64)
+        states = presence(case, epoch, rounds, start, stop)
+        if states is not None:
+            found += width * states.astype(np.int64)
+        yield found, start
+
+
 def presence_histograms(case: Case, epoch: int, rounds: int) -> Integers:
     """Return shape (4, V+1): how many devices are ON, HALF, ABSENT and REFUSED, by their values.
 
-    O(V) without ignition; with it every device is looked at once, a million at a time.
+    O(V) where all devices are alike; with ignition, or devices that join and leave, every device is looked at once.
     """
     population, width = case.population, case.population.question.values + 1
-    if not case.faults.ignition:
+    series = case.epochs.series
+    if not case.faults.ignition and (series is None or not series.changes):
         counts = np.zeros((4, width), dtype=np.int64)
         state = presence(case, epoch, rounds, 0, 1)
         counts[ON if state is None else int(state[0])] = population.histogram(epoch)
         return counts
     flat = np.zeros(4 * width, dtype=np.int64)
-    for start in range(0, population.devices, _CHUNK):
-        stop = min(start + _CHUNK, population.devices)
-        truths = population.truths(epoch, start, stop).astype(np.int64)
-        states = presence(case, epoch, rounds, start, stop)
-        flat += np.bincount(truths if states is None else truths + width * states.astype(np.int64), minlength=4 * width)
+    for index, _ in states_and_values(case, epoch, rounds):
+        flat += np.bincount(index, minlength=4 * width)
     return flat.reshape(4, width)

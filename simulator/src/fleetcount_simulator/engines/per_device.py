@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.engines import per_device_kernels as kernels
 from fleetcount_simulator.engines.answer_laws import AnswerLaw
-from fleetcount_simulator.engines.opened_sums import Sums, checked_law, empty_sums, open_release, run_seed
-from fleetcount_simulator.engines.participation import answers_allowed, presence
+from fleetcount_simulator.engines.opened_sums import (
+    Sums,
+    checked_law,
+    empty_sums,
+    open_release,
+    panel_unit,
+    run_seed,
+    unit_seed,
+)
+from fleetcount_simulator.engines.participation import answers_allowed, earliest_joining, presence
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.faults import SPREAD, cut_share, skew_in_windows
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
@@ -55,6 +63,10 @@ class PerDevice:
         law = checked_law(case, epoch)
         seeds = [run_seed(seed, run) for run in runs]
         streams = [_stream(one) for one in seeds]
+        unit = panel_unit(case, epoch)
+        if unit is not None:
+            coins = [_stream(unit_seed(seed, unit, run))[:2] for run in runs]
+            streams = [np.concatenate(both) for both in zip(streams, coins, strict=True)]
         sums = empty_sums(law, len(runs))
         plain, faults = not _is_faulty(case), _fault_numbers(case, law.rounds)
         for start, truths, present in _chunks(case, epoch, law, self._chunk):
@@ -71,7 +83,7 @@ class PerDevice:
         if law.shape == "truth":
             sums.opened[:] = sums.counted[:, 1:]
         generators = [np.random.Generator(np.random.PCG64(one.spawn(1)[0])) for one in seeds]
-        return open_release(case, law, sums, generators)
+        return open_release(case, epoch, law, sums, generators)
 
 
 def engine() -> Engine:
@@ -96,7 +108,9 @@ def _is_faulty(case: Case) -> bool:
     """Return whether anything can keep a device from being counted, or make it send again."""
     one = case.faults
     shares = (one.loss, one.drop_out, one.late, one.duplicates, one.clock_skew_s, cut_share(one))
-    return one.ignition or answers_allowed(case) is not None or any(share > 0 for share in shares)
+    series = case.epochs.series
+    limited = answers_allowed(case) is not None or earliest_joining(case) > 0 or (series is not None and series.changes)
+    return one.ignition or limited or any(share > 0 for share in shares)
 
 
 def _chunks(case: Case, epoch: int, law: AnswerLaw, size: int) -> Iterator[tuple[int, Truths, NDArray[np.uint8]]]:

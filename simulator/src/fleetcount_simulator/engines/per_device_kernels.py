@@ -26,6 +26,8 @@ __all__ = ["FATES", "add_bits", "add_pairs", "add_responses", "draw_fates"]
 
 WORDS: Final = 8
 _BLOCK: Final = 512
+_PANEL: Final = 4
+"""Where (key, step) of a unit's sampling coins stand in a stream that has them."""
 
 COUNTED: Final = 0
 LOST: Final = 1
@@ -70,7 +72,8 @@ def add_pairs(
 ) -> None:
     """Add the answers of both rounds of Sampling Privacy to the histograms `first` and `second`, shape (V+1,) each.
 
-    x < p is face s: (0, truth); otherwise face floor((x - p)(V+1)/(1-p)), twice. `fates` is empty when all devices are
+    x < p is face s: (0, truth); otherwise face floor((x - p)(V+1)/(1-p)), twice. With a unit's coin y in the stream
+    y < p is face s, otherwise face floor(x(V+1)). `fates` is empty when all devices are
     counted; a half pair adds its first answer alone, and only when `naive`.
     """
     # Coins first, a block at a time and without branches, so that several are tossed in one instruction.
@@ -99,12 +102,17 @@ def _toss(
 ) -> None:
     """Fill in both answers of every device of a block."""
     key, step = stream[0], stream[1]
-    scale = faces / (1 - rate)
+    panel = stream.size > _PANEL
+    # The sampling coin of a unit has a word of its own, and so the window's word is uniform over the faces alone.
+    below = 0.0 if panel else rate
+    scale = faces / (1 - below)
     for row in range(truths.size):
-        x = _uniform(key, step, np.uint64(first_device + row) * np.uint64(WORDS))
+        at = np.uint64(first_device + row) * np.uint64(WORDS)
+        x = _uniform(key, step, at)
+        coin = _uniform(stream[_PANEL], stream[_PANEL + 1], at) if panel else x
         # Rounding may reach the last face plus one. Faces of sampled devices are negative fractions, and masked.
-        face = min(np.int32((x - rate) * scale), np.int32(faces - 1))
-        sampled = -np.int32(x < rate)
+        face = min(np.int32((x - below) * scale), np.int32(faces - 1))
+        sampled = -np.int32(coin < rate)
         ones[row] = face & ~sampled
         twos[row] = (face & ~sampled) | (np.int32(truths[row]) & sampled)
 

@@ -93,6 +93,8 @@ class NetworkEngine:
 
     def ask(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> list[Asked]:
         """Do what `run` does and return everything that is known about each run. Not for use inside an event loop."""
+        if case.epochs.series is not None:
+            raise ScenarioError("engine is 'network' with a [series]; allowed are: 'exact-law', 'per-device'")
         question = question_of(case)
         faults.check(case.faults, case.aggregators)
         return asyncio.run(self._ask_all(case, question, epoch, runs, seed))

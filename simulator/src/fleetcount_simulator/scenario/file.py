@@ -25,6 +25,7 @@ from fleetcount_simulator.scenario.mechanisms import (
     read_mechanism,
 )
 from fleetcount_simulator.scenario.plan import CasePlan, PopulationMaker, Scenario
+from fleetcount_simulator.scenario.series import read_epochs
 from fleetcount_simulator.scenario.source import ScenarioSource
 
 __all__ = ["MAX_BYTES", "MAX_RELEASES", "parse_scenario", "read_scenario"]
@@ -34,10 +35,12 @@ MAX_RELEASES: Final = 2_000_000
 """Runs times epochs times cases of one study."""
 MAX_RUNS: Final = 1_000_000
 _TOP: Final = ("name", "title", "seed", "runs", "engine")
-_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "metrics", "sweep")
+_TABLES: Final = ("population", "question", "aggregators", "faults", "epochs", "series", "metrics", "sweep")
 _KNOWN: Final = (*_TOP, *_TABLES, "mechanism", "attacker")
 _ENGINES: Final = get_args(EngineName)
 _ATTACKERS: Final = get_args(Attacker.__annotations__["kind"])
+_ASKS_AGAIN: Final = "repeating-analyst"
+_TRACKS: Final = "series-tracker"
 _FAULTS: Final = (
     *("loss", "drop_out", "ignition", "late", "duplicates", "reorder"),
     *("clock_skew_s", "outage", "naive"),
@@ -45,7 +48,6 @@ _FAULTS: Final = (
 _SHARE: Final = Range("[0, 1]")
 _LEVEL: Final = Range("[1/2, 999999/1000000]")
 _SECONDS: Final = Range("[0, 86400]")
-_LEDGER: Final = Range("[1/1000, 1000]")
 
 
 def read_scenario(path: Path, make_population: PopulationMaker, seed: int | None = None) -> Scenario:
@@ -152,19 +154,21 @@ def _plan(point: GridPoint, source: ScenarioSource) -> CasePlan:
     root = Table(source, "", point.document, None)
     count, batch = _aggregators(root.section("aggregators", ("count", "min_batch_size")))
     metrics = root.section("metrics", ("level", "keep_cells"))
+    asked = point.document["mechanism"][point.mechanism]
+    epochs = read_epochs(root, tosses=asked.get("kind") == "sampling")
     return CasePlan(
         index=point.index,
         point=point.values,
         population=_own(root, "population"),
         question=_own(root, "question"),
-        mechanism=_mechanism(point, source),
+        mechanism=_mechanism(point, source, epochs),
         aggregators=count,
         min_batch_size=batch,
         level=metrics.number("level", _LEVEL, Fraction(95, 100)),
         keep_cells=metrics.boolean("keep_cells", default=True),
         faults=_faults(root.section("faults", _FAULTS), count, source),
-        attackers=_attackers(root),
-        epochs=_epochs(root.section("epochs", ("count", "device_epsilon"))),
+        attackers=_attackers(root, is_series=epochs.series is not None),
+        epochs=epochs,
     )
 
 
@@ -176,20 +180,16 @@ def _own(root: Table, key: str) -> Mapping[str, Any]:
     return table.content
 
 
-def _mechanism(point: GridPoint, source: ScenarioSource) -> AskedMechanism:
+def _mechanism(point: GridPoint, source: ScenarioSource, epochs: Epochs) -> AskedMechanism:
     table = point.document["mechanism"][point.mechanism]
     known = ("name", "kind", *dict.fromkeys(key for kind in mechanism_kinds() for key in mechanism_keys(kind)))
-    return read_mechanism(Table(source, f"mechanism[{point.mechanism}]", table, known))
+    return read_mechanism(Table(source, f"mechanism[{point.mechanism}]", table, known), epochs.series)
 
 
 def _aggregators(table: Table) -> tuple[int, int]:
     return table.integer("count", FEWEST_AGGREGATORS, MOST_AGGREGATORS, 2), table.integer(
         "min_batch_size", 2, 10**12, 10
     )
-
-
-def _epochs(table: Table) -> Epochs:
-    return Epochs(count=table.integer("count", 1, 100_000, 1), device_epsilon=table.optional("device_epsilon", _LEDGER))
 
 
 def _faults(table: Table, aggregators: int, source: ScenarioSource) -> Faults:
@@ -215,10 +215,15 @@ def _faults(table: Table, aggregators: int, source: ScenarioSource) -> Faults:
     return found
 
 
-def _attackers(root: Table) -> tuple[Attacker, ...]:
+def _attackers(root: Table, *, is_series: bool) -> tuple[Attacker, ...]:
     found: list[Attacker] = []
     for table in root.sections("attacker", None, most=16):
         kind = table.choice("kind", _ATTACKERS)
+        if kind == (_ASKS_AGAIN if is_series else _TRACKS):
+            asked = (
+                "[epochs], whose questions are tossed for anew; a series has" if is_series else "[series]; [epochs] has"
+            )
+            raise table.wrong("kind", f"is {kind!r}, which needs {asked} {(_TRACKS if is_series else _ASKS_AGAIN)!r}")
         name = table.slug("name", kind)
         if name in {attacker.name for attacker in found}:
             raise table.wrong("name", f"is {shown(name)}, the name of another attacker; give each its own")

@@ -6,22 +6,27 @@ Reads and resolves exact numbers; draws nothing and estimates nothing. The laws 
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Final, Literal, cast
+from functools import lru_cache
+from typing import Any, Final, Literal, cast
 
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.losses import noise_for
-from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_simulator.model import ONE_SIDED, Mechanism, MechanismKind
+from fleetcount_simulator.series import Series
 
 __all__ = ["AskedMechanism", "mechanism_keys", "mechanism_kinds", "read_mechanism"]
 
 _NOISE_PROTECTS: Final = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 _NOISE_ALONE: Final = ("direct", ONE_SIDED)
+_PROMISING: Final = ("sampling", "direct")
+"""Kinds whose noise a series' promise can decide."""
 _RATE: Final = Range("(0, 1/2)")
 _EPSILON: Final = Range("[1/1000, 20]")
 _NOISE: Final = Range("[1/100000, 100]")
@@ -39,6 +44,7 @@ def mechanism_kinds() -> tuple[str, ...]:
 def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
+    `noise` is "geometric" or "gaussian", for noise that a series' promise decides.
     `epsilon` is the loss of a release, from which the noise follows, where the noise is all that protects it;
     `epsilon_local` that of one answer that a device randomizes. Gaussian noise is given by its variance or by the root.
     """
@@ -46,7 +52,7 @@ def mechanism_keys(kind: str) -> tuple[str, ...]:
         return "epsilon", "noise_epsilon", "direction"
     family = kind_named(kind)
     if family.form in _NOISE_PROTECTS:
-        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN
+        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise"
     local = () if family.from_epsilon is None else ("epsilon_local",)
     return *local, *family.parameters, "noise_epsilon", *_GAUSSIAN
 
@@ -55,7 +61,8 @@ def mechanism_keys(kind: str) -> tuple[str, ...]:
 class AskedMechanism:
     """A mechanism as the file asks for it: what depends on the number of values V is still open.
 
-    `epsilon` is the loss of a release that the noise is to be planned for, None when the noise is given.
+    `epsilon` is the loss of a release that the noise is to be planned for, None when the noise is given. `promised` is
+    the series whose promise decides the noise, of law `noise`; None where nothing or something else does.
     """
 
     name: str
@@ -64,6 +71,8 @@ class AskedMechanism:
     epsilon: Fraction | None
     noise_epsilon: Fraction | None
     noise_variance: Fraction | None
+    noise: Literal["geometric", "gaussian"]
+    promised: Series | None
     epsilon_local: Fraction | None
     direction: Literal["up", "down"] | None
     parameters: tuple[tuple[str, Fraction], ...]
@@ -90,15 +99,33 @@ class AskedMechanism:
         )
         answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
         target = self.epsilon
+        if self.promised is not None:
+            return self._kept(made, values, self.promised)
         if target is None:
             return made
         law = OneSidedNoise if self.kind == ONE_SIDED else TwoSidedNoise
         noise = self.table.naming(lambda: noise_for(answer, target, law), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
+    def _kept(self, made: Mechanism, values: int, series: Series) -> Mechanism:
+        """Return the mechanism with the least noise that keeps the promise of a series."""
+        law = GaussianNoise if self.noise == "gaussian" else TwoSidedNoise
+        noise = self.table.naming(lambda: _promised_noise(made, values, series, law), "noise", MechanismError)
+        if isinstance(noise, GaussianNoise):
+            return replace(made, noise_variance=noise.variance)
+        return replace(made, noise_epsilon=noise.epsilon)
 
-def read_mechanism(table: Table) -> AskedMechanism:
-    """Return the mechanism of one table.
+
+@lru_cache(maxsize=256)
+def _promised_noise(
+    made: Mechanism, values: int, series: Series, law: type[GaussianNoise] | type[TwoSidedNoise]
+) -> GaussianNoise | TwoSidedNoise:
+    # Cached: a case is made in several places, and the exact sums of a long unit take seconds.
+    return noise_for_promise(made.answer(values), series.shape, cast("Fraction", series.epsilon), series.delta, law)
+
+
+def read_mechanism(table: Table, series: Series | None = None) -> AskedMechanism:
+    """Return the mechanism of one table, asked in a series or by itself.
 
     Raises:
         ScenarioError: an unknown kind, a key this kind does not take, a number outside its range, both or neither of
@@ -107,8 +134,10 @@ def read_mechanism(table: Table) -> AskedMechanism:
     kind = table.choice("kind", mechanism_kinds())
     name = table.slug("name", kind)
     _only_known(table, kind)
+    promised = _promise(table, kind, series)
     variance = _variance(table)
-    epsilon, noise = (None, None) if variance is not None else _noise_keys(table, kind)
+    given = promised is not None or variance is not None
+    epsilon, noise = (None, None) if given else _noise_keys(table, kind)
     local, own = _local_keys(table, kind)
     up_or_down = table.choice("direction", ("up", "down"), "up") if kind == ONE_SIDED else None
     return AskedMechanism(
@@ -118,6 +147,8 @@ def read_mechanism(table: Table) -> AskedMechanism:
         epsilon=epsilon,
         noise_epsilon=noise,
         noise_variance=variance,
+        noise=cast("Any", table.choice("noise", ("geometric", "gaussian"), "geometric")),
+        promised=promised,
         epsilon_local=local,
         direction=cast('Literal["up", "down"] | None', up_or_down),
         parameters=own,
@@ -130,6 +161,20 @@ def _only_known(table: Table, kind: str) -> None:
     for key in table.content:
         if key not in allowed:
             raise table.wrong(key, f"is not a key of kind {kind!r}; its keys are: {', '.join(allowed)}")
+
+
+def _promise(table: Table, kind: str, series: Series | None) -> Series | None:
+    """Return the series whose promise decides the noise, None where the table gives it."""
+    if series is None or series.epsilon is None:
+        if table.has("noise"):
+            raise table.wrong("noise", "is for a promise of the whole series; give series.epsilon too")
+        return None
+    if kind not in _PROMISING:
+        raise table.refuse("kind", f"with series.epsilon one of: {', '.join(map(repr, _PROMISING))}")
+    for key in ("epsilon", "noise_epsilon", *_GAUSSIAN):
+        if table.has(key):
+            raise table.wrong(key, "and series.epsilon are both given; the series decides the noise, or the table")
+    return series
 
 
 def _variance(table: Table) -> Fraction | None:

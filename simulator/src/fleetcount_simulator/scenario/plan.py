@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Attacker, Case, EngineName, Epochs, Faults, Population
+from fleetcount_simulator.model import Attacker, Case, EngineName, Epochs, Faults, Population, Timed
 from fleetcount_simulator.scenario.mechanisms import AskedMechanism
 from fleetcount_simulator.scenario.source import ScenarioSource
 
@@ -95,7 +95,9 @@ class Scenario:
         population = self._population(plan)
         if plan.epochs.count > population.epochs:
             can = f"this population can be asked {population.epochs} times"
-            raise self._source.refuse("epochs.count", f"is {plan.epochs.count}; {can}")
+            key = "epochs.count" if plan.epochs.series is None else "series.windows"
+            raise self._source.refuse(key, f"is {plan.epochs.count}; {can}")
+        self._check_clock(plan, population)
         return Case(
             index=index,
             point=plan.point,
@@ -108,6 +110,15 @@ class Scenario:
             attackers=plan.attackers,
             epochs=plan.epochs,
         )
+
+    def _check_clock(self, plan: CasePlan, population: Population) -> None:
+        """Refuse a series whose days would not be those of its population."""
+        if plan.epochs.series is None or not isinstance(population, Timed):
+            return
+        asked = plan.epochs.series.schedule
+        for key, given, own in zip(("every_s", "start_s"), (asked.every_s, asked.first), population.clock, strict=True):
+            if given != own:
+                raise self._source.refuse(f"series.{key}", f"is {given}; this population is asked by its own {own:g}")
 
     def _population(self, plan: CasePlan) -> Population:
         key = plan.population_key

@@ -9,15 +9,18 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from fleetcount_mechanisms.accounting.series_statement import NEIGHBOURS, series_views
 from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.model import Case
+from fleetcount_simulator.series import Series
 
 __all__ = ["Statement", "statement_of"]
 
 _PLACES: Final = Decimal("0.00001")
 _FINE_PLACES: Final = Decimal("0.000000001")
+_CHANGES: Final = ("One answer", "One day", "All windows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +47,38 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
     probability delta in each release is seen at least once with probability 1 - (1 - delta)^T. The same holds for
     T losses (eps, delta) (Kairouz, Oh, Viswanath 2015, Theorem 3.3).
 
+    A series has a statement of its own: for each adversary what one answer, one day and all windows tell at one delta
+    (`fleetcount_mechanisms.accounting.series_statement`).
+
     Raises:
         ScenarioError: a mechanism that cannot ask this question.
     """
+    if case.epochs.series is not None:
+        return _of_series(case, case.epochs.series)
     allowed = answers_allowed(case)
     answered = case.epochs.count if allowed is None else min(case.epochs.count, allowed)
     return tuple(_composed(view, answered) for view in case.design.views())
+
+
+def _of_series(case: Case, series: Series) -> tuple[Statement, ...]:
+    views = series_views(case.design, series.shape, series.delta)
+    made: list[Statement] = []
+    for answer, day, whole in zip(*(views[place :: len(NEIGHBOURS)] for place in range(len(NEIGHBOURS))), strict=True):
+        made.append(
+            Statement(
+                adversary=answer.adversary,
+                audience=answer.audience,
+                text=" ".join(
+                    f"{what}: {one.sentence}" for what, one in zip(_CHANGES, (answer, day, whole), strict=True)
+                ),
+                epsilon=answer.epsilon,
+                delta=answer.delta,
+                releases=series.windows,
+                total_epsilon=whole.epsilon,
+                total_delta=whole.delta,
+            )
+        )
+    return tuple(made)
 
 
 def _composed(view: AdversaryView, releases: int) -> Statement:
