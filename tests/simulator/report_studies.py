@@ -32,6 +32,7 @@ class MadeUp:
     share_inside: float = 0.95
     shift: float = 0.0
     attackers: tuple[dict[str, Any], ...] = ()
+    rules: tuple[dict[str, Any], ...] = ()
     outlines: tuple[str, ...] = ()
     unit: str = "m"
     keep_cells: bool = True
@@ -81,6 +82,7 @@ def write_study(directory: Path, study: MadeUp) -> Path:
             {"places": 0, "value": value, "label": study.labels[value - 1], "unit": study.unit, "outline": outline}
             for value, outline in enumerate(study.outlines, start=1)
         ],
+        "rules": list(study.rules),
     }
     writer = TableWriter(target, csv=False)
     for name in TABLES:
@@ -88,6 +90,7 @@ def write_study(directory: Path, study: MadeUp) -> Path:
             "cells": ("case", "epoch", "value", "truth", "estimate"),
             "attackers": ("case", "attacker", "kind", "measure"),
             "places": ("places", "value", "label", "unit", "outline"),
+            "rules": ("rule", "windows", "sd"),
         }
         writer.write(name, row_columns(tables[name], first.get(name, ())))
     write_record(directory, study, len(cases))

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from fleetcount_analysis.figures.charts import Measure
+from fleetcount_analysis.figures.charts import Curve, Measure, Style
 from fleetcount_simulator import report
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.report.conclusions import headlines, warnings_of
-from fleetcount_simulator.report.figures import FIGURES, coverage_band
+from fleetcount_simulator.report.figures import FIGURES, coverage_band, pieces
 from fleetcount_simulator.report.study import Study, Tables, read_study, share_measure
 from fleetcount_simulator.report.tables import case_table
 from matplotlib.image import imread
@@ -380,6 +380,36 @@ def test_epochs_and_drop_outs_have_their_figures(tmp_path: Path) -> None:
 
     assert {"bias", "epochs", "error", "shift"} <= figures(tmp_path)
     assert figures(tmp_path) <= set(FIGURES)
+
+
+def tracker(windows: int, measured: float, **changes: object) -> dict[str, object]:
+    plain = attack(attacker="month", kind="series-tracker", questions=windows, measured=measured, bound=0.9)
+    return plain | {"low": measured - 0.01, "high": measured + 0.01} | changes
+
+
+def test_a_series_has_its_rules_and_its_tracker(tmp_path: Path) -> None:
+    rules = [{"rule": rule, "windows": t, "sd": t * 0.4} for rule in ("exact", "p = 1/2, coin a day") for t in (1, 720)]
+    rows = [tracker(700, 0.77, theory=None), tracker(5, 0.52), tracker(5, 0.51, measure="beyond_promise")]
+    page = written(tmp_path, epochs=3, rules=tuple(rules), attackers=tuple(rows))
+
+    assert {"rules", "tracker", "attackers"} <= figures(tmp_path)
+    assert "sd of an empty cell, in devices against windows. p = 1/2, coin a day, 720 windows: 288." in page.text
+    # Rows come as the table has them; lines go from few windows to many, and the list of attackers has the last alone.
+    assert "month: 0.52 after 5 windows, 0.77 after 700" in page.text
+    assert "Guess rates of 1 attacks" in page.text
+
+
+def test_many_epochs_are_put_together_and_missing_windows_leave_a_gap(tmp_path: Path) -> None:
+    study = read(tmp_path, epochs=250, runs=1)
+    rows = study.epochs[0]
+
+    assert study.epoch_step == 3
+    assert [row["epoch"] for row in rows] == list(range(0, 250, 3))
+    assert sum(row["asked"] for row in rows) == 250
+    curve = Curve(
+        x=[0, 1, 2, 3, 4], y=[Measure(v) for v in (1, 2, math.nan, 4, 5)], names=list("abcde"), style=Style("s0")
+    )
+    assert [[m.value for m in piece.y if m.known] for piece in pieces(curve)] == [[1, 2], [4, 5]]
 
 
 def test_long_names_of_cases_become_their_values(tmp_path: Path) -> None:

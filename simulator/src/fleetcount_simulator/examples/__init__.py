@@ -18,6 +18,7 @@ EXAMPLES: Final = (
     "drop-out-bias",
     "liars",
     "commuters-day",
+    "commuters-month",
     "gowalla",
     "network-small",
 )

@@ -98,7 +98,11 @@ def _circumstances(text: str) -> list[str]:
     except tomllib.TOMLDecodeError:
         return []
     made: list[str] = []
-    for name, words in (("faults", "What went wrong on purpose"), ("epochs", "Asked repeatedly")):
+    for name, words in (
+        ("faults", "What went wrong on purpose"),
+        ("epochs", "Asked repeatedly"),
+        ("series", "Asked as one series"),
+    ):
         table = tables.get(name)
         if isinstance(table, dict):
             entries = cast("Mapping[str, Any]", table)

@@ -37,16 +37,17 @@ from fleetcount_simulator.report.arrangement import (
     varying,
 )
 from fleetcount_simulator.report.cell_figures import cell_chart
+from fleetcount_simulator.report.series_figures import last_guesses, rules_chart, tracker_chart
 from fleetcount_simulator.report.study import LEAST_INTERVALS, CaseResult, Study, Tables
 
-__all__ = ["FIGURES", "Missing", "case_styles", "coverage_band", "figure"]
+__all__ = ["FIGURES", "Missing", "case_styles", "coverage_band", "figure", "pieces"]
 
 MOST_ROWS: Final = 30
 MOST_ATTACKER_ROWS: Final = 40
 _NAME_PX: Final = 0.8 * LABEL_PX
 """Names of cases longer than this would leave too little room for the dots: their values stand for them."""
 
-FIGURES: Final = ("error", "coverage", "epsilon", "map", "attackers", "shift", "bias", "epochs")
+FIGURES: Final = ("error", "coverage", "epsilon", "map", "attackers", "shift", "bias", "epochs", "rules", "tracker")
 """Names of all figures, in the order of the page; also the names of their files."""
 
 _NO_CELLS: Final = "the table of cells was left out (metrics.keep_cells = false), or no first run was released"
@@ -75,6 +76,8 @@ def figure(name: str, study: Study, tables: Tables) -> Chart | Missing:
         "shift": _shift,
         "bias": _bias,
         "epochs": _epochs,
+        "rules": rules_chart,
+        "tracker": tracker_chart,
     }
     made = makers[name](study)
     return Missing(name, made) if isinstance(made, str) else made
@@ -179,31 +182,51 @@ def _epochs(study: Study) -> Chart | str:
     shown = [case for case in study.cases if case.index in study.epochs][:7]
     made = styles(len(shown))
     curves: list[Curve] = []
+    whole: list[Curve] = []
     counted: list[Curve] = []
     for case, style in zip(shown, made, strict=True):
         rows = study.epochs[case.index]
         x = [float(row["epoch"]) for row in rows]
         names = [f"{case.name}, epoch {row['epoch']}" for row in rows]
-        errors: list[Measure] = [row.get("error", Measure(math.nan)) for row in rows]
-        curves.append(Curve(x=x, y=errors, names=names, style=style))
+        for name, kept in (("error", curves), ("error_fleet", whole)):
+            errors: list[Measure] = [row.get(name, Measure(math.nan)) for row in rows]
+            kept.extend(pieces(Curve(x=x, y=errors, names=names, style=style)))
         people = [Measure(row["participants"]) for row in rows]
         counted.append(Curve(x=x, y=people, names=names, style=style))
     x_axis = scale_of([place for curve in curves for place in curve.x], "epoch", whole=True)
     panels = [
         _curve_panel(curves, x_axis, "error in devices of a cell", "", zero=True),
+        _curve_panel(whole, x_axis, "error of the whole fleet's count", "", zero=True),
         _curve_panel(counted, x_axis, "devices counted", "", zero=True),
     ]
     more = f"The first {len(shown)} of {len(study.cases)} cases. " if len(study.cases) > len(shown) else ""
     return Chart(
         name="epochs",
         title="The same question again and again",
-        caption="Error of each epoch's release, and how many devices were in the agreed set; 95 % intervals over the "
-        f"runs. {more}It does not show what somebody learns who reads all releases: that is in the statement.",
+        caption="Error of each epoch's release against the devices counted and against the whole fleet, and how many "
+        "devices were in the agreed set; 95 % intervals over the runs. A gap is without a release. "
+        f"{_together(study)}{more}It does not show what somebody learns who reads all releases: that is in the "
+        "statement.",
         panels=panels,
         key=key_panel([(case.name, style) for case, style in zip(shown, made, strict=True)])
         if len(shown) > 1
         else None,
     )
+
+
+def _together(study: Study) -> str:
+    return f"Each dot is {study.epoch_step} epochs together. " if study.epoch_step > 1 else ""
+
+
+def pieces(curve: Curve) -> list[Curve]:
+    """Return the stretches of a curve between epochs without a release, so that no line runs across them."""
+    known = [place for place, measure in enumerate(curve.y) if measure.known]
+    starts = [place for place in known if place - 1 not in set(known)] if len(known) < len(curve.y) else [0]
+    ends = [*starts[1:], len(curve.y)]
+    return [
+        Curve(x=curve.x[low:high], y=curve.y[low:high], names=curve.names[low:high], style=curve.style)
+        for low, high in zip(starts, ends, strict=True)
+    ]
 
 
 def _lines_of(
@@ -347,7 +370,7 @@ def _range(items: Sequence[Item]) -> str:
 def _attackers(study: Study) -> Chart | str:
     rows = [
         row
-        for row in study.attackers
+        for row in last_guesses(study)
         if str(row["measure"]).startswith(_GUESSES) and row.get("bound") is not None and row.get("measured") is not None
     ]
     if not rows:

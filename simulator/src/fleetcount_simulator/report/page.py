@@ -32,6 +32,8 @@ _NAMES = {
     "shift": "What lies can do",
     "bias": "Bias under drop-out",
     "epochs": "Over the epochs",
+    "rules": "What a promise costs",
+    "tracker": "Who sees all windows",
 }
 
 

@@ -21,6 +21,8 @@ __all__ = ["CaseResult", "Study", "Tables", "read_study", "share_measure"]
 
 Z95: Final = 1.959963984540054
 LEAST_INTERVALS: Final = 40
+MOST_DOTS: Final = 120
+"""More epochs than this are put together, so that a line can be read."""
 _NEEDED: Final = ("cases", "releases", "cells", "attackers", "statement")
 
 _BY_CASE: Final = """
@@ -89,7 +91,10 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Study:
-    """Everything a report says: the record, the axes that were swept, cases, epochs, statements and attackers."""
+    """Everything a report says: record, axes that were swept, cases, epochs, statements, attackers, rules of noise.
+
+    `epochs` has sums of `epoch_step` epochs each, empty where every question is asked once.
+    """
 
     record: Mapping[str, Any]
     axes: tuple[str, ...]
@@ -97,6 +102,8 @@ class Study:
     epochs: Mapping[int, Sequence[Mapping[str, Any]]] = field(repr=False)
     statements: Sequence[Mapping[str, Any]] = field(repr=False)
     attackers: Sequence[Mapping[str, Any]] = field(repr=False)
+    rules: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    epoch_step: int = 1
 
     @property
     def complete(self) -> bool:
@@ -129,7 +136,7 @@ class Tables:
         Raises:
             ScenarioError: a table cannot be read or lacks a column.
         """
-        sources = {name: self._source(name) for name in (*_NEEDED, "places")}
+        sources = {name: self._source(name) for name in (*_NEEDED, "places", "rules")}
         try:
             found = self._database.execute(query.format(**sources, **parts), list(values))
             names = [str(column[0]) for column in found.description or ()]
@@ -156,13 +163,17 @@ def read_study(directory: Path, tables: Tables) -> Study:
     if not all(tables.has(name) for name in _NEEDED):
         return Study(record=record, axes=axes, cases=(), epochs={}, statements=(), attackers=())
     statements = tables.rows('SELECT * FROM {statement} ORDER BY "case"')
+    last = tables.rows("SELECT max(epoch) AS epoch FROM {releases}")[0]["epoch"] or 0
+    step = -(-(int(last) + 1) // MOST_DOTS)
     return Study(
         record=record,
         axes=axes,
         cases=_cases(tables, axes, statements),
-        epochs=_epochs(tables),
+        epochs=_epochs(tables, step) if last else {},
+        epoch_step=step,
         statements=statements,
         attackers=tables.rows('SELECT * FROM {attackers} ORDER BY "case"'),
+        rules=tables.rows("SELECT * FROM {rules}") if tables.has("rules") else (),
     )
 
 
@@ -229,12 +240,12 @@ def _has_cells(tables: Tables) -> bool:
     return bool(tables.rows("SELECT 1 FROM {cells} LIMIT 1"))
 
 
-def _sums(tables: Tables, *, by_epoch: bool = False) -> list[dict[str, Any]]:
+def _sums(tables: Tables, step: int | None = None) -> list[dict[str, Any]]:
     means = ", ".join(
         f"avg({name}) FILTER (WHERE released) AS {name}, stddev_samp({name}) FILTER (WHERE released) AS {name}_sd"
         for name in _MEANS
     )
-    extra, group = ("epoch,", ", epoch") if by_epoch else ("", "")
+    extra, group = ("", "") if step is None else (f"epoch // {step} * {step} AS epoch,", f", epoch // {step} * {step}")
     return tables.rows(_BY_CASE, means=means, extra=extra, group=group)
 
 
@@ -245,12 +256,10 @@ def _tallies(tables: Tables) -> list[dict[str, Any]]:
     return tables.rows('SELECT "case" {sums} FROM {releases} GROUP BY "case"', sums=sums)
 
 
-def _epochs(tables: Tables) -> dict[int, list[dict[str, Any]]]:
-    """Return the sums of every epoch, by case; empty where every question is asked once."""
-    if not tables.rows("SELECT 1 FROM {releases} WHERE epoch > 0 LIMIT 1"):
-        return {}
+def _epochs(tables: Tables, step: int) -> dict[int, list[dict[str, Any]]]:
+    """Return the sums of every `step` epochs, by case; "epoch" is the first of them."""
     found: dict[int, list[dict[str, Any]]] = {}
-    for row in _sums(tables, by_epoch=True):
+    for row in _sums(tables, step):
         found.setdefault(row["case"], []).append({"epoch": int(row["epoch"]), **_scores(row)})
     return found
 

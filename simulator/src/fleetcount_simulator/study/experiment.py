@@ -21,6 +21,7 @@ from fleetcount_simulator.model import Case, EngineName
 from fleetcount_simulator.scenario.plan import Scenario
 from fleetcount_simulator.study import results
 from fleetcount_simulator.study.directory import StudyDirectory, open_study
+from fleetcount_simulator.study.rules import rule_rows
 from fleetcount_simulator.study.scale import Runner
 from fleetcount_simulator.study.shards import Making, ShardOrder, ShardResult, case_digest, decode_shard, shard_sizes
 from fleetcount_simulator.study.statements import Statement, statement_of
@@ -202,10 +203,16 @@ def _write_tables(
     for name, made in (
         ("cases", results.case_columns(cases, scenario.axes)),
         ("releases", results.joined(releases)),
-        ("cells", results.joined(cells) if cells else results.row_columns((), ("case", "epoch", "value"))),
+        (
+            "cells",
+            results.joined(cells)
+            if cells
+            else results.row_columns((), ("case", "epoch", "value", "truth", "estimate")),
+        ),
         ("attackers", results.row_columns(attackers, ("case", "attacker", "kind", "measure"))),
         ("statement", results.statement_columns((one.index, one.statement) for one in prepared)),
         ("places", results.place_columns(cases)),
+        ("rules", results.row_columns(next(filter(None, map(rule_rows, cases)), ()), ("rule", "windows", "sd"))),
     ):
         writer.write(name, made)
     step("writing tables", len(prepared), len(prepared))

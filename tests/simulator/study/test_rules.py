@@ -1,0 +1,50 @@
+"""The table of rules: the numbers of docs/privacy.md's series, and the order that the rules always keep."""
+
+from fractions import Fraction
+
+import pytest
+from fleetcount_simulator.model import Epochs
+from fleetcount_simulator.series import Coin
+from fleetcount_simulator.study.rules import rule_rows
+
+from tests.simulator.fleets import SAMPLING, case, fleet
+from tests.simulator.test_series import series
+
+
+def sds(windows: int, epsilon: int = 10) -> dict[tuple[str, int], float]:
+    one = series(Coin.DAY, windows, epsilon=Fraction(epsilon))
+    rows = rule_rows(case(fleet((3, 2, 1)), SAMPLING, epochs=Epochs(count=windows, series=one)))
+    return {(str(row["rule"]), int(row["windows"])): float(row["sd"]) for row in rows}
+
+
+def test_a_day_of_maps_needs_the_noise_of_each_rule() -> None:
+    found = sds(24)
+    last = {rule: sd for (rule, windows), sd in found.items() if windows == 24}
+
+    assert sorted({windows for _, windows in found}) == [1, 2, 5, 11, 24]
+    assert last["geometric, added up"] == pytest.approx(9.59, abs=0.02)  # e1 = 10/48.
+    assert last["Gaussian, best order"] <= last["Gaussian, ledger's order"] <= 1.01 * last["Gaussian, best order"]
+    assert last["geometric, exact"] < last["geometric, added up"]
+    for rate in ("1/2", "1/4"):
+        window, day, whole = (last[f"p = {rate}, coin a {coin}"] for coin in ("window", "day", "series"))
+        assert last["Gaussian, best order"] < window < day
+        assert day == whole
+    assert len(last) == 10
+
+
+@pytest.mark.slow
+def test_a_month_of_maps_needs_what_the_page_on_privacy_says() -> None:
+    last = {rule: sd for (rule, windows), sd in sds(720).items() if windows == 720}
+
+    assert last["geometric, added up"] == pytest.approx(288, abs=0.1)
+    assert last["geometric, exact"] == pytest.approx(49.2, abs=0.05)
+    assert last["Gaussian, best order"] == pytest.approx(36.33, abs=0.01)
+    expected = {"1/2": (36.5, 39.1, 63.4), "1/4": (36.8, 46.0, 110.8)}
+    for rate, sizes in expected.items():
+        found = [last[f"p = {rate}, coin a {coin}"] for coin in ("window", "day", "series")]
+        assert found == pytest.approx(sizes, rel=0.013)  # The grid rounds up by at most 1.2 %.
+
+
+def test_what_promises_nothing_has_no_rules() -> None:
+    assert rule_rows(case(fleet((3, 2)), SAMPLING)) == []
+    assert rule_rows(case(fleet((3, 2)), SAMPLING, epochs=Epochs(count=3, series=series(Coin.DAY, 3)))) == []
