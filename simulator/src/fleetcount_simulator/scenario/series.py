@@ -13,11 +13,11 @@ from fleetcount_transport.toml_values import Range, shown
 from fleetcount_simulator.model import Epochs
 from fleetcount_simulator.series import Coin, Series, schedule_of
 
-__all__ = ["read_epochs"]
+__all__ = ["SERIES_KEYS", "read_epochs"]
 
 MOST_WINDOWS: Final = 100_000
 MOST_OUTAGES: Final = 100
-_SERIES: Final = (
+SERIES_KEYS: Final = (
     *("windows", "every_s", "start_s", "coin", "epsilon", "delta"),
     *("joins", "leaves", "outages", "device_epsilon"),
 )
@@ -41,7 +41,7 @@ def read_epochs(root: Table, *, tosses: bool) -> Epochs:
         return Epochs(count=count, device_epsilon=table.optional("device_epsilon", _LEDGER))
     if root.has("epochs"):
         raise root.wrong("epochs", "and series are both given; ask one by one or as a series")
-    table = root.section("series", _SERIES)
+    table = root.section("series", SERIES_KEYS)
     coin = _COINS[table.choice("coin", tuple(_COINS), "window")]
     series = Series(
         schedule=schedule_of(
