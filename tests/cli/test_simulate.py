@@ -66,6 +66,7 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
         assert 40 < len(example_about(name)) < 140
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "network-small"])
 def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> None:
     output = tmp_path / "out"

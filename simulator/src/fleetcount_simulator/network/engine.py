@@ -43,8 +43,8 @@ _MANY: Final = 2_000
 """From here on devices of one transport are spread over two processes."""
 _ATTEMPTS: Final = 3
 _ALLOWED: Final = {
-    "largest_epsilon": Fraction(1000),
-    "largest_local_epsilon": Fraction(1000),
+    "largest_epsilon": Fraction(700),
+    "largest_local_epsilon": Fraction(700),
     "largest_sampling_rate": Fraction(1),
     "total_epsilon": Fraction(700),
 }
