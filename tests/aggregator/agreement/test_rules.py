@@ -20,7 +20,12 @@ from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import BatchProposal, BatchReply, FinishBatch
-from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS, AGGREGATOR_SERIES_FAILPOINTS, DEVICE_FAILPOINTS
+from fleetcount_transport.failpoints import (
+    AGGREGATOR_FAILPOINTS,
+    AGGREGATOR_SERIES_FAILPOINTS,
+    DEVICE_FAILPOINTS,
+    SERIES_FAILPOINTS,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -160,3 +165,4 @@ def test_the_manual_lists_every_fail_point_in_order() -> None:
     assert tuple(listed[2].split()) == AGGREGATOR_FAILPOINTS
     assert tuple(listed[4].split()) == AGGREGATOR_SERIES_FAILPOINTS
     assert tuple(listed[6].split()) == DEVICE_FAILPOINTS
+    assert tuple(listed[8].split()) == SERIES_FAILPOINTS

@@ -92,13 +92,18 @@ async def test_a_release_with_gaussian_noise_is_drawn_opened_and_recorded_as_suc
     assert task.design.ledger_loss.pure
 
 
-async def test_a_gaussian_release_whose_loss_has_a_delta_is_not_taken() -> None:
+async def test_a_gaussian_release_is_taken_where_its_delta_fits() -> None:
     gaussian = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(10**6), level=LEVEL)
-    network = Network(2, limits=Limits(smallest_min_batch_size=2))
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, total_delta=Fraction(1, 10**10)))
     await network.start_all()
 
-    with pytest.raises(TaskError, match=r"at delta 0\.000000001, allowed: delta 0"):
+    with pytest.raises(TaskError, match=r"delta"):
         await network.ask(values=3, release=gaussian)
+
+    roomy = Network(2, limits=Limits(smallest_min_batch_size=2))
+    await roomy.start_all()
+    task = await roomy.ask(values=3, release=gaussian)
+    assert not task.design.ledger_loss.pure
 
 
 async def test_k_ary_responses_are_one_hot() -> None:
