@@ -37,6 +37,7 @@ _READING: Final = "fleetcount.series_reading"
         [
             ("status", _READING, "status", "Windows released, missing and why, and which comes next."),
             ("records", _READING, "records", "Every released window's signed record, checked and kept."),
+            ("export", "fleetcount.series_export", "export", "Tables, maps and answers from these records."),
         ]
     ),
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fleetcount.readers import Reader
     from fleetcount.series_records import Chain
 
-__all__ = ["records", "status"]
+__all__ = ["by_reason", "chain_lines", "records", "spans_text", "status"]
 
 _FILE: Final = click.Path(path_type=Path)
 _SERIES: Final = click.option(
@@ -113,9 +113,9 @@ def chain_lines(chain: "Chain", now: float) -> Iterator[str]:
     """Return what a person reads of a chain: released, missing by reason, without a record yet, and what comes next."""
     series, windows = chain.series, chain.series.schedule.windows
     yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
-    for reason, spans in _by_reason(chain.missing):
+    for reason, spans in by_reason(chain.missing):
         yield one_line(f"missing: {spans}: {reason}")
-    for reason, spans in _by_reason(chain.pending):
+    for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; the next record will say why")
     yield _next_line(series, now)
 
@@ -124,7 +124,8 @@ def _chained(chain: "Chain") -> str:
     return "" if not chain.released else f", the last is window {chain.last}; all signatures and the chain hold"
 
 
-def _by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
+def by_reason(windows: "Mapping[int, str]") -> list[tuple[str, str]]:
+    """Return every reason with its windows in words."""
     reasons = sorted(set(windows.values()))
     return [(reason, spans_text([index for index, why in windows.items() if why == reason])) for reason in reasons]
 

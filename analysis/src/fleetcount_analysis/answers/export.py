@@ -23,7 +23,16 @@ from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import SeriesTable
 from fleetcount_analysis.errors import ExportError, ShapeError
 
-__all__ = ["COLUMNS", "append_parquet", "columns_of", "metadata_of", "write_csv", "write_geojson", "write_parquet"]
+__all__ = [
+    "COLUMNS",
+    "append_parquet",
+    "columns_of",
+    "last_window",
+    "metadata_of",
+    "write_csv",
+    "write_geojson",
+    "write_parquet",
+]
 
 COLUMNS: Final = (
     "window_index", "opens", "unit", "cell", "label",
@@ -183,6 +192,15 @@ def append_parquet(table: SeriesTable, path: Path, title: str = "", participants
     metadata["missing"] = before["missing"] | metadata["missing"]
     query = f"SELECT * FROM read_parquet({_quoted(path)}) UNION ALL SELECT * FROM made"  # noqa: S608 # quoted
     _appear(path, lambda temporary: _copy(query, columns, metadata, temporary))
+
+
+def last_window(path: Path) -> int:
+    """Return the last window that a Parquet file of a table has: later ones can be appended.
+
+    Raises:
+        ExportError: the file is not such a table, or the package duckdb is not there.
+    """
+    return _described(path)[1]
 
 
 def _parameters(law: Any) -> dict[str, str]:  # laws are frozen dataclasses

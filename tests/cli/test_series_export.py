@@ -1,0 +1,190 @@
+"""Tables, maps and answers from kept records: every number with its interval, files that grow, gaps named."""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount.series_records import save_record
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.release import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord, sign_record
+from fleetcount_protocol.series.fields import Participants
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.series.signed_file import encode_signed_series
+from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.task import Mode
+
+from tests.support.protocol_samples import signing_key, statement
+from tests.support.series_samples import GAUSSIAN, one_round_series, sign_everywhere, window_record
+
+GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
+RELEASED = (0, 1, 3, 4)
+AREA = {"type": "Polygon", "coordinates": [[[-5, -5], [500, -5], [500, 250], [-5, 250], [-5, -5]]]}
+
+
+def raw(window: int, cell: int) -> int:
+    return 100 * cell + window
+
+
+class Records:
+    """A directory of records, made one after the other as aggregators make them."""
+
+    def __init__(self, directory: Path, series: Series) -> None:
+        directory.mkdir()
+        self.directory, self.series = directory, series
+        (directory / "series").write_bytes(encode_signed_series(sign_everywhere(series)))
+        self.last: ReleaseRecord | None = None
+
+    def add(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            before = -1 if self.last is None or self.last.task.series is None else self.last.task.series.index
+            link = ChainLink(
+                previous=None if self.last is None else Digest(self.last.digest),
+                previous_index=None if self.last is None else before,
+                missing=tuple(MissingWindow(index=one, reason="paused") for one in range(before + 1, index)),
+            )
+            made = window_record(
+                self.series,
+                index,
+                chain=link,
+                participants=NoisedParticipants(raw=1500, low=1400, high=1600),
+            )
+            cells = tuple(replace(cell, raw=raw(index, cell.value)) for cell in made.cells)
+            self.last = replace(made, cells=cells)
+            signatures = tuple(sign_record(self.last, signing_key(position)) for position in range(2))
+            save_record(self.directory, self.last, signatures)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
+    monkeypatch.chdir(tmp_path)
+    changes = {"domain": GRID, "participants": Participants.NOISED, "release": GAUSSIAN}
+    records = Records(tmp_path / "got", one_round_series(Mode.DIRECT, **changes))
+    records.add(RELEASED)
+    return records
+
+
+@pytest.fixture
+def export(fleetcount: Callable, kept: Records) -> Callable:
+    del kept
+    return lambda *arguments: fleetcount("series", "export", "--records", "got", *arguments)
+
+
+def test_sums_and_differences_are_of_the_opened_numbers_with_their_interval(export: Callable) -> None:
+    Path("district.geojson").write_text(json.dumps(AREA))
+
+    listed = export("--sum", "1-2", "--windows", "0,3").out
+    inside = export("--sum", "district.geojson").out
+    change = export("--difference", "1,4").out
+    part = export("--difference", "1,4", "--sum", "2").out
+
+    assert listed.startswith(
+        f"sum of 2 cells over windows 0 and 3: {raw(0, 1) + raw(0, 2) + raw(3, 1) + raw(3, 2):,}.0,"
+    )
+    assert "95 % interval" in listed
+    assert f"windows 0 to 1 and 3 to 4: {sum(raw(w, c) for w in RELEASED for c in (1, 2)):,}.0, 95 % interval" in inside
+    assert "not in it: window 2: paused" in inside
+    assert "all cells, window 4 less window 1: 18.0, 95 % interval" in change
+    assert "1 cell, window 4 less window 1: 3.0" in part
+
+
+def test_what_is_found_by_looking_has_wider_intervals(export: Callable) -> None:
+    alone = export("--readable", "--windows", "3").out.splitlines()
+    largest = export("--largest", "2", "--windows", "3").out.splitlines()
+    every = export("--simultaneous", "--windows", "0,3").out.splitlines()
+
+    def width(line: str) -> int:
+        low, high = line.rsplit(", ", 1)[1].split(" to ")
+        return int(high) - int(low)
+
+    assert largest[0] == "the 2 largest; the 6 intervals hold together with 95 %"
+    assert largest[1].startswith("window 3, cell 6 (")
+    assert every[0] == "every count; the 12 intervals hold together with 95 %"
+    row = next(line for line in alone if "cell 6" in line)
+    assert width(row) < width(largest[1]) < width(next(line for line in every if "cell 6" in line))
+    assert "at least 0 and whole" in alone[0]
+
+
+def test_a_table_says_how_sure_it_is_and_what_is_missing(export: Callable) -> None:
+    said = export("--output", "q.csv").out
+
+    lines = Path("q.csv").read_text().splitlines()
+    about = json.loads(lines[0].removeprefix("# "))
+    rows = list(csv.DictReader(lines[1:]))
+    assert "wrote q.csv: 4 windows; missing: window 2" in said
+    assert about["missing"] == {"2": "paused"}
+    assert about["level"] == "19/20"
+    assert about["statement"] == [f"{one.audience}, {one.neighbours}: {one.sentence}" for one in statement()]
+    assert [(int(row["window_index"]), int(row["cell"]), int(row["raw"])) for row in rows] == [
+        (window, cell, raw(window, cell)) for window in RELEASED for cell in range(1, 7)
+    ]
+    assert sum(int(row["readable"]) for row in rows if row["window_index"] == "0") == 1500, "the released participants"
+
+
+def test_parquet_grows_and_keeps_its_old_rows(export: Callable, kept: Records) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    first = export("--output", "q.parquet").out
+    again = export("--output", "q.parquet").out
+    kept.add([6])
+    grown = export("--output", "q.parquet").out
+
+    rows = duckdb.sql("SELECT window_index, count(*) FROM 'q.parquet' GROUP BY 1 ORDER BY 1").fetchall()
+    assert "4 new windows, up to window 4; missing: window 2" in first
+    assert "has every released window already" in again
+    assert "1 new window, up to window 6; missing: windows 2 and 5" in grown
+    assert rows == [(window, 6) for window in (*RELEASED, 6)]
+
+
+def test_a_map_shows_one_window(export: Callable) -> None:
+    latest = export("--output", "q.geojson").out
+    export("--output", "one.json", "--windows", "1")
+
+    made = json.loads(Path("one.json").read_text())
+    assert "wrote q.geojson: window 4" in latest
+    assert [one["properties"]["raw"] for one in made["features"]] == [raw(1, cell) for cell in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing to do: give --output FILE, or a question"),
+        (("--output", "q.xlsx"), "it must end in .parquet, .csv or .geojson"),
+        (("--sum", "7"), "cell '7' is out of range; it must be 1 to 6"),
+        (("--sum", "3-1"), "cell '1' is out of range; it must be 3 to 6"),
+        (("--sum", "x"), "cell 'x' is not a whole number"),
+        (("--sum", "no.geojson"), "no.geojson' cannot be read"),
+        (("--sum", "1", "--windows", "2"), "window is 2 (paused); allowed is a released window"),
+        (("--sum", "1", "--windows", "7"), "window '7' is out of range; it must be 0 to 6"),
+        (("--difference", "1"), "--difference is '1', allowed: two windows from 0 to 6, as in 8,17"),
+        (("--difference", "1,1"), ""),
+        (("--largest", "7"), "number of largest cells"),
+        (("--output", "q.geojson", "--windows", "0-1"), "a GeoJSON map shows one window; --windows names 2"),
+        (("--output", "q.csv", "--windows", "0"), "a table holds every released window"),
+    ],
+)
+def test_a_bad_question_is_one_line_and_no_file(export: Callable, arguments: tuple[str, ...], said: str) -> None:
+    ran = export(*arguments)
+
+    assert (ran.code, said in ran.error_line) == (2, True), ran
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["got"]
+
+
+def test_records_are_checked_again(export: Callable) -> None:
+    Path("got/00001.json").unlink()
+
+    ran = export("--sum", "1")
+
+    assert (ran.code, "window 1 came before it; the one known is that of window 0" in ran.error_line) == (1, True), ran
+
+
+def test_a_directory_without_records_is_refused(fleetcount: Callable, tmp_path: Path) -> None:
+    Records(tmp_path / "empty", one_round_series(Mode.DIRECT))
+
+    none = fleetcount("series", "export", "--records", tmp_path / "empty", "--sum", "1")
+    nothing = fleetcount("series", "export", "--records", tmp_path / "nowhere", "--sum", "1")
+
+    assert "holds no record yet" in none.error_line
+    assert "holds no records; fetch them with 'fleetcount series records'" in nothing.error_line
