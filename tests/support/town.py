@@ -31,7 +31,7 @@ from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
 from fleetcount_transport.quotas import CallLimits
 
-from tests.support.aggregators import Network, Seat
+from tests.support.aggregators import Network, Seat, system_noise
 
 __all__ = ["Town"]
 Shell = Callable[..., Any]
@@ -46,6 +46,7 @@ class _Network(Network):
         limits = configs[0].limits
         super().__init__(
             len(configs),
+            noise=system_noise(),
             limits=Limits(
                 largest_epsilon=limits.largest_epsilon,
                 smallest_min_batch_size=limits.smallest_min_batch_size,

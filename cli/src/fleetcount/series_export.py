@@ -125,14 +125,14 @@ def _answers(
     table = kept.table
     chosen = kept.cells(cells) if cells else frozenset(range(1, table.design.values + 1))
     what = "all cells" if len(chosen) == table.design.values else f"{len(chosen)} cell{'s' * (len(chosen) > 1)}"
-    if cells and not difference and not simultaneous and largest is None:
+    if cells and not difference:
         over = _windows(kept, windows, table.windows.tolist())
         yield f"sum of {what} over {spans_text(over)}: {_said(answers.total(table, answers.Region.of(chosen, over)))}"
     if difference:
         earlier, later = _pair(difference, kept)
         found = answers.difference(table, answers.Region.of(chosen, later), answers.Region.of(chosen, earlier))
         yield f"{what}, window {later} less window {earlier}: {_said(found)}"
-    last = answers.Region.of(chosen, _windows(kept, windows, [kept.last]))
+    last = answers.Region.of(range(1, table.design.values + 1), _windows(kept, windows, [kept.last]))
     if largest is not None:
         yield from _list(f"the {largest} largest", answers.largest(table, largest, last))
     if simultaneous:
