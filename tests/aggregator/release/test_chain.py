@@ -9,6 +9,7 @@ from fleetcount_aggregator.context import NoiseSource
 from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
+from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record
 from fleetcount_protocol.series.derive import window_task
@@ -229,12 +230,22 @@ async def test_a_series_with_gaussian_noise_is_released_with_its_own_statement()
     assert {view.delta > 0 for view in record.statement if view.adversary == "public_and_broker"} == {True}
 
 
+class CountedNoise:
+    """A test's noise: 1, 2, 3 and so on, so that each number shows which draw it got."""
+
+    def draw(self, law: NoiseLaw, count: int) -> list[int]:
+        """Return the first `count` positive integers."""
+        del law
+        return list(range(1, count + 1))
+
+
 async def test_noise_is_added_to_the_participants_too() -> None:
-    network, series = await standing(noise=system_noise(), participants=Participants.NOISED)
-    for index in range(5):
-        await run_window(network, series, index)
+    network, series = await standing(noise=CountedNoise(), participants=Participants.NOISED)
+    await run_window(network, series, 0)
 
-    found = await records(network, series)
+    [record] = (await records(network, series)).values()
 
-    drawn = {record.participants.raw for record in found.values() if record.participants is not None}
-    assert len(drawn) > 1, "five equal draws of this noise have a chance below one in a thousand"
+    # Each of the two aggregators adds a draw of its own, the last one to the number of participants.
+    assert [cell.raw for cell in record.cells] == [one + 2 * draw for draw, one in enumerate(DIFFERENCE, start=1)]
+    assert record.participants is not None
+    assert record.participants.raw == len(COINS) + 2 * (len(DIFFERENCE) + 1)
