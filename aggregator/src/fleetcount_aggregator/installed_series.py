@@ -24,7 +24,8 @@ class InstalledSeries:
 
     `orders` are those taken; `given` the notes of what each other aggregator has; `refused_by` the one that does not
     take the series. `following` is the first window that is not decided about; `windows` has the task id of every
-    decided one, `missing` the reason of those that have no task here. `lock`: orders and windows, one at a time.
+    decided one, None of a missing later step of a walk; `missing` the reason of those that have no task here. `lock`:
+    orders and windows, one at a time.
     """
 
     signed: SignedSeries
@@ -33,7 +34,7 @@ class InstalledSeries:
     orders: tuple[SignedOrder, ...] = ()
     given: set[str] = field(default_factory=set[str])
     following: int = 0
-    windows: list[TaskId] = field(default_factory=list[TaskId])
+    windows: list[TaskId | None] = field(default_factory=list[TaskId | None])
     missing: dict[int, str] = field(default_factory=dict[int, str])
     refused_by: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
@@ -72,9 +73,14 @@ class InstalledSeries:
         skipped = skipped_windows(self.series, [one.order for one in self.orders])
         return MissingReason.PAUSED if any(index in one for one in skipped) else None
 
-    def window(self, index: int) -> InstalledTask:
+    def is_later_step(self, index: int) -> bool:
+        """Whether a window asks what follows from the record of the window before."""
+        walk = self.series.drill_down
+        return walk is not None and walk.step(index) > 0
+
+    def window(self, index: int, survivors: tuple[int, ...] = ()) -> InstalledTask:
         """Return the task of a window with its verify key: the same at every aggregator and at any time."""
-        task = window_task(self.series, index)
+        task = window_task(self.series, index, survivors)
         return InstalledTask(
             signed=SignedTask(task=task, signatures=()),
             verify_key=window_verify_key(self.seed, task.task_id),

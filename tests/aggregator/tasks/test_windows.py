@@ -1,6 +1,5 @@
 """Windows of a series: decided about once, each at its time, and the same task at every aggregator."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,9 @@ from fleetcount_aggregator.host.keys import KeyRing, Validity
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.series.derive import window_task, window_verify_key
-from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Prefixes
 
 from tests.support.aggregators import Network, answer_all
 
@@ -56,19 +52,6 @@ async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere(
         assert task.verify_key == window_verify_key(seed, expected.task_id)
         assert [row.task_id for row in await network.core(position).context.store.tasks()] == [expected.task_id]
     assert await network.core(0).service.tasks("test") == ()
-
-
-async def test_a_series_that_drills_down_is_refused_whole_while_its_later_steps_are_not_served() -> None:
-    network = Network(2)
-    await network.start_all()
-    walk = DrillDown(levels=(3, 5), threshold=20, most_survivors=3)
-    schedule = replace(network.series()[0].series.schedule, windows=4)
-    signed, seed = network.series(domain=Prefixes(bits=3, cells=tuple(range(8))), drill_down=walk, schedule=schedule)
-
-    for position in range(2):
-        with pytest.raises(TaskError, match="the series drills down, allowed: one domain in every window"):
-            await install_series(network.core(position).context, signed, seed)
-        assert not network.core(position).context.series
 
 
 async def test_every_window_is_released_in_its_turn() -> None:

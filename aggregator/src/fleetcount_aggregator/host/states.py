@@ -10,6 +10,7 @@ from typing import Final
 
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.messages import TaskState as State
+from fleetcount_protocol.release.walk import WalkEnd
 
 __all__ = ["FINAL_STATES", "TRANSITIONS", "AbortReason", "MissingReason", "State", "StateConflictError", "check_move"]
 
@@ -39,6 +40,9 @@ class MissingReason(enum.Enum):
     PAUSED = "paused"
     STOPPED = "stopped"
     NO_SEALING_KEY = "no_sealing_key"
+    WALK_ENDED = WalkEnd.WALK_ENDED.value
+    NOTHING_SURVIVED = WalkEnd.NOTHING_SURVIVED.value
+    RECORD_LATE = WalkEnd.RECORD_LATE.value
 
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(

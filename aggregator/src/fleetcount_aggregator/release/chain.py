@@ -30,8 +30,8 @@ async def chain_link(context: Context, task: InstalledTask) -> ChainLink | None:
     series = context.series[window.series_id]
     missing: list[MissingWindow] = []
     for index in reversed(range(window.index)):
-        if context.states.get(series.windows[index]) is State.RELEASED:
-            previous = await _signed_digest(context, series.windows[index])
+        if (released := _released(context, series, index)) is not None:
+            previous = await _signed_digest(context, released)
             return ChainLink(previous=previous, previous_index=index, missing=tuple(reversed(missing)))
         missing.append(MissingWindow(index=index, reason=await _reason(context, series, index)))
     return ChainLink(previous=None, previous_index=None, missing=tuple(reversed(missing)))
@@ -40,8 +40,15 @@ async def chain_link(context: Context, task: InstalledTask) -> ChainLink | None:
 async def _reason(context: Context, series: InstalledSeries, index: int) -> str:
     if index in series.missing:
         return series.missing[index]
-    row = await context.store.task(series.windows[index])
+    task_id = series.windows[index]
+    row = None if task_id is None else await context.store.task(task_id)
     return State.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
+
+
+def _released(context: Context, series: InstalledSeries, index: int) -> TaskId | None:
+    """Return the task of a window if it is released here."""
+    task_id = series.windows[index]
+    return task_id if task_id is not None and context.states.get(task_id) is State.RELEASED else None
 
 
 async def _signed_digest(context: Context, task_id: TaskId) -> Digest | None:
@@ -64,10 +71,11 @@ async def check_link(context: Context, task: InstalledTask, link: ChainLink | No
         if (window, link) != (None, None):
             raise PeerRefusalError(PeerProblem.DISAGREES)
         return
-    windows = context.series[window.series_id].windows
-    if any(context.states.get(windows[one.index]) is State.RELEASED for one in link.missing):
+    series = context.series[window.series_id]
+    if any(_released(context, series, one.index) is not None for one in link.missing):
         raise PeerRefusalError(PeerProblem.DISAGREES)
     if link.previous_index is not None:
-        own = await _signed_digest(context, windows[link.previous_index])
+        task_id = series.windows[link.previous_index]
+        own = None if task_id is None else await _signed_digest(context, task_id)
         if own is None or own != link.previous:
             raise PeerRefusalError(PeerProblem.DISAGREES)

@@ -52,7 +52,7 @@ def decide_windows(db: sqlite3.Connection, rows: Sequence[WindowRow], task: Task
     try:
         db.executemany(
             "INSERT INTO windows (series_id, number, task_id, missing) VALUES (?, ?, ?, ?)",
-            [(row.series_id, row.index, row.task_id, row.missing) for row in rows],
+            [(row.series_id, row.index, row.task_id or b"", row.missing) for row in rows],
         )
     except sqlite3.IntegrityError as error:
         raise StoreError("a window is decided already") from error
@@ -64,6 +64,6 @@ def read_windows(db: sqlite3.Connection, series_id: SeriesId, above: int) -> Seq
     """See `Store.windows`."""
     query = "SELECT number, task_id, missing FROM windows WHERE series_id = ? AND number > ? ORDER BY number"
     return [
-        WindowRow(series_id=series_id, index=row[0], task_id=TaskId(row[1]), missing=row[2])
+        WindowRow(series_id=series_id, index=row[0], task_id=TaskId(row[1]) if row[1] else None, missing=row[2])
         for row in db.execute(query, (series_id, above)).fetchall()
     ]

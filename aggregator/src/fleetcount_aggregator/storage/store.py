@@ -115,11 +115,14 @@ class SeriesRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRow:
-    """What was decided about one window of a series, once: its task is installed, or it is missing for a reason."""
+    """What was decided about one window of a series, once: its task is installed, or it is missing for a reason.
+
+    `task_id` is None where nothing says what the task would have been: a missing later step of a drill-down.
+    """
 
     series_id: SeriesId
     index: int
-    task_id: TaskId
+    task_id: TaskId | None
     missing: str = ""
 
 

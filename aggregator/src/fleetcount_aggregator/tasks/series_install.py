@@ -42,8 +42,6 @@ def check_series_here(context: Context, signed: SignedSeries, seed: bytes) -> No
     series, identity, limits = signed.series, context.identity, context.limits
     if series.deployment != identity.deployment:
         raise TaskError(f"deployment is {series.deployment!r}, this aggregator serves {identity.deployment!r}")
-    if series.drill_down is not None:
-        raise TaskError("the series drills down, allowed: one domain in every window; later steps are not served yet")
     position_in(signed, identity.aggregator_id)
     verify_signed_series(signed, identity.trusted)
     check_verify_seed(series, seed)

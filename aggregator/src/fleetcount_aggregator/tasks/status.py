@@ -99,7 +99,7 @@ def _series_line(database: sqlite3.Connection, row: SeriesRow) -> SeriesLine:
     missing: dict[str, list[int]] = {}
     following = released = 0
     for window in series_rows.read_windows(database, row.series_id, above=-1):
-        task = None if window.missing else sqlite_rows.read_task(database, window.task_id)
+        task = None if window.task_id is None or window.missing else sqlite_rows.read_task(database, window.task_id)
         reason = window.missing if task is None else task.abort_reason
         if reason:
             missing.setdefault(reason, []).append(window.index)

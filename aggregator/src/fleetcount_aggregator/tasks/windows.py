@@ -17,6 +17,7 @@ from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.storage.store import TaskRow, WindowRow
 from fleetcount_aggregator.tasks.key_lists import seals_window
+from fleetcount_aggregator.tasks.walks import survivors_before
 
 __all__ = ["decide_windows", "opening_lead_s", "remember_window"]
 
@@ -43,14 +44,18 @@ async def decide_windows(context: Context, series_id: SeriesId) -> None:
         while series.following < schedule.windows and schedule.opens(series.following) - lead <= context.now():
             # Orders are taken under the same lock: none names a window that is being decided about.
             async with series.lock:
-                await _decide_some(context, series, lead)
+                if not await _decide_some(context, series, lead):
+                    break
     finally:
         if series.following < schedule.windows:
             context.openings.put(max(schedule.opens(series.following) - lead, context.now() + 1), series_id)
 
 
-async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> None:
-    """Decide about windows up to the first that has a task; what is decided is durable together."""
+async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> bool:
+    """Decide about windows up to the first that has a task; what is decided is durable together.
+
+    Return whether anything was: a later step of a drill-down waits for the record of the step before.
+    """
     rows: list[WindowRow] = []
     opened: InstalledTask | None = None
     now, schedule = context.now(), series.series.schedule
@@ -58,14 +63,15 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
         index = series.following + len(rows)
         if index >= schedule.windows or schedule.opens(index) - lead > now:
             break
-        task = series.window(index)
-        reason = _why_missing(context, series, task, index)
-        rows.append(
-            WindowRow(
-                series_id=series.series_id, index=index, task_id=task.task_id, missing=reason.value if reason else ""
-            )
-        )
-        opened = task if reason is None else None
+        if rows and series.is_later_step(index):
+            break  # What the window before it came to is remembered first.
+        decision = await _decide(context, series, index)
+        if decision is None:
+            break
+        rows.append(decision[0])
+        opened = decision[1]
+    if not rows:
+        return False
     context.failpoints.hit("series.before_window_store")
     await context.store.decide_windows(rows, None if opened is None else _task_row(context, opened))
     for row in rows:
@@ -75,12 +81,33 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
     context.failpoints.hit("series.after_window_store")
     if opened is not None:
         context.take_up(opened, State.ANNOUNCED)
+    return True
 
 
-def _why_missing(context: Context, series: InstalledSeries, task: InstalledTask, index: int) -> MissingReason | None:
-    """Return why a window has no task here, None if it has one."""
-    if (skipped := series.skips(index)) is not None:
-        return skipped
+async def _decide(
+    context: Context, series: InstalledSeries, index: int
+) -> tuple[WindowRow, InstalledTask | None] | None:
+    """Return what is decided about a window, and its task if it has one here; None while that is not known."""
+    task: InstalledTask | None = None
+    reason = series.skips(index)
+    if reason is None:
+        survivors = await survivors_before(context, series, index)
+        if survivors is None:
+            return None
+        if isinstance(survivors, MissingReason):
+            reason = survivors
+        else:
+            task = series.window(index, survivors)
+            reason = _why_missing(context, task)
+    elif not series.is_later_step(index):
+        task = series.window(index)
+    task_id = None if task is None else task.task_id
+    row = WindowRow(series_id=series.series_id, index=index, task_id=task_id, missing=reason.value if reason else "")
+    return row, None if reason else task
+
+
+def _why_missing(context: Context, task: InstalledTask) -> MissingReason | None:
+    """Return why a window that no order skips has no task here, None if it has one."""
     if context.clock.now() >= task.task.round_one_closes:
         return MissingReason.MISSED
     sealable = seals_window(context, task.task.round_one_opens, task.closes)
@@ -104,4 +131,5 @@ def remember_window(context: Context, series: InstalledSeries, row: WindowRow) -
     series.following = row.index + 1
     if row.missing:
         series.missing[row.index] = row.missing
-        context.missing.add(row.task_id)
+        if row.task_id is not None:
+            context.missing.add(row.task_id)

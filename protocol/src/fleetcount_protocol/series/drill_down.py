@@ -11,7 +11,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.task.domain import Prefixes
 
-__all__ = ["candidates", "surviving_cells"]
+__all__ = ["candidates", "parents", "surviving_cells"]
 
 
 def surviving_cells(domain: Prefixes, estimates: Sequence[Fraction], walk: DrillDown) -> tuple[int, ...]:
@@ -45,3 +45,9 @@ def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int) -> Prefix
     deeper = walk.levels[step] - bits
     cells = tuple((cell << deeper) + child for cell in survivors for child in range(1 << deeper))
     return Prefixes(bits=walk.levels[step], cells=cells)
+
+
+def parents(domain: Prefixes, walk: DrillDown, step: int) -> tuple[int, ...]:
+    """Return the cells whose children a step asks about, ascending: none for the first step of a walk."""
+    deeper = walk.levels[step] - walk.levels[step - 1] if step else 0
+    return tuple(sorted({cell >> deeper for cell in domain.cells})) if step else ()

@@ -100,7 +100,10 @@ def _check_drill_down(series: SeriesFields, walk: DrillDown) -> None:
     require(all(low < high for low, high in pairwise(levels)), f"levels are {levels}, allowed: ascending")
     if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
         raise TaskError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
-    windows = series.schedule.windows
+    schedule, windows = series.schedule, series.schedule.windows
+    least = schedule.closes(0) - schedule.opens(0) + series.time_precision_s
+    # A record is of the next point of the time grid behind its rounds; the next step has to open after it.
+    require(schedule.every_s >= least, f"every_s is {schedule.every_s}, a drill-down needs at least {least} s")
     require(windows % len(levels) == 0, f"windows is {windows}, allowed: a multiple of the {len(levels)} levels")
     check_range("threshold", walk.threshold, 1, _LARGEST_THRESHOLD)
     children = 1 << max(high - low for low, high in pairwise(levels))

@@ -1,0 +1,40 @@
+"""The walks of a drill-down here: which cells the record of the step before leaves for a window, or why none.
+
+Reads what this aggregator has stored and signed itself; every other party reads the same record. It must not decide
+about a window (`tasks.windows`).
+"""
+
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.walk import WalkEnd, next_step
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import MissingReason, State
+from fleetcount_aggregator.installed_series import InstalledSeries
+from fleetcount_aggregator.journal import Step, taken
+
+__all__ = ["survivors_before"]
+
+
+async def survivors_before(
+    context: Context, series: InstalledSeries, index: int
+) -> tuple[int, ...] | MissingReason | None:
+    """Return the cells that survived the step before a window, none for what is no later step; None: not known yet.
+
+    The record that counts is the one released here; it may come until round one of the window closes.
+    """
+    if not series.is_later_step(index):
+        return ()
+    before, reason = series.windows[index - 1], series.missing.get(index - 1)
+    if before is None or reason is not None:
+        nothing = reason == MissingReason.NOTHING_SURVIVED.value
+        return MissingReason.NOTHING_SURVIVED if nothing else MissingReason.WALK_ENDED
+    state = context.states[before]
+    if state is State.ABORTED:
+        return MissingReason.WALK_ENDED
+    signed = await taken(context, before, Step.SIGN)
+    if state is not State.RELEASED or signed is None:
+        schedule = series.series.schedule
+        over = context.clock.now() >= schedule.opens(index) + schedule.round_one_s
+        return MissingReason.RECORD_LATE if over else None
+    found = next_step(series.series, decode_record(signed.request))
+    return MissingReason(found.value) if isinstance(found, WalkEnd) else found

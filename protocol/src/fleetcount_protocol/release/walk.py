@@ -1,0 +1,46 @@
+"""From the signed record of one step of a drill-down to the next step: its cells, or why it is not asked.
+
+Run by every party on the same public bytes, so that nobody has to say it. It verifies no signature (`record`) and knows
+no clock: whether a record came in time stands in the record.
+"""
+
+import enum
+
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.release.record import ReleaseRecord
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.drill_down import parents, surviving_cells
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.domain import Prefixes
+
+__all__ = ["WalkEnd", "next_step"]
+
+
+class WalkEnd(enum.Enum):
+    """Why a later step of a walk is not asked: the closed, public list."""
+
+    WALK_ENDED = "walk_ended"
+    """The step before has no record."""
+    NOTHING_SURVIVED = "nothing_survived"
+    RECORD_LATE = "record_late"
+    """The record before is of a time after the step opens, or did not arrive while it was open."""
+
+
+def next_step(series: Series, before: ReleaseRecord) -> tuple[int, ...] | WalkEnd:
+    """Return the cells whose children the window after `before` asks about (`window_task`), or why it is not asked.
+
+    Raises:
+        UsageError: no record of a window of this drill-down, or of the last step of a walk.
+    """
+    walk, window = series.drill_down, before.task.series
+    if walk is None or window is None or window.series_id != series.series_id:
+        raise UsageError(f"the record is not of a drill-down {series.series_id}")
+    index = window.index + 1
+    step, domain = walk.step(index), before.task.domain
+    if not step or index >= series.schedule.windows or not isinstance(domain, Prefixes):
+        raise UsageError(f"window {window.index} is the last step of its walk; nothing follows from its record")
+    if before.task.canonical != window_task(series, window.index, parents(domain, walk, step - 1)).canonical:
+        raise UsageError(f"the record's task is not what window {window.index} of series {series.series_id} must be")
+    if before.released_at > series.schedule.opens(index):
+        return WalkEnd.RECORD_LATE
+    return surviving_cells(domain, [cell.estimate for cell in before.cells], walk) or WalkEnd.NOTHING_SURVIVED
