@@ -22,8 +22,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
-from fleetcount_protocol.messages import SeriesOffer
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+from fleetcount_protocol.messages import ReleaseAnswer, SeriesOffer
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
 from fleetcount_protocol.series.key_list import KeyList, ListedKey, sign_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
@@ -54,6 +54,7 @@ class Deployment:
     def __post_init__(self) -> None:
         names = [AggregatorId(name) for name in NAMES[: self.aggregators]]
         self.offers: list[SeriesOffer] = []
+        self.releases: dict[TaskId, ReleaseAnswer] = {}
         self.signing_keys = {name: Ed25519PrivateKey.generate() for name in names}
         self.sealing_keys = {name: HpkeKeyPair.generate(key_id) for key_id, name in enumerate(names, start=1)}
         self.described = tuple(self._describe(number, name) for number, name in enumerate(names))
@@ -176,7 +177,7 @@ class Deployment:
 
     def transport(self, *tasks: SignedTask) -> MemoryTransport:
         """Return a transport to all intakes."""
-        return MemoryTransport(tasks, self.intakes, lambda: tuple(self.offers))
+        return MemoryTransport(tasks, self.intakes, lambda: tuple(self.offers), self.releases)
 
     def identity(self) -> DeviceIdentity:
         """Return a new device's identity."""

@@ -20,6 +20,8 @@ from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENT_REPLY,
     INSTALMENTS,
+    RELEASE_ANSWER,
+    RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REPLY,
     SESSION_REQUEST,
@@ -31,6 +33,7 @@ from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY, SERI
 from fleetcount_protocol.wire.topics import (
     parse_report_topic,
     receipt_topic,
+    release_topic,
     report_topic,
     series_topic,
     session_reply_topic,
@@ -73,6 +76,12 @@ class GrpcShell:
         assert SERIES_LIST_QUERY.decode(request) == "test"
         return SERIES_LIST.encode(tuple(self.world.offers))
 
+    async def release(self, request: bytes, context: Any) -> bytes:
+        task_id = RELEASE_QUERY.decode(request)
+        if task_id not in self.world.releases:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown task")
+        return RELEASE_ANSWER.encode(self.world.releases[task_id])
+
     async def open_sessions(self, request: bytes, context: Any) -> bytes:
         intake = self.world.intakes[self.name]  # type: ignore[index]
         return SESSION_REPLIES.encode(tuple(map(intake.open_session, SESSION_REQUESTS.decode(request))))
@@ -88,6 +97,7 @@ class GrpcShell:
         methods: dict[str, Any] = {
             "ListTasks": grpc.unary_unary_rpc_method_handler(self.list_tasks),
             "ListSeries": grpc.unary_unary_rpc_method_handler(self.list_series),
+            "GetRelease": grpc.unary_unary_rpc_method_handler(self.release),
             "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),
             "Upload": grpc.stream_stream_rpc_method_handler(self.upload),
         }
@@ -166,12 +176,14 @@ async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: i
             for position in range(len(world.described)):
                 topic = series_topic("test", offer.signed.series.series_id, position)
                 await client.publish(topic, SERIES_OFFER.encode(offer), qos=1, retain=True)
+        for task_id, answer in world.releases.items():
+            await client.publish(release_topic("test", task_id), RELEASE_ANSWER.encode(answer), qos=1, retain=True)
         for name in world.intakes:
             await client.subscribe(session_topic("test", name), qos=1)
         ready.set()
         async for message in client.messages:
-            topic, answer = _answer(world, tasks, str(message.topic), message.payload)
-            await client.publish(topic, answer, qos=1)
+            topic, payload = _answer(world, tasks, str(message.topic), message.payload)
+            await client.publish(topic, payload, qos=1)
 
 
 def _answer(world: Deployment, tasks: dict[bytes, SignedTask], topic: str, payload: bytes) -> tuple[str, bytes]:

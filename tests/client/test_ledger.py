@@ -237,15 +237,15 @@ def test_a_device_with_default_limits_has_room_for_a_month_of_hourly_maps(
     assert (spent_within(policy, charges, 0).epsilon <= 10) is fits
 
 
-def test_a_series_that_drills_down_is_not_joined_while_nobody_can_answer_its_later_steps() -> None:
+def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:
     walk = DrillDown(levels=(2, 4), threshold=20, most_survivors=3)
-    series = month(domain=Prefixes(bits=2, cells=(0, 1, 3)), drill_down=walk)
+    plain = month()
+    walking = month(domain=Prefixes(bits=2, cells=(0, 1, 3)), drill_down=walk)
 
-    refusal = judge_series(OwnerPolicy(signals=frozenset({SIGNAL})), series, window_task(series, 0))
+    costs = [[one.loss for one in charges_of_series(series, open_policy(), 0, 0)] for series in (plain, walking)]
 
-    assert refusal == PolicyRefusal(
-        rule="series", message="it drills down; only one domain in every window is answered yet"
-    )
+    assert costs[0] == costs[1]
+    assert len(costs[1]) == walking.schedule.windows
 
 
 def test_what_all_operators_would_see_of_a_month_is_counted_in_two_sums() -> None:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fleetcount_client import mqtt_transport
@@ -19,8 +20,8 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpo
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId
-from fleetcount_protocol.messages import Refusal, SessionAccepted, SessionRefused
+from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
+from fleetcount_protocol.messages import Refusal, ReleaseAnswer, SessionAccepted, SessionRefused, TaskState
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction
 from fleetcount_protocol.task.task import SignedTask
@@ -30,6 +31,7 @@ from tests.client.deployment import START, Deployment
 from tests.client.shells import free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
 from tests.support.leftovers import nothing_left_behind
 
+RELEASED = TaskId(bytes(range(32)))
 SERVER_AUTHORITY = CertificateAuthority.create("test aggregators")
 
 
@@ -55,6 +57,7 @@ def offer_series(world: Deployment, tasks: dict[bytes, SignedTask]) -> None:
 @asynccontextmanager
 async def linked(kind: str) -> AsyncIterator[Linked]:
     world = Deployment()
+    world.releases[RELEASED] = ReleaseAnswer(state=TaskState.RELEASED, record=b"record", signatures=(bytes(64),) * 2)
     identity = world.identity()
     tasks: dict[bytes, SignedTask] = {}
     if kind == "memory":
@@ -125,6 +128,22 @@ async def test_a_series_is_offered_with_its_orders_and_its_windows_are_answered(
             task = window_task(series, index)
             (report_id,) = link.world.report_ids(task, 2)
             link.world.verifies(task, report_id)
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_the_release_of_a_task_is_read_again_and_again_and_of_an_unknown_one_nothing(kind: str) -> None:
+    async with linked(kind) as link:
+        known, unknown = (
+            SimpleNamespace(task_id=task_id, aggregators=link.world.described)
+            for task_id in (RELEASED, TaskId(bytes(32)))
+        )
+
+        answers = [await link.transport.release(known) for _ in range(2)]  # type: ignore[arg-type]
+        with pytest.raises(Unreachable):
+            await link.transport.release(unknown)  # type: ignore[arg-type]
+        await link.transport.close()
+
+        assert answers == [link.world.releases[RELEASED]] * 2
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])

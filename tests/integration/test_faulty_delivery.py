@@ -15,6 +15,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -76,6 +77,9 @@ class LosesRoundTwo:
         if position == self.position and instalments[0].round == 2:
             raise Unreachable("cut off")
         return await self.inner.upload(task, position, instalments)
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        return await self.inner.release(task)
 
     async def close(self) -> None:
         await self.inner.close()

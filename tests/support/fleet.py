@@ -23,6 +23,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -94,6 +95,9 @@ class WatchedTransport:
             if isinstance(answer, Receipt):
                 self.receipts.add((answer.report_id, answer.round, position))
         return answers
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        return await self.inner.release(task)
 
     async def close(self) -> None:
         await self.inner.close()

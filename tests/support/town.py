@@ -128,6 +128,9 @@ class _Transport:
     async def upload(self, task: Any, position: int, instalments: Any) -> Any:
         return await self._work(self._service(task.aggregators[position].aggregator_id).upload(instalments))
 
+    async def release(self, task: Any) -> Any:
+        return await self._work(self._service(task.aggregators[0].aggregator_id).release(task.task_id))
+
     async def close(self) -> None:
         """Hold no connection."""
 

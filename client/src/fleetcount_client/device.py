@@ -107,10 +107,19 @@ class Device:
     @cached_property
     def _series_loop(self) -> "SeriesLoop":
         from fleetcount_client.series_loop import SeriesLoop  # As below.
+        from fleetcount_client.walks import Walks
 
         return SeriesLoop(
             book=self.series,
             rounds=self._rounds,
+            walks=Walks(
+                transport=self._transport,
+                trust=self._trust,
+                timer=self._timer,
+                source=self._source,
+                retry=self._settings.retry,
+                pause_until=self._pause_until,
+            ),
             timer=self._timer,
             under_way=self._windows,
             pause_until=self._pause_until,

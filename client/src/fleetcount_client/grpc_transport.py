@@ -20,6 +20,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -30,6 +31,8 @@ from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
 from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENTS,
+    RELEASE_ANSWER,
+    RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
     SIGNED_TASK,
@@ -180,6 +183,28 @@ class GrpcTransport:
         if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
         return replies
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Return a task's release from the first aggregator that has one, else the state that the last one told.
+
+        Raises:
+            Unreachable: none of them told anything.
+        """
+        told: ReleaseAnswer | None = None
+        failures: list[str] = []
+        for one in task.aggregators:
+            try:
+                route = self._route(one.aggregator_id, one.grpc_endpoint)
+                query = RELEASE_QUERY.encode(task.task_id)
+                told = RELEASE_ANSWER.decode(await _answered(one.grpc_endpoint, self._ask(route, "GetRelease", query)))
+            except (Unreachable, PeerError) as error:
+                failures.append(str(error))
+                continue
+            if told.record:
+                return told
+        if told is None:
+            raise Unreachable("; ".join(failures))
+        return told
 
     async def close(self) -> None:
         """Close every channel; the next call opens a new one."""

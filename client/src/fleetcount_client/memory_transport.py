@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -49,10 +50,12 @@ class MemoryTransport:
         tasks: Sequence[SignedTask],
         intakes: Mapping[AggregatorId, Intake],
         offers: Callable[[], Sequence[SeriesOffer]] = tuple,
+        releases: Mapping[TaskId, ReleaseAnswer] | None = None,
     ) -> None:
         self._tasks = tuple(tasks)
         self._intakes = intakes
         self._offers = offers
+        self._releases = {} if releases is None else releases
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Return the tasks it was made with."""
@@ -75,6 +78,13 @@ class MemoryTransport:
         """Hand instalments to the intake at `position`. Raises Unreachable when there is none."""
         intake = self._intake(task.aggregators[position])
         return tuple(intake.take(task, instalment) for instalment in instalments)
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Return the release it was given for a task. Raises Unreachable when there is none."""
+        answer = self._releases.get(task.task_id)
+        if answer is None:
+            raise Unreachable(f"no release of task {task.task_id} in this process")
+        return answer
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""

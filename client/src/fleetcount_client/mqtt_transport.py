@@ -22,6 +22,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -31,6 +32,7 @@ from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLY,
+    RELEASE_ANSWER,
     SESSION_REPLY,
     SESSION_REQUEST,
     SIGNED_TASK,
@@ -38,6 +40,7 @@ from fleetcount_protocol.wire.device import (
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     receipt_topic,
+    release_topic,
     report_topic,
     series_filter,
     session_reply_topic,
@@ -103,6 +106,7 @@ class MqttTransport:
         self._connection = MqttOnDemand(self._new_connection, self._take, self._fail)
         self._sessions: dict[SessionId, asyncio.Future[SessionAccepted | SessionRefused]] = {}
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
+        self._releases: dict[str, asyncio.Future[ReleaseAnswer]] = {}
         self._tasks: dict[TaskId, SignedTask] = {}
         self._task_arrived = asyncio.Event()
         self._offers: dict[str, SeriesOffer] = {}
@@ -165,6 +169,23 @@ class MqttTransport:
             for instalment in instalments:
                 self._receipts.pop(_name(instalment), None)
 
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Return the release that the broker keeps of a task.
+
+        Raises:
+            Unreachable: the broker does not answer, or has nothing of it within the time of a call.
+        """
+        client, topic = await self._connected(), release_topic(self._deployment, task.task_id)
+        waiting = self._releases.setdefault(topic, asyncio.get_running_loop().create_future())
+        try:
+            await self._subscribe(client, [topic])
+            [answer] = await self._all([waiting], f"release of task {task.task_id} by MQTT")
+            return answer
+        finally:
+            _drop([waiting])
+            self._releases.pop(topic, None)
+            await self._unsubscribe(client, [topic])
+
     async def close(self) -> None:
         """Leave the broker; the next use connects again."""
         await self._connection.close()
@@ -194,6 +215,7 @@ class MqttTransport:
         lost = self._unreachable(error)
         _fail(self._sessions.values(), lost)
         _fail(self._receipts.values(), lost)
+        _fail(self._releases.values(), lost)
 
     def _take(self, topic: str, payload: bytes) -> None:
         kind = topic.removeprefix(f"fleetcount/v1/{self._deployment}/")
@@ -204,6 +226,9 @@ class MqttTransport:
             elif kind.startswith("session-reply/"):
                 answer = SESSION_REPLY.decode(payload)
                 _settle(self._sessions.get(answer.session_id), answer)
+            elif kind.endswith("/release"):
+                if payload:
+                    _settle(self._releases.get(topic), RELEASE_ANSWER.decode(payload))
             elif kind.endswith("/series"):
                 if payload and (topic in self._offers or len(self._offers) < MAX_SERIES_PER_LIST * MAX_AGGREGATORS):
                     self._offers[topic] = SERIES_OFFER.decode(payload)

@@ -129,8 +129,6 @@ def judge_series(policy: OwnerPolicy, series: "Series", window: Task) -> PolicyR
     """
     from fleetcount_protocol.series.fields import Coin  # Only with the first series.
 
-    if series.drill_down is not None:
-        return PolicyRefusal(rule="series", message="it drills down; only one domain in every window is answered yet")
     refusal = judge_task(policy, window)
     if refusal is not None or series.coin is Coin.WINDOW:
         return refusal

@@ -245,14 +245,16 @@ class SeriesBook:
             self._read[row.series_id] = kept
         return kept[1]
 
-    def seat(self, series: KnownSeries, index: int) -> Seat | PolicyRefusal:
+    def seat(self, series: KnownSeries, index: int, survivors: tuple[int, ...] = ()) -> Seat | PolicyRefusal:
         """Return the device's part in a window of a joined series, or why it has none.
+
+        A later step of a drill-down asks about the children of `survivors`.
 
         Raises:
             TaskError: an aggregator has listed no sealing key that is valid over the window.
         """
         one = series.series
-        task, unit = window_task(one, index), unit_id(one.series_id, one.schedule.unit_of(one.coin, index))
+        task, unit = window_task(one, index, survivors), unit_id(one.series_id, one.schedule.unit_of(one.coin, index))
         refusal = judge_series(self._policy, one, task)
         if refusal is not None:
             return refusal

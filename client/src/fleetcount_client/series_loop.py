@@ -19,6 +19,7 @@ from fleetcount_client.rounds import Rounds
 from fleetcount_client.series_book import KnownSeries, SeriesBook
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.timer import Timer
+from fleetcount_client.walks import Walks
 
 __all__ = ["SeriesLoop"]
 
@@ -36,6 +37,7 @@ class SeriesLoop:
 
     book: SeriesBook
     rounds: Rounds
+    walks: Walks
     timer: Timer
     under_way: set[TaskId]
     pause_until: Callable[[float], Awaitable[None]]
@@ -75,12 +77,22 @@ class SeriesLoop:
                 report(outcome)
 
     async def _answer(self, series: KnownSeries, index: int, signals: Mapping[str, SignalSource]) -> Outcome | None:
-        series_id, name = series.series.series_id, series.series.name
+        name = series.series.name
         if series.series.signal not in signals:
             _LOG.warning("window %d of series %s: no source is configured for %s", index, name, series.series.signal)
             return None
+        survivors = await self.walks.survivors(series.series, index)
+        if not isinstance(survivors, tuple):
+            _LOG.info("window %d of series %s is not asked: %s", index, name, survivors.value)
+            return None
+        return await self._answer_after(series, index, survivors, signals)
+
+    async def _answer_after(
+        self, series: KnownSeries, index: int, survivors: tuple[int, ...], signals: Mapping[str, SignalSource]
+    ) -> Outcome | None:
+        series_id, name = series.series.series_id, series.series.name
         try:
-            seat = self.book.seat(series, index)
+            seat = self.book.seat(series, index, survivors)
             if isinstance(seat, PolicyRefusal):
                 _LOG.info("window %d of series %s is not answered: %s", index, name, seat.message)
                 return None
@@ -100,5 +112,5 @@ class SeriesLoop:
             _LOG.warning("window %d of series %s is not answered: %s", index, name, error)
             return None
         except MachineError as error:
-            task_id = window_task(series.series, index).task_id
+            task_id = window_task(series.series, index, survivors).task_id
             return Outcome(task_id=task_id, name=name, kind=OutcomeKind.FAILED, reason=str(error))

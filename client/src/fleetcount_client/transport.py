@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # A device starts without the messages.
         Instalment,
         Receipt,
         Refusal,
+        ReleaseAnswer,
         SeriesOffer,
         SessionAccepted,
         SessionRefused,
@@ -51,6 +52,10 @@ class Transport(Protocol):
         self, task: Task, position: int, instalments: "Sequence[Instalment]"
     ) -> "tuple[Receipt | Refusal, ...]":
         """Hand instalments to the task's aggregator at `position`; return one answer an instalment, in order."""
+        ...
+
+    async def release(self, task: Task) -> "ReleaseAnswer":
+        """Return the state of a task and its record, unverified, once it is released: public, and the same for all."""
         ...
 
     async def close(self) -> None:

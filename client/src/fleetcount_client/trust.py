@@ -4,7 +4,7 @@ A task is checked once: its bytes never change. Never judges whether the owner w
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.task import SignedTask
 
 if TYPE_CHECKING:
+    from fleetcount_protocol.release.record import ReleaseRecord
     from fleetcount_protocol.series.series import SignedSeries
     from fleetcount_protocol.task.signing import TrustedAggregator
 
@@ -58,6 +59,16 @@ class TrustStore:
             self._check_deployment("series", signed.series.deployment)
             verify_signed_series(signed, self._trusted)
             self._checked.add(name)
+
+    def check_record(self, record: "ReleaseRecord", signatures: Sequence[bytes]) -> None:
+        """Check that all aggregators of a record's task, every one of them trusted, have signed it.
+
+        Raises:
+            SignatureError: a signature that is missing or does not verify, or an aggregator that is not trusted.
+        """
+        from fleetcount_protocol.release.record import verify_record_signatures  # As above.
+
+        verify_record_signatures(record, signatures, self._trusted)
 
     def _check_deployment(self, what: str, deployment: str) -> None:
         if deployment != self._deployment:

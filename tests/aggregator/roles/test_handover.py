@@ -1,7 +1,6 @@
 """A series and its orders reach every aggregator, whoever is down or crashes meanwhile; a refused one ends."""
 
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,10 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.series_install import install_series
-from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import DrillDown, Schedule
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import (
     OrderAction,
@@ -26,7 +23,6 @@ from fleetcount_protocol.series.orders import (
 )
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.series.signed_file import encode_signed_series
-from fleetcount_protocol.task.domain import Prefixes
 
 from tests.support.aggregators import START, Network
 
@@ -300,21 +296,6 @@ async def test_a_series_beyond_the_operator_s_limits_is_refused(changes: dict[st
     with pytest.raises(TaskError, match="seed"):
         await install_series(network.core(0).context, network.series(min_batch_size=10)[0], bytes(32))
     assert not await network.core(0).context.store.series()
-
-
-async def test_a_drill_down_is_refused_by_name() -> None:
-    network = Network(2, limits=LIMITS)
-    await network.start_all()
-    walk = DrillDown(levels=(3, 5), threshold=40, most_survivors=3)
-    signed, seed = network.series(
-        domain=Prefixes(bits=3, cells=(1, 2, 5, 7)),
-        mechanism=SamplingDie.uniform(Fraction(1, 4), 4),
-        drill_down=walk,
-        schedule=Schedule(first=START + 120, every_s=60, windows=4, round_one_s=10, round_two_s=10, expiry_s=86_400),
-    )
-
-    with pytest.raises(TaskError, match="drills down"):
-        await install_series(network.core(0).context, signed, seed)
 
 
 async def test_a_series_that_is_over_is_refused() -> None:

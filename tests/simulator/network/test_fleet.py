@@ -32,6 +32,9 @@ class Slow:
     async def upload(self, task: Any, position: int, instalments: Sequence[Any]) -> tuple[Any, ...]:
         return ()
 
+    async def release(self, task: Any) -> Any:
+        raise AssertionError(task)
+
     async def close(self) -> None:
         await asyncio.sleep(0)
 

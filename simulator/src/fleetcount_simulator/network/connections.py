@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -153,6 +154,11 @@ class GatedTransport:
         """Upload, once there is room."""
         await self._enter()
         return await self._inner.upload(task, position, instalments)
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Ask for a release, once there is room."""
+        await self._enter()
+        return await self._inner.release(task)
 
     async def close(self) -> None:
         """Give up the connection and the place."""

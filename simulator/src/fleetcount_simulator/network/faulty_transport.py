@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -171,6 +172,10 @@ class FaultyTransport:
         if DeviceFault.DROPPED in self._faults and self._has_round_one(task):
             self._trace.left.set()
         return answers
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Ask for a release; the faults of a study are those of reports."""
+        return await self._inner.release(task)
 
     async def close(self) -> None:
         """Close the device's own connection, where it has one."""

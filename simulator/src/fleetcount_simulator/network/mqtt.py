@@ -18,6 +18,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -115,6 +116,14 @@ class SharedMqtt:
         topic = report_topic(self._deployment, task.task_id, position)
         messages = {_name(one): INSTALMENT.encode(one) for one in instalments}
         return await self._exchange(client, topic, messages, self._receipts)
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Return nothing: a study asks single tasks, and reads their releases at the aggregators.
+
+        Raises:
+            Unreachable: always.
+        """
+        raise Unreachable(f"release of task {task.task_id}: a study reads it at the aggregators")
 
     async def close(self) -> None:
         """Leave the broker; the next use connects again."""

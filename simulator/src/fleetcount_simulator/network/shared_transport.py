@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
+    ReleaseAnswer,
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
@@ -141,6 +142,10 @@ class SharedTransport:
                 lambda waiting: self._inner.upload(task, position, waiting), _batch_of(instalments[0])
             )
         return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Ask for a release."""
+        return await self._inner.release(task)
 
     async def close(self) -> None:
         """Do nothing: all devices share the connection."""

@@ -1,0 +1,108 @@
+"""The walks of drill-downs as a device follows them: from the public record of each step to the task of the next.
+
+It believes a record only with the signatures of all, for the very task that it has derived itself from the record
+before, down to the signed series. It reads no signal: what it asks for follows from the clock and the series alone.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.errors import MachineError, PeerError, UsageError
+from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Task
+
+from fleetcount_client.backoff import Backoff, Retry, uniform_seconds
+from fleetcount_client.timer import Timer
+from fleetcount_client.transport import Transport
+from fleetcount_client.trust import TrustStore
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.release.walk import WalkEnd
+
+__all__ = ["Walks"]
+
+_LOG: Final = logging.getLogger(__name__)
+_READERS_SPREAD: Final = 4
+"""Records are asked for within the first fourth of round one, each device at a time of its own."""
+_LOOKS: Final = 20
+"""How often at least a device looks for a record that is late, while round one is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walks:
+    """Follows walks for one device. `pause_until` waits for a moment and may close what is idle meanwhile.
+
+    What is known of the latest step of each series is kept in memory: after a restart a walk is read again.
+    """
+
+    transport: Transport
+    trust: TrustStore
+    timer: Timer
+    source: RandomSource
+    retry: Retry
+    pause_until: Callable[[float], Awaitable[None]]
+    _known: "dict[SeriesId, tuple[int, tuple[int, ...] | WalkEnd]]" = field(
+        init=False, repr=False, default_factory=dict
+    )
+
+    async def survivors(self, series: Series, index: int) -> "tuple[int, ...] | WalkEnd":
+        """Return the cells whose children a window asks about, none for what is no later step, or why it is not asked.
+
+        Asks again while the record before is not there, until round one of the window closes.
+        """
+        from fleetcount_protocol.release.walk import WalkEnd  # Only with the first drill-down.
+
+        walk = series.drill_down
+        if walk is None or not walk.step(index):
+            return ()
+        opens, length = series.schedule.opens(index), series.schedule.round_one_s
+        if self._known.get(series.series_id, (-1, ()))[0] != index:
+            spread = uniform_seconds(self.source, length / _READERS_SPREAD)
+            await self.pause_until(max(self.timer.now(), opens) + spread)
+        base = min(self.retry.base_s, length / _LOOKS)
+        often = Retry(base_s=base, cap_s=min(self.retry.cap_s, length / _LOOKS))
+        backoff = Backoff(often, self.source)
+        while self.timer.now() < opens + length:
+            try:
+                found = await self._follow(series, index - walk.step(index), index)
+            except (MachineError, PeerError, UsageError) as error:
+                _LOG.info("the record before window %d of series %s: %s", index, series.name, error)
+                found = None
+            if found is not None:
+                return found
+            await self.pause_until(min(self.timer.now() + backoff.next_delay(), opens + length))
+        return WalkEnd.RECORD_LATE
+
+    async def _follow(self, series: Series, first: int, index: int) -> "tuple[int, ...] | WalkEnd | None":
+        """Go on from the latest step that is known, or from the first of the walk; None while a record is missing."""
+        at, found = self._known.get(series.series_id, (first, ()))
+        if not first <= at <= index:
+            at, found = first, ()
+        while at < index and isinstance(found, tuple):
+            following = await self._after(series, window_task(series, at, found))
+            if following is None:
+                return None
+            at, found = at + 1, following
+            self._known[series.series_id] = at, found
+        return found
+
+    async def _after(self, series: Series, before: Task) -> "tuple[int, ...] | WalkEnd | None":
+        from fleetcount_protocol.messages import TaskState  # As above.
+        from fleetcount_protocol.release.record import decode_record
+        from fleetcount_protocol.release.walk import WalkEnd, next_step
+
+        answer = await self.transport.release(before)
+        if answer.state is TaskState.ABORTED:
+            return WalkEnd.WALK_ENDED
+        if answer.state is not TaskState.RELEASED:
+            return None
+        record = decode_record(answer.record)
+        if record.task.canonical != before.canonical:
+            raise UsageError("it is of another task")
+        self.trust.check_record(record, answer.signatures)
+        return next_step(series, record)
