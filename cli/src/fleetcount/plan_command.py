@@ -21,6 +21,7 @@ from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import DELTA, EPSILON, LEVEL, SAMPLING_RATE, Count, Length
 from fleetcount.plan_series import Asked, compare_ways
+from fleetcount.plan_walks import parse_levels, plan_walks
 
 if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
     from fleetcount_mechanisms.answers import AnswerLaw
@@ -58,6 +59,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--every", type=Length(), default="1 h", show_default=True, help="With --windows: how often.")
 @click.option("--delta", type=DELTA, default="1e-9", show_default=True, help="With --windows: delta of the promise.")
 @click.option("--threat", type=click.Choice(_THREATS), help="With --windows: recommend a way against this one.")
+@click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
 def plan(  # one parameter an option, passed by name
@@ -83,15 +85,23 @@ def plan(  # one parameter an option, passed by name
     With --windows epsilon is the loss of all answers of a device to a series, at delta: every way to ask is compared,
     and the threat that each answers is named (some seconds). --threat one-honest: at least one operator is honest;
     all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
+
+    With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
+    the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
     from fleetcount_mechanisms.planning import plan_question
 
     if output is not None:
         check_output_directory(output)
     series = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
+    steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
+    if steps is not None and (output is not None or series["threat"] is not None):
+        raise UsageError("--levels goes with neither --output nor --threat")
+    if steps is not None and series["windows"] is None:
+        series["windows"] = len(steps)
     if series["windows"] is not None:
         asked = Asked(devices=devices, values=values, epsilon=epsilon, aggregators=aggregators, level=level, **series)
-        compare_ways(asked, output)
+        compare_ways(asked, output) if steps is None else plan_walks(asked, steps)
         return
     if series["threat"] is not None:
         raise UsageError(f"--threat is {series['threat']!r}, allowed with --windows: how often the question is asked")

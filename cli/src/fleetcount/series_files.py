@@ -152,6 +152,13 @@ def describe_series(signed: SignedSeries, width: int, *, explain: bool = False) 
     ]
     if series.design.rounds == 2:
         lines.insert(4, f"sampling rate {series.design.exposure}; one toss holds for {_COIN_WORDS[series.coin]}")
+    if (walk := series.drill_down) is not None:
+        lines.insert(
+            3,
+            f"drills down over {', '.join(map(str, walk.levels))} bits, a window a level: cells of {walk.threshold} or "
+            f"more, the {walk.most_survivors} busiest; one truth asked at {len(walk.levels)} levels counts as as many "
+            "answers",
+        )
     lines += ["", *plain_words(series.design, series.shape, series.delta)]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]

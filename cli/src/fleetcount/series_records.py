@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, UsageError
-from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
+from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series
 from fleetcount_protocol.series.signing import verify_signed_series
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Task
 
 from fleetcount.exits import CheckFailedError
 from fleetcount.files import check_output_directory, read_text, write_file
@@ -46,12 +48,18 @@ class Chain:
     last: int = -1
     missing: dict[int, str] = field(default_factory=dict[int, str])
     pending: dict[int, str] = field(default_factory=dict[int, str])
-    _digest: Digest | None = None
+    _record: ReleaseRecord | None = field(default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be followed from the series alone."""
-        if self.series.drill_down is not None:
-            raise UsageError("the series drills down, whose windows follow from records; they are not served yet")
+    def task(self, index: int) -> Task | WalkEnd:
+        """Return the task of a window whose earlier windows were all followed, or why a walk does not ask it."""
+        walk = self.series.drill_down
+        if walk is None or not walk.step(index):
+            return window_task(self.series, index)
+        if self._record is None or self.last != index - 1:
+            nothing = self.pending.get(index - 1) == WalkEnd.NOTHING_SURVIVED.value
+            return WalkEnd.NOTHING_SURVIVED if nothing else WalkEnd.WALK_ENDED
+        survivors = next_step(self.series, self._record)
+        return survivors if isinstance(survivors, WalkEnd) else window_task(self.series, index, survivors)
 
     def follow(self, record: ReleaseRecord) -> None:
         """Take the next record, which must name the last one as the one before it.
@@ -60,10 +68,11 @@ class Chain:
             CheckFailedError: a record of another series or window, or one that names another record before it.
         """
         place, link = record.task.series, record.chain
-        if place is None or link is None or record.task_id != window_task(self.series, place.index).task_id:
+        task = None if place is None else self.task(place.index)
+        if place is None or link is None or not isinstance(task, Task) or record.task_id != task.task_id:
             raise CheckFailedError(f"the record of task {record.task_id} is of no window of this series")
         before = None if self.last < 0 else self.last
-        if (link.previous_index, link.previous) != (before, self._digest):
+        if (link.previous_index, link.previous) != (before, self._record and self._record.digest):
             named = "no record" if link.previous_index is None else f"that of window {link.previous_index}"
             known = "none" if before is None else f"that of window {before}"
             same = " with another digest" if link.previous_index == before else ""
@@ -71,7 +80,7 @@ class Chain:
                 f"the record of window {place.index} says that {named} came before it{same}; the one known is {known}"
             )
         self.missing.update((one.index, one.reason) for one in link.missing)
-        self.released, self.last, self._digest = self.released + 1, place.index, record.digest
+        self.released, self.last, self._record = self.released + 1, place.index, record
         self.pending.clear()
 
     @property
@@ -95,7 +104,10 @@ async def fetch_windows(
     for index in range(chain.asked, schedule.windows):
         if schedule.closes(index) > now:
             return
-        task = window_task(chain.series, index)
+        task = chain.task(index)
+        if isinstance(task, WalkEnd):
+            chain.pending[index] = task.value
+            continue
         answer = await ask.ask(task.task_id)
         if answer is not None and answer.state not in _ENDED:
             return

@@ -7,8 +7,9 @@ specification; [series] stands in place of [windows].
 from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
@@ -16,9 +17,10 @@ from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_SERIES_WINDOWS
+from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule
 from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.domain import MAX_VALUES, PLACE_BITS, Prefixes, ValueDomain
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range
@@ -36,7 +38,7 @@ from fleetcount.task_spec import (
 
 __all__ = ["read_series_spec"]
 
-_SECTIONS: Final = ("task", "domain", "series", "mechanism", "release", "aggregators")
+_SECTIONS: Final = ("task", "domain", "drill_down", "series", "mechanism", "release", "aggregators")
 _SERIES_KEYS: Final = (
     "first",
     "every",
@@ -47,10 +49,14 @@ _SERIES_KEYS: Final = (
     "expires_after",
     "coin",
     "participants",
+    "domain",
 )
+_WALK_KEYS: Final = ("levels", "threshold", "most_survivors")
 _RELEASE_KEYS: Final = ("kind", "epsilon", "delta", "sd", "variance", "noise_epsilon", "level")
 _STRENGTHS: Final = {ReleaseKind.GAUSSIAN: ("sd", "variance"), ReleaseKind.GEOMETRIC: ("noise_epsilon",)}
 """The keys, one of which gives the noise of a window; without one it is solved for the promise."""
+_MOST_BITS: Final = MAX_VALUES.bit_length() - 1
+"""A step of one more bit would have 4,096 candidates, one too many."""
 _DELTA: Final = Range("(0, 1/1000]")
 _EPSILON: Final = Range("(0, 100]")
 _NOISE_EPSILON: Final = Range("(0, 10]")
@@ -73,9 +79,9 @@ def read_series_spec(path: Path, now: float, verify_seed_digest: Digest) -> Seri
     mode = Mode[task.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
     style = UploadStyle[task.choice("upload_style", UPLOAD_STYLES, "two_instalments").upper()]
     step = task.integer("time_precision_s", 1, 86_400, 1)
-    domain = read_domain(root)
-    mechanism = read_mechanism(root, mode, domain.values, half_allowed=True)
     table = root.section("series", _SERIES_KEYS)
+    domain, walk = _domain(root, table)
+    mechanism = read_mechanism(root, mode, domain.values, half_allowed=True)
     schedule = _schedule(table, now, step, halves=mode is Mode.SAMPLING and style is UploadStyle.TWO_INSTALMENTS)
     coin = Coin[table.choice("coin", tuple(one.name.lower() for one in Coin), "window").upper()]
     parties = tuple(replace(one, hpke_keys=()) for one in read_aggregators(root))
@@ -96,7 +102,40 @@ def read_series_spec(path: Path, now: float, verify_seed_digest: Digest) -> Seri
         min_batch_size=task.integer("min_batch_size", 2, 2**32),
         aggregators=parties,
         verify_seed_digest=verify_seed_digest,
+        drill_down=walk,
     )
+
+
+# Where.
+
+
+def _domain(root: Table, table: Table) -> tuple[ValueDomain, DrillDown | None]:
+    """Return what the first window asks, and the walk of a drill-down, whose first step asks every prefix."""
+    if table.choice("domain", ("fixed", "drill-down"), "fixed") == "fixed":
+        if root.has("drill_down"):
+            raise table.wrong("domain", "it must be 'drill-down' where [drill_down] is given")
+        return read_domain(root), None
+    if root.has("domain"):
+        raise root.wrong("domain", "a drill-down has none: its steps ask about prefixes of 32-bit places")
+    walk = root.section("drill_down", _WALK_KEYS)
+    levels = _levels(walk)
+    children = 1 << max(fine - coarse for coarse, fine in pairwise(levels))
+    most = walk.integer("most_survivors", 1, MAX_VALUES // children, MAX_VALUES // children)
+    first = Prefixes(bits=levels[0], cells=tuple(range(1 << levels[0])))
+    threshold = walk.integer("threshold", 1, 2**32 - 1)
+    return first, DrillDown(levels=levels, threshold=threshold, most_survivors=most)
+
+
+def _levels(walk: Table) -> tuple[int, ...]:
+    value = walk.raw("levels")
+    levels = tuple(cast("list[object]", value)) if isinstance(value, list) else ()
+    whole = tuple(one for one in levels if type(one) is int and 1 <= one <= PLACE_BITS)
+    if len(whole) != len(levels) or not 2 <= len(whole) <= MAX_DRILL_DOWN_LEVELS:
+        raise walk.refuse("levels", f"2 to {MAX_DRILL_DOWN_LEVELS} numbers of bits, each 1 to {PLACE_BITS}")
+    steps = (whole[0], *(fine - coarse for coarse, fine in pairwise(whole)))
+    if not all(1 <= one <= _MOST_BITS for one in steps):
+        raise walk.refuse("levels", f"ascending, the first and each step at most {_MOST_BITS} bits: 2,048 candidates")
+    return whole
 
 
 # When.

@@ -1,8 +1,9 @@
 """Answers people can use: sums, changes and simultaneous intervals of a series' table, readable numbers, exports.
 
 `table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
-looking; `readings`, `smoothing` and `hierarchy` are readings beside the raw numbers; `sides` and `metering` say what is
-proven and what is inferred; `places` and `export` write files. Works on plain columns and never sees a task. The page
+looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing` and `hierarchy` are readings
+beside the raw numbers; `sides` and `metering` say what is proven and what is inferred; `places` and `export` write
+files. Works on plain columns and never sees a task. The page
 for analysts is docs/answers.md. Loads nothing before a name is used.
 """
 
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING
 __all__ = [
     "Answer",
     "Chosen",
+    "FoundPlace",
     "GridPlaces",
     "HexagonPlaces",
+    "PrunedPlace",
     "Pyramid",
     "RatioAnswer",
     "Region",
     "SeriesTable",
     "Side",
+    "WalkStep",
     "WindowCounts",
     "all_at_once",
     "append_parquet",
@@ -27,13 +31,18 @@ __all__ = [
     "consistent",
     "difference",
     "even_variances",
+    "find_chance",
+    "found_places",
     "largest",
     "largest_changes",
+    "least_threshold",
     "levels_of_grid",
     "meter",
+    "pruned_places",
     "readable",
     "series_table",
     "sides_of_intervals",
+    "smallest_found",
     "smallest_telling_group",
     "smoothed",
     "survivors",
@@ -47,6 +56,16 @@ __all__ = [
 if TYPE_CHECKING:
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
     from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once
+    from fleetcount_analysis.answers.drill_down import (
+        FoundPlace,
+        PrunedPlace,
+        WalkStep,
+        find_chance,
+        found_places,
+        least_threshold,
+        pruned_places,
+        smallest_found,
+    )
     from fleetcount_analysis.answers.export import append_parquet, write_csv, write_geojson, write_parquet
     from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, levels_of_grid
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
@@ -63,6 +82,8 @@ else:
         {
             "chosen": "Chosen all_at_once largest largest_changes survivors",
             "combinations": "Answer difference total totals_at_once",
+            "drill_down": "FoundPlace PrunedPlace WalkStep find_chance found_places least_threshold pruned_places"
+            " smallest_found",
             "export": "append_parquet write_csv write_geojson write_parquet",
             "hierarchy": "Pyramid consistent even_variances levels_of_grid",
             "metering": "RatioAnswer meter smallest_telling_group",

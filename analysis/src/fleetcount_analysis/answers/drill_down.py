@@ -1,0 +1,171 @@
+"""Drill-downs: the places a walk has found, what may be in those it left out, and what a walk will find.
+
+A walk asks the same truth at every level, each with noise of its own: a place of n devices is found if its estimate
+reaches the threshold at every level before the last, and it is shown as busy if it does at the last too. It must not
+give a cell that was left out an estimate: those beneath it were never asked.
+
+Intervals are of all candidates of a step at once, since cells are chosen by looking (`chosen`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from fleetcount_mechanisms.design import Design, Outputs
+
+from fleetcount_analysis.answers.chosen import each_level
+from fleetcount_analysis.answers.ends import Sums, estimates_of, sum_ends
+from fleetcount_analysis.answers.noises import noise_total
+from fleetcount_analysis.answers.tails import SumLaw
+from fleetcount_analysis.errors import RangeError
+
+__all__ = [
+    "FoundPlace",
+    "PrunedPlace",
+    "WalkStep",
+    "find_chance",
+    "found_places",
+    "least_threshold",
+    "pruned_places",
+    "smallest_found",
+]
+
+_LARGEST: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WalkStep:
+    """One step of a walk as it was released: `bits` of its `cells`, ascending, and the opened number `raw` of each."""
+
+    design: Design
+    level: Fraction
+    bits: int
+    cells: tuple[int, ...]
+    raw: tuple[int, ...]
+
+    def ends(self) -> tuple[list[int], list[int]]:
+        """Return interval ends of every cell, which hold for all cells of the step at once with `level`."""
+        level = each_level(self.design, self.level, len(self.cells))
+        low, high = sum_ends(self.design, self.sums, level)
+        return low.tolist(), high.tolist()
+
+    @property
+    def sums(self) -> Sums:
+        """The cells as sums of one."""
+        return Sums(values=np.array(self.raw, dtype=np.int64), cells=1, windows=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPlace:
+    """A cell of the last step at or above the threshold: its estimate and the ends that hold for all candidates."""
+
+    cell: int
+    estimate: float
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedPlace:
+    """A cell that was asked and left out: no place in it has more than `most` devices; nothing says how few."""
+
+    bits: int
+    cell: int
+    most: int
+
+
+def found_places(last: WalkStep, threshold: int) -> list[FoundPlace]:
+    """Return the places of the last step of a walk whose estimate reaches the threshold, largest first.
+
+    Raises:
+        RangeError: as `sum_ends`.
+    """
+    low, high = last.ends()
+    rows = zip(last.cells, estimates_of(last.design, last.sums).tolist(), low, high, strict=True)
+    found = [FoundPlace(cell=cell, estimate=one, low=least, high=most) for cell, one, least, most in rows]
+    return sorted((one for one in found if one.estimate >= threshold), key=lambda one: (-one.estimate, one.cell))
+
+
+def pruned_places(step: WalkStep, survivors: Sequence[int]) -> list[PrunedPlace]:
+    """Return the cells of a step that were not asked further, each with the upper end that bounds all beneath it.
+
+    The bounds of one step hold at once with its level; over a walk of L steps the chance that one of them is wrong is
+    at most L (1 - level) (union bound).
+
+    Raises:
+        RangeError: survivors that are no cells of the step; as `sum_ends`.
+    """
+    left = set(survivors)
+    if not left <= set(step.cells):
+        raise RangeError("survivors", sorted(left - set(step.cells)), "cells of the step")
+    _, high = step.ends()
+    rows = zip(step.cells, high, strict=True)
+    return [PrunedPlace(bits=step.bits, cell=cell, most=most) for cell, most in rows if cell not in left]
+
+
+# What a walk will find.
+
+
+def find_chance(design: Design, threshold: int, levels: int, devices: int) -> float:
+    """Return the chance that a place of so many devices reaches the threshold at all levels of a walk.
+
+    The noise of every level is its own. Larger cells around the place only help; that more cells than may survive are
+    busier is not counted. Devices toss their coin anew at every level.
+
+    Raises:
+        RangeError: another design than counts of the truth or by sampling, fewer than 1 level, fewer than 0 devices.
+    """
+    if design.outputs is not Outputs.CELLS:
+        raise RangeError("design", design.name, "direct or sampling")
+    if levels < 1 or not 0 <= devices <= _LARGEST:
+        raise RangeError("levels and devices", (levels, devices), "at least 1 and 0")
+    return _passes(design, threshold, devices) ** levels
+
+
+def _passes(design: Design, threshold: int, devices: int) -> float:
+    rate = design.channel[0]
+    least = np.array([-(-threshold * rate.numerator // rate.denominator)])
+    noise = noise_total(design.noise, design.aggregators)
+    if rate == 1:
+        return float(noise.upper_tail(least - devices)[0])
+    law = SumLaw(steps=(1,), sampling_rate=rate, noise=noise)
+    return float(law.upper_tail(np.array([[devices]]), least)[0])
+
+
+def least_threshold(design: Design, candidates: int, false_places: Fraction) -> int:
+    """Return the smallest threshold that empty cells pass at most `false_places` times a step, in expectation.
+
+    Raises:
+        RangeError: as `find_chance`; not (0, 1) false places, or fewer than 1 candidate.
+    """
+    if not 0 < false_places < 1 or candidates < 1:
+        raise RangeError("false places among candidates", (false_places, candidates), "(0, 1) among at least 1")
+    allowed = float(false_places) / candidates
+    return _first(lambda threshold: find_chance(design, threshold, 1, 0) <= allowed)
+
+
+def smallest_found(design: Design, threshold: int, levels: int, chance: Fraction = Fraction(95, 100)) -> int:
+    """Return the smallest number of devices of a place that a walk finds with this chance.
+
+    Raises:
+        RangeError: as `find_chance`; a chance outside (0, 1).
+    """
+    if not 0 < chance < 1:
+        raise RangeError("chance", chance, "(0, 1)")
+    return _first(lambda devices: find_chance(design, threshold, levels, devices) >= chance)
+
+
+def _first(holds: Callable[[int], bool]) -> int:
+    """Return the smallest whole number of at least 1 from which on a test holds."""
+    high = 1
+    while not holds(high):
+        high *= 2
+        if high > _LARGEST:
+            raise RangeError("devices", high, f"at most {_LARGEST}: the noise hides every place")
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

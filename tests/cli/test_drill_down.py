@@ -1,0 +1,170 @@
+"""A drill-down from its specification to the places it found: planned, signed once, walked by real devices, read."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount.plan_walks import parse_levels
+from fleetcount.series_files import read_series
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.release import record_from_json
+from fleetcount_protocol.series.fields import DrillDown
+from fleetcount_protocol.task.domain import Prefixes
+
+from tests.cli.test_series_files import CREATE, SPEC
+from tests.support.town import Town
+
+START, END = SPEC.index("[domain]"), SPEC.index("[series]")
+WALK = """[drill_down]
+levels = [4, 8, 12]
+threshold = 2
+most_survivors = 4
+"""
+WALKING = (SPEC[:START] + WALK + SPEC[END:]).replace("[series]", '[series]\ndomain = "drill-down"')
+QUIET = WALKING.replace("CurrentLocation", "Category").replace("windows = 720", "windows = 6")
+QUIET = QUIET.replace("batch_size = 10", "batch_size = 2").replace('epsilon = "10"', 'epsilon = "2"')
+PLACES = (0xABC00000, 0xABC00001, 0xABCFFFFF, 0x12300000)
+"""Three vehicles in one place of twelve bits, one alone in another."""
+
+
+@pytest.fixture
+def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
+    return tmp_path
+
+
+def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Callable, deployed: Path) -> None:
+    (deployed / "spec.toml").write_text(WALKING)
+
+    made = fleetcount(*CREATE)
+
+    assert made.code == 0, made
+    series = read_series(deployed / "q.series").series
+    assert series.drill_down == DrillDown(levels=(4, 8, 12), threshold=2, most_survivors=4)
+    assert series.domain == Prefixes(bits=4, cells=tuple(range(16)))
+    assert "drills down over 4, 8, 12 bits, a window a level" in " ".join(made.out.split())
+    assert "one truth asked at 3 levels counts as as many answers" in " ".join(made.out.split())
+
+
+def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount: Callable, deployed: Path) -> None:
+    text = WALKING.replace("most_survivors = 4\n", "").replace("[4, 8, 12]", "[11, 18, 25, 32]")
+    (deployed / "spec.toml").write_text(text)
+
+    assert fleetcount(*CREATE).code == 0
+    walk = read_series(deployed / "q.series").series.drill_down
+    assert walk is not None
+    assert walk.most_survivors == 31
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[4, 8, 12]", "[4]", "2 to 8 numbers of bits"),
+        ("[4, 8, 12]", "[4, 8, 33]", "2 to 8 numbers of bits"),
+        ("[4, 8, 12]", "[4, 8, 8]", "each step at most 11 bits"),
+        ("[4, 8, 12]", "[12, 16]", "each step at most 11 bits"),
+        ("[4, 8, 12]", "[4, 16, 20]", "each step at most 11 bits"),
+        ("[4, 8, 12]", '"4, 8, 12"', "2 to 8 numbers of bits"),
+        ("[4, 8, 12]", "[4, true]", "2 to 8 numbers of bits"),
+        ("threshold = 2", "threshold = 0", "1 to 4294967295"),
+        ("threshold = 2", "", "threshold"),
+        ("most_survivors = 4", "most_survivors = 256", "1 to 255"),
+        ("windows = 720", "windows = 721", "a multiple of the 3 levels"),
+        ('every = "1 h"', 'every = "10 min"', "a drill-down needs at least 660 s"),
+        ('domain = "drill-down"', "", "must be 'drill-down' where [drill_down] is given"),
+        ("[drill_down]", '[domain]\nkind = "h3"\n[drill_down]', "a drill-down has none"),
+        ("most_survivors", "most", "most"),
+    ],
+)
+def test_a_walk_that_cannot_be_is_refused_in_one_line(
+    fleetcount: Callable, deployed: Path, old: str, new: str, said: str
+) -> None:
+    assert old in WALKING
+    (deployed / "spec.toml").write_text(WALKING.replace(old, new))
+
+    ran = fleetcount(*CREATE)
+
+    assert ran.code == 2
+    assert said in ran.error_line
+    assert not (deployed / "q.series").exists()
+
+
+async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_step(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def command(*arguments: str) -> Any:
+        return await asyncio.to_thread(fleetcount, "series", *arguments)
+
+    async with Town(tmp_path, fleetcount, devices=len(PLACES)) as town:
+        town.told(monkeypatch, "fleetcount.series_commands", "fleetcount.series_reading")
+        (tmp_path / "spec.toml").write_text(QUIET)
+        assert (await command(*CREATE[1:])).code == 0
+        for action, name in (("sign", "alpha"), ("sign", "beta"), ("submit", "alpha")):
+            assert (await command(action, "--config", f"dep/{name}/aggregator.toml", "q.series")).code == 0
+        for _ in range(2):
+            await town.pass_to(town.clock.now() + 2)
+        for number, place in enumerate(PLACES, start=1):
+            (tmp_path / "dep" / "devices" / f"{number:04d}" / "category.json").write_text(json.dumps(place))
+            town.drive(number)
+        schedule = read_series(tmp_path / "q.series").series.schedule
+        for index in range(4):
+            for moment in (schedule.opens(index) - 50, schedule.opens(index), schedule.closes(index)):
+                await town.pass_to(moment)
+            await town.pass_to(schedule.closes(index) + 5)
+        reader = ("--series", "q.series", "--config", "dep/analyst/analyst.toml")
+        read = await command("records", *reader, "--output", "got")
+        again = await command("records", *reader, "--output", "got")
+        status = await command("status", *reader)
+
+    assert "got: 4 new records, 4 in all, every signature checked" in read.out, read
+    assert "got: 0 new records, 4 in all" in again.out
+    assert "4 of 6 windows released" in status.out
+    records = [record_from_json((tmp_path / "got" / f"{index:05d}.json").read_text())[0] for index in range(4)]
+    assert [getattr(one.task.domain, "bits", 0) for one in records] == [4, 8, 12, 4]
+    busy = [{cell.label for cell in record.cells if cell.estimate >= 2} for record in records]
+    assert busy[2] == {f"{0xABC00000}/12"}
+    assert busy[3] == {f"{0xA0000000}/4"}
+
+
+def test_a_plan_says_what_a_walk_finds(fleetcount: Callable) -> None:
+    words = ("--devices", "100000", "--values", "4095", "--epsilon", "1")
+
+    ran = fleetcount("plan", *words, "--levels", "11,18,25,32")
+
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in ran.out.splitlines() if line.startswith("|")]
+    assert {row[0]: int(row[3]) for row in rows[2:]} == {
+        "direct, geometric": 141,
+        "direct, Gaussian": 150,
+        "sampling 1/4, geometric": 163,
+        "sampling 1/4, Gaussian": 200,
+    }
+    assert "At most 31 survivors of 128 children each: 3,968 candidates a step." in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--levels", "11"), "allowed: 2 to 8 ascending numbers"),
+        (("--levels", "11,18", "--values", "100"), "allowed with these --levels: 2048 or more"),
+        (("--levels", "11,18", "--windows", "3"), "a multiple of the 2 levels"),
+        (("--levels", "11,18", "--threat", "one-honest"), "goes with neither"),
+    ],
+)
+def test_a_plan_of_a_walk_that_cannot_be_is_refused(fleetcount: Callable, words: tuple[str, ...], said: str) -> None:
+    values = () if "--values" in words else ("--values", "4095")
+    ran = fleetcount("plan", "--devices", "100", "--epsilon", "1", *values, *words)
+
+    assert ran.code == 2
+    assert said in ran.error_line
+
+
+@pytest.mark.parametrize("text", ["", "11,,18", "18,11", "0,5", "11,33", "1,2,3,4,5,6,7,8,9", "11, 18"])
+def test_levels_are_ascending_bits(text: str) -> None:
+    with pytest.raises(UsageError, match="--levels is"):
+        parse_levels(text)
