@@ -121,10 +121,20 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
         read = await command("records", *reader, "--output", "got")
         again = await command("records", *reader, "--output", "got")
         status = await command("status", *reader)
+        found = await command("places", "--records", "got", "--output", "places.csv")
 
     assert "got: 4 new records, 4 in all, every signature checked" in read.out, read
     assert "got: 0 new records, 4 in all" in again.out
     assert "4 of 6 windows released" in status.out
+    words = " ".join(found.out.split())
+    assert "walk 0: 1 places of 12 bits at 2 or more 0xabc00000 3, 95 % interval 0 to" in words, found
+    assert "walk 1: 1 of 3 steps have a record; no place was found" in words
+    assert "left out: no other place has more than" in words
+    assert "false places:" in words
+    rows = (tmp_path / "places.csv").read_text().splitlines()
+    # Steps of 16, 16 and 16 cells of which one is kept, and the first step of a walk that goes on.
+    assert [sum(f",{shown}," in row for row in rows) for shown in ("found", "left out")] == [1, 15 + 15 + 15 + 16]
+    assert all(",,," in row for row in rows if "left out" in row)
     records = [record_from_json((tmp_path / "got" / f"{index:05d}.json").read_text())[0] for index in range(4)]
     assert [getattr(one.task.domain, "bits", 0) for one in records] == [4, 8, 12, 4]
     busy = [{cell.label for cell in record.cells if cell.estimate >= 2} for record in records]

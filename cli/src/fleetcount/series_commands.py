@@ -38,6 +38,7 @@ _READING: Final = "fleetcount.series_reading"
             ("status", _READING, "status", "Windows released, missing and why, and which comes next."),
             ("records", _READING, "records", "Every released window's signed record, checked and kept."),
             ("export", "fleetcount.series_export", "export", "Tables, maps and answers from these records."),
+            ("places", "fleetcount.series_places", "places", "What the walks of a drill-down found."),
         ]
     ),
 )
@@ -52,6 +53,7 @@ def series() -> None:
     status   windows released, missing and why, and which comes next
     records  every released window's signed record, checked
     export   tables and maps from these records
+    places   what the walks of a drill-down found
     pause    the leader's operator skips windows from one on; resume asks them again
     stop     any operator ends its own part, and with it the series, for good
     """
