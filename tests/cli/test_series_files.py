@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from fleetcount.series_files import read_series
-from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 
 SPEC = """
 [task]
@@ -87,6 +88,31 @@ def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> 
 
     assert isinstance(noise, TwoSidedNoise)
     assert (2 * noise.draw_variance) ** 0.5 <= 49.22
+
+
+def test_a_one_sided_series_has_its_share_of_the_sum_and_says_what_it_protects(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    thresholds = f"thresholds = {[5] * 72}"
+    spec = SPEC.replace("[release]", f'[release]\nkind = "one-sided"\n{thresholds}')
+    (deployed / "spec.toml").write_text(spec)
+    created = fleetcount(*CREATE)
+    assert created.code == 0
+    release = read_series(deployed / "q.series").series.release
+    assert release.noise == OneSidedNoise(Fraction(13_888, 10**6))
+    assert release.thresholds == (5,) * 72
+    shown = " ".join(created.out.split())
+    assert "The odds of any other change have no bound." in shown
+
+    for wrong, words in (
+        (spec.replace(thresholds, ""), "release has 0 thresholds, not 72"),
+        (spec.replace('epsilon = "10"', 'sd = "10"'), "kind is 'one-sided', whose noise is given by noise_epsilon"),
+        (spec.replace('mode = "direct"', 'mode = "sampling"'), "one-sided noise is on answers by"),
+    ):
+        (deployed / "spec.toml").write_text(wrong)
+        refused = fleetcount(*CREATE[:-1], "other.series")
+        assert (refused.code, words in refused.error_line) == (2, True), refused.error_line
+        assert not (deployed / "other.series").exists()
 
 
 def test_plain_words_come_first_and_the_table_on_request(fleetcount: Callable, deployed: Path) -> None:

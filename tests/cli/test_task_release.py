@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from fleetcount import readers, task_commands, task_files
+from fleetcount.release_report import table_lines
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signed_file import signed_task
 
-from tests.support.protocol_samples import sampling_task
+from tests.support.protocol_samples import every_task, record, sampling_task
 
 
 def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +49,13 @@ def test_a_task_is_described_in_plain_words(names: tuple[str, ...], said: str) -
     lines = task_files.describe_task(signed_task(task, (b"",) * len(task.aggregators)))
 
     assert said in lines[1]
+
+
+def test_the_table_of_a_one_sided_release_names_the_side_of_every_cell_and_how_sure_it_is() -> None:
+    one_sided = table_lines(record(every_task()["one_sided"]), [2])
+    other = table_lines(record(every_task()["direct_gaussian"]))
+
+    assert one_sided[0].split()[-2:] == ["side", "truth"]
+    assert one_sided[1].split()[-2:] == ["safe", "2"]
+    assert one_sided[2].startswith('"safe" (at most the threshold) is never wrong; "danger"')
+    assert "side" not in " ".join(other)

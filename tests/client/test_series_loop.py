@@ -14,6 +14,7 @@ from fleetcount_client.panel_coin import coin_of, unit_id
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.series_rows import SeriesState
+from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -26,7 +27,7 @@ from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.orders import OrderAction, sign_order
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Aggregator, Mode, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -86,6 +87,34 @@ async def test_windows_in_one_message_are_answered_alike(tmp_path: Path, changes
 
     assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELIVERED}
     assert answered(world, series) == [0, 1, 2, 3]
+
+
+async def test_a_one_sided_series_is_joined_only_by_an_owner_who_takes_it_and_charged_as_one(tmp_path: Path) -> None:
+    world = Deployment()
+    shape = world.series()
+    one_sided = Release(
+        kind=ReleaseKind.ONE_SIDED,
+        noise_epsilon=Fraction(1, 10),
+        level=Fraction(19, 20),
+        thresholds=(2,) * shape.domain.values,
+    )
+    schedule = replace(shape.schedule, round_two_s=0)
+    series = world.series(mode=Mode.DIRECT, mechanism=None, schedule=schedule, release=one_sided)
+    world.offers = [world.offer(series)]
+    refusing = open_policy(allow_direct=True)
+    device = world.device(tmp_path / "refusing.db", world.transport(), join=AUTO, policy=refusing)
+    await device.answer()
+    assert "allow_one_sided = true" in device.series.rows()[0].reason
+
+    taking = open_policy(allow_direct=True, allow_one_sided=True)
+    device = world.device(tmp_path / "taking.db", world.transport(), join=AUTO, policy=taking)
+    await device.answer()
+
+    charges = device.spool.charges()
+    assert {charge.relation for charge in charges} == {Relation.ONE_SIDED}
+    tenth = -(-(2**40) // 10)
+    assert len(charges) == series.schedule.windows
+    assert all(charge.loss is not None and set(charge.loss.at) == {tenth} == {charge.loss.pure} for charge in charges)
 
 
 async def test_without_the_owners_word_nothing_is_reserved_and_with_it_the_rest_is(tmp_path: Path) -> None:

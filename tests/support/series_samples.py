@@ -32,6 +32,10 @@ GAUSSIAN = Release(
     kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(1321, 2), level=Fraction(19, 20)
 )
 
+ONE_SIDED = Release(
+    kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 10), level=Fraction(19, 20), thresholds=(3, 0, 8)
+)
+
 
 def sampling_series(parties: int = 2, **changes: Any) -> Series:
     """Return a month of hourly two-round maps over a grid of six squares, with the named fields changed."""
@@ -92,6 +96,7 @@ def every_series() -> dict[str, Series]:
         "sampling_envelope": sampling_series(upload_style=UploadStyle.ONE_ENVELOPE, schedule=envelope),
         "direct": one_round_series(Mode.DIRECT, participants=Participants.NOISED),
         "response": one_round_series(Mode.RESPONSE),
+        "one_sided": one_round_series(Mode.DIRECT, release=ONE_SIDED),
         "drill_down": drill_down_series(),
         "gaussian": sampling_series(release=GAUSSIAN, coin=Coin.DAY),
     }

@@ -9,7 +9,13 @@ from typing import Final
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
-from fleetcount_protocol.release import ReleaseRecord, decimal_text, decode_record, verify_record_signatures
+from fleetcount_protocol.release import (
+    ReleaseRecord,
+    decimal_text,
+    decode_record,
+    sides_words,
+    verify_record_signatures,
+)
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Task
 
@@ -41,30 +47,36 @@ def checked_record(
 
 
 def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> list[str]:
-    """Return the table: label, estimate, interval and, where it is known, the truth; at most 200 rows.
+    """Return the table: label, estimate, interval, side and truth where there are any; at most 200 rows.
 
-    A longer table shows the largest estimates and says how many rows are left out.
+    A longer table shows the largest estimates and says how many rows are left out. Under that of a one-sided release
+    stands how sure its sides are.
     """
-    rows = [
-        (cell.label, decimal_text(cell.estimate, 1), f"{cell.low} to {cell.high}", str(truths[i]) if truths else "")
-        for i, cell in enumerate(record.cells)
-    ]
+    words = sides_words(record)
+    level = f"{float(record.level * 100):g} % interval"
+    head = ("cell", "estimate", level, *(("side",) if words else ()), *(("truth",) if truths else ()))
+    rows = [_table_row(record, place, truths) for place in range(len(record.cells))]
     left_out = 0
     if len(rows) > MOST_ROWS:
         largest = sorted(range(len(rows)), key=lambda i: record.cells[i].estimate, reverse=True)[:MOST_ROWS]
         left_out = len(rows) - MOST_ROWS
         rows = [rows[i] for i in sorted(largest)]
-    level = f"{float(record.level * 100):g} % interval"
-    head = ("cell", "estimate", level, "truth" if truths else "")
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(4)]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     widths[0] = min(widths[0], 48)
     lines = [_row(row, widths) for row in [head, *rows]]
     if left_out:
         lines.append(f"... and {left_out} smaller ones in the files")
-    return lines
+    return [*lines, words] if words else lines
 
 
-def _row(row: tuple[str, str, str, str], widths: Sequence[int]) -> str:
+def _table_row(record: ReleaseRecord, place: int, truths: Sequence[int] | None) -> tuple[str, ...]:
+    cell = record.cells[place]
+    side = record.side(cell)
+    known = (cell.label, decimal_text(cell.estimate, 1), f"{cell.low} to {cell.high}")
+    return *known, *(() if side is None else (side.value,)), *((str(truths[place]),) if truths else ())
+
+
+def _row(row: tuple[str, ...], widths: Sequence[int]) -> str:
     label = one_line(row[0])
     label = label if len(label) <= widths[0] else label[: widths[0] - 1] + "…"
     numbers = (f"{part:>{width}}" for part, width in zip(row[1:], widths[1:], strict=True))

@@ -15,7 +15,8 @@ from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import PlannedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_SERIES_WINDOWS
 from fleetcount_protocol.series.fields import Coin, DrillDown, Participants, Schedule
@@ -27,6 +28,7 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount.numbers import parse_length
 from fleetcount.task_spec import (
+    NOISE_LAWS,
     TASK_KEYS,
     UPLOAD_STYLES,
     read_aggregators,
@@ -34,6 +36,7 @@ from fleetcount.task_spec import (
     read_mechanism,
     read_moment,
     read_names,
+    read_thresholds,
 )
 
 __all__ = ["read_series_spec"]
@@ -52,8 +55,12 @@ _SERIES_KEYS: Final = (
     "domain",
 )
 _WALK_KEYS: Final = ("levels", "threshold", "most_survivors")
-_RELEASE_KEYS: Final = ("kind", "epsilon", "delta", "sd", "variance", "noise_epsilon", "level")
-_STRENGTHS: Final = {ReleaseKind.GAUSSIAN: ("sd", "variance"), ReleaseKind.GEOMETRIC: ("noise_epsilon",)}
+_RELEASE_KEYS: Final = ("kind", "epsilon", "delta", "sd", "variance", "noise_epsilon", "level", "thresholds")
+_STRENGTHS: Final = {
+    ReleaseKind.GAUSSIAN: ("sd", "variance"),
+    ReleaseKind.GEOMETRIC: ("noise_epsilon",),
+    ReleaseKind.ONE_SIDED: ("noise_epsilon",),
+}
 """The keys, one of which gives the noise of a window; without one it is solved for the promise."""
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
 """A step of one more bit would have 4,096 candidates, one too many."""
@@ -206,27 +213,28 @@ def _promise(root: Table, answer: AnswerLaw, shape: SeriesShape) -> tuple[Releas
         raise table.refuse(
             "epsilon", f"exactly one of epsilon (of the whole series, at delta) and {allowed} (of a window)"
         )
-    noise = _given_noise(table, given[0]) if given else _solved_noise(table, kind, answer, shape, delta)
+    noise = _given_noise(table, kind, given[0]) if given else _solved_noise(table, kind, answer, shape, delta)
     release = Release(
         kind=kind,
         noise_epsilon=noise.epsilon,
         noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
         level=table.number("level", _LEVEL, Fraction(95, 100)),
+        thresholds=read_thresholds(table),
     )
     return release, delta
 
 
-def _given_noise(table: Table, key: str) -> GaussianNoise | TwoSidedNoise:
+def _given_noise(table: Table, kind: ReleaseKind, key: str) -> PlannedNoise:
     if key == "noise_epsilon":
-        return TwoSidedNoise(table.number(key, _NOISE_EPSILON))
+        law = OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise
+        return law(table.number(key, _NOISE_EPSILON))
     return GaussianNoise(table.number(key, _VARIANCE) if key == "variance" else table.number(key, _SD) ** 2)
 
 
 def _solved_noise(
     table: Table, kind: ReleaseKind, answer: AnswerLaw, shape: SeriesShape, delta: Fraction
-) -> GaussianNoise | TwoSidedNoise:
-    law = GaussianNoise if kind is ReleaseKind.GAUSSIAN else TwoSidedNoise
+) -> PlannedNoise:
     try:
-        return noise_for_promise(answer, shape, table.number("epsilon", _EPSILON), delta, law)
+        return noise_for_promise(answer, shape, table.number("epsilon", _EPSILON), delta, NOISE_LAWS[kind])
     except MechanismError as error:
         raise table.wrong("epsilon", str(error)) from None

@@ -26,6 +26,7 @@ from fleetcount_transport.toml_values import Range, exact_number
 from fleetcount.descriptors import read_descriptor
 
 __all__ = [
+    "NOISE_LAWS",
     "TASK_KEYS",
     "UPLOAD_STYLES",
     "read_aggregators",
@@ -34,6 +35,7 @@ __all__ = [
     "read_moment",
     "read_names",
     "read_spec",
+    "read_thresholds",
 ]
 
 UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
@@ -245,19 +247,24 @@ def _release(root: Table, answer: AnswerLaw, epsilon: Fraction | None) -> Releas
     noise = NoNoise() if kind is ReleaseKind.EXACT else _noise(table, kind, answer, epsilon)
     if kind is ReleaseKind.EXACT and (epsilon is not None or any(table.has(key) for key in _NOISE_KEYS)):
         raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
-    thresholds = _list(table, "thresholds", "whole numbers") if table.has("thresholds") else []
-    if not all(type(one) is int for one in thresholds):
-        raise table.refuse("thresholds", "a list of whole numbers, one a value")
     return Release(
         kind=kind,
         noise_epsilon=noise.epsilon,
         noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
         level=table.number("level", _SHARE, Fraction(95, 100)),
-        thresholds=tuple(cast("list[int]", thresholds)),
+        thresholds=read_thresholds(table),
     )
 
 
-_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
+def read_thresholds(table: Table) -> tuple[int, ...]:
+    """Return the thresholds of a one-sided release, none of another; raises as `read_spec`."""
+    thresholds = _list(table, "thresholds", "whole numbers") if table.has("thresholds") else []
+    if not all(type(one) is int for one in thresholds):
+        raise table.refuse("thresholds", "a list of whole numbers, one a value")
+    return tuple(cast("list[int]", thresholds))
+
+
+NOISE_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
     ReleaseKind.GEOMETRIC: TwoSidedNoise,
     ReleaseKind.ONE_SIDED: OneSidedNoise,
     ReleaseKind.GAUSSIAN: GaussianNoise,
@@ -277,7 +284,7 @@ def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction
         )
     if epsilon is not None or given == ["epsilon"]:
         target = epsilon if epsilon is not None else table.number("epsilon", _EPSILON)
-        return noise_for(answer, target, _LAWS[kind])
+        return noise_for(answer, target, NOISE_LAWS[kind])
     if kind is ReleaseKind.GAUSSIAN:
         sd = table.optional("noise_sd", _SD)
         return GaussianNoise(table.number("noise_variance", _VARIANCE) if sd is None else sd**2)

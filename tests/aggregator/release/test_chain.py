@@ -1,21 +1,24 @@
 """The records of a series: each names the one before, and every window between with the reason why it has none."""
 
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.context import NoiseSource
+from fleetcount_aggregator.context import Limits, NoiseSource
 from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.sides import Side
+from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Participants, Schedule
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Release, ReleaseKind
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all, system_noise
 
@@ -81,6 +84,40 @@ async def test_the_record_of_a_window_states_what_the_whole_series_may_lose() ->
     [record] = (await records(network, series)).values()
 
     assert {view.neighbours for view in record.statement} == {"one-answer", "one-day", "whole-series"}
+
+
+async def test_a_one_sided_series_is_taken_where_the_operator_says_so_and_its_records_show_sides() -> None:
+    one_sided = {
+        "mode": Mode.DIRECT,
+        "mechanism": None,
+        "values": 2,
+        "schedule": Schedule(first=START + 120, every_s=60, windows=2, round_one_s=10, round_two_s=0, expiry_s=86_400),
+        "release": Release(
+            kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(3, 2), level=Fraction(3, 4), thresholds=(1, 1)
+        ),
+    }
+    with pytest.raises(TaskError, match=r"allowed only with .* allow_one_sided = true"):
+        await standing(**one_sided)
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, allow_one_sided=True))
+    await network.start_all()
+    series = await network.stand(**one_sided)
+    task = window_task(series, 0)
+    await network.advance_to(task.round_one_opens - 5)
+    await network.look_after_all()
+    await network.advance_to(task.round_one_opens)
+    for number, value in enumerate([0, 1, 2, 2, 2]):
+        device = TestDevice(network, task, number)
+        await device.open_sessions()
+        await device.send(device.seal(0, *device.raw([int(value == one) for one in range(3)])))
+    await network.run_to_the_end(task)
+
+    [record] = (await records(network, series)).values()
+
+    assert [cell.raw for cell in record.cells] == [1, 3]
+    assert [record.side(cell) for cell in record.cells] == [Side.SAFE, Side.DANGER]
+    whole = [view for view in record.statement if view.neighbours == "whole-series"]
+    assert whole[0].epsilon == Decimal("3.00000"), "the pure sum of both windows"
+    assert "only a value replaced by none is protected" in whole[0].sentence
 
 
 async def test_a_window_waits_until_the_one_before_has_ended() -> None:

@@ -14,6 +14,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.sides import Side
 from fleetcount_protocol.errors import RejectReason, TaskError
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer
 from fleetcount_protocol.release import ReleaseRecord, decode_record
@@ -141,15 +142,15 @@ async def test_direct_answers_leave_output_zero_behind() -> None:
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (None, [2, 0])
 
 
-async def test_a_one_sided_release_says_which_cells_are_safe() -> None:
-    one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=LEVEL, thresholds=(2, 2))
+async def test_a_one_sided_release_says_which_cells_are_safe_and_which_in_danger() -> None:
+    one_sided = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(4), level=LEVEL, thresholds=(2, 2))
     network, task = await start(values=2, mode=Mode.DIRECT, mechanism=None, release=one_sided)
     await answer_whole(network, task, [[0, 0, 1], [0, 0, 1], [0, 0, 1], [0, 1, 0]])
 
     record = await release(network, task)
 
     assert [cell.raw for cell in record.cells] == [1, 3]
-    assert [record.safe(cell) for cell in record.cells] == [True, False]
+    assert [record.side(cell) for cell in record.cells] == [Side.SAFE, Side.DANGER]
     assert all(cell.high == cell.raw for cell in record.cells), "noise only adds"
 
 

@@ -9,6 +9,7 @@ from fleetcount_analysis.answers.table import Region
 from fleetcount_analysis.errors import AnalysisError, RangeError
 from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.asymmetric import ratio_above
+from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sparse_vector import expected_correct_safe
 
@@ -52,6 +53,26 @@ def test_sides_of_intervals_are_right_together() -> None:
     # At 95 % fewer than 357 of 400 have probability 5e-7.
     assert right >= 357
     assert said > 2 * runs
+
+
+def test_one_release_of_noise_that_only_adds_shows_both_sides() -> None:
+    generator = np.random.default_rng(3)
+    counts, runs = np.array([0, 4, 5, 6, 14, 40]), 400
+    noise = generator.negative_binomial(2, -np.expm1(-0.5), (runs, 6))
+    table = table_of(direct(6, OneSidedNoise(Fraction(1, 2))), (counts + noise).tolist())
+    right, found = 0, set[Side]()
+    for window in range(runs):
+        shown = sides_of_intervals(table, Region.of(range(1, 7), window), 5)
+        safe = [one is Side.SAFE for one in shown.sides]
+        danger = [one is Side.DANGER for one in shown.sides]
+        assert not any(np.array(safe) & (counts > 5)), "safe is never wrong"
+        right += not any(np.array(danger) & (counts <= 5))
+        found |= set(shown.sides)
+
+    # At 95 % fewer than 357 of 400 have probability 5e-7.
+    assert right >= 357
+    assert found == set(Side)
+    assert shown.guarantee.startswith('"safe" is never wrong; all "danger" together are right with 0.95')
 
 
 def test_the_sparse_vector_is_that_of_the_mechanism_and_wins_where_one_device_moves_many_counts() -> None:

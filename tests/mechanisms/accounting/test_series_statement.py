@@ -131,6 +131,15 @@ def test_responses_keep_their_local_loss_and_one_sided_ones_say_so() -> None:
     down = lines(design(Truth(2), OneSidedNoise(Fraction(1, 10), "down")), HOURLY, "public_and_broker")
     assert all("only none replaced by a value is protected" in view.sentence for view in down)
     assert down[-1].epsilon == Decimal("72.00000")
+    up = design(Truth(2), OneSidedNoise(Fraction(1, 10)))
+    for view in lines(up, HOURLY, "all_but_one_aggregators"):
+        assert "only a value replaced by none is protected, any other change has no finite epsilon" in view.sentence
+    assert [view.epsilon for view in lines(up, HOURLY, "public_and_broker")] == [
+        Decimal(text) for text in ("0.10000", "2.40000", "72.00000")
+    ], "pure losses add up: no square-root gain"
+    words = plain_words(up, HOURLY, DELTA)[0]
+    assert "the odds of a value against none" in words
+    assert words.endswith("The odds of any other change have no bound.")
 
 
 def test_exact_counts_have_no_finite_epsilon() -> None:

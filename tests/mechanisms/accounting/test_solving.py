@@ -7,13 +7,13 @@ from fractions import Fraction
 import pytest
 from fleetcount_mechanisms.accounting.conversion import zcdp_epsilon
 from fleetcount_mechanisms.accounting.renyi import gaussian_rho
-from fleetcount_mechanisms.accounting.series_losses import units_loss
+from fleetcount_mechanisms.accounting.series_losses import series_losses, units_loss
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
 
 DELTA = Fraction(1, 10**9)
@@ -63,6 +63,16 @@ def test_geometric_noise_is_rounded_to_the_strong_side() -> None:
     assert units_loss(design(Truth(5), weaker), Counter(HOURLY.units), DELTA) > Fraction(999999, 100000)
 
 
+def test_one_sided_noise_of_a_series_has_its_share_of_the_pure_sum_and_no_more() -> None:
+    noise = noise_for_promise(Truth(5), HOURLY, Fraction(10), DELTA, OneSidedNoise)
+
+    assert noise == OneSidedNoise(Fraction(13_888, 10**6))
+    lost = series_losses(Design(answer=Truth(5), noise=noise, values=5, aggregators=2), HOURLY, DELTA)
+    assert lost.whole_series == pytest.approx(720 * 13_888e-6, abs=2e-9)
+    with pytest.raises(MechanismError, match="one-sided noise is on answers by"):
+        noise_for_promise(die("1/4"), HOURLY, Fraction(10), DELTA, OneSidedNoise)
+
+
 def test_no_noise_weaker_than_the_laws_allow() -> None:
     once = SeriesShape(units=(1,), days=(1,))
 
@@ -90,5 +100,5 @@ def test_wrong_promises_are_refused() -> None:
         noise_for_promise(Truth(5), HOURLY, Fraction(0), DELTA)
     with pytest.raises(MechanismError, match="delta is 1"):
         noise_for_promise(Truth(5), HOURLY, Fraction(1), Fraction(1))
-    with pytest.raises(MechanismError, match="noise is OneSidedNoise, allowed: GaussianNoise, TwoSidedNoise"):
-        noise_for_promise(Truth(5), HOURLY, Fraction(1), DELTA, OneSidedNoise)  # type: ignore[arg-type]
+    with pytest.raises(MechanismError, match="noise is NoNoise, allowed: GaussianNoise, TwoSidedNoise, One"):
+        noise_for_promise(Truth(5), HOURLY, Fraction(1), DELTA, NoNoise)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """A release record has one encoding, all its aggregators' signatures, and only numbers that may be said."""
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from fleetcount_mechanisms.sides import Side
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
@@ -16,6 +18,8 @@ from fleetcount_protocol.release import (
     decode_record,
     encode_record,
     noise_laws,
+    record_to_json,
+    sides_words,
     sign_record,
     verify_record_signatures,
 )
@@ -211,13 +215,18 @@ def test_noise_of_every_aggregator_is_named() -> None:
     ]
 
 
-def test_one_sided_release_says_safe_only_at_or_below_the_threshold() -> None:
+def test_one_sided_release_says_safe_only_at_or_below_the_threshold_and_danger_only_above_it() -> None:
     task = TASKS["one_sided"]
     label = task.domain.label(1)
-    for raw, safe in ((0, True), (3, True), (4, False)):
-        cell = Cell(value=1, label=label, raw=raw, estimate=Fraction(raw), low=0, high=5)
-        assert record(task, cells=(cell,)).safe(cell) is safe
-    assert record().safe(record().cells[0]) is None
+    for raw, low, side in ((0, -5, Side.SAFE), (3, 3, Side.SAFE), (4, 3, Side.UNKNOWN), (9, 4, Side.DANGER)):
+        cell = Cell(value=1, label=label, raw=raw, estimate=Fraction(raw), low=low, high=raw)
+        made = record(task, cells=(cell,))
+        assert made.side(cell) is side
+        shown = json.loads(record_to_json(made, [b""] * len(task.aggregators)))
+        assert shown["cells"][0]["side"] == side.value
+        assert "wrong in a cell with a chance of at most 50 %" in shown["sides"]
+    assert record().side(record().cells[0]) is None
+    assert sides_words(record()) is None
 
 
 # Signatures.

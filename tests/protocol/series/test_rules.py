@@ -11,7 +11,15 @@ from fleetcount_protocol.series.fields import Coin, Participants
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator
-from tests.support.series_samples import FIRST, HOURLY, every_series, one_round_series, sampling_series
+from tests.support.series_samples import (
+    FIRST,
+    HOURLY,
+    ONE_SIDED,
+    drill_down_series,
+    every_series,
+    one_round_series,
+    sampling_series,
+)
 
 DAY = 86_400
 
@@ -77,16 +85,23 @@ def test_delta_is_small(delta: Fraction) -> None:
         sampling_series(delta=delta)
 
 
-def test_a_promise_over_many_windows_needs_noise_on_both_sides() -> None:
+def test_a_promise_over_many_windows_needs_noise() -> None:
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
-    one_sided = Release(
-        kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=Fraction(19, 20), thresholds=(3,) * 3
-    )
 
     with pytest.raises(TaskError, match="release is exact"):
         sampling_series(release=exact)
-    with pytest.raises(TaskError, match="release is one-sided"):
-        one_round_series(Mode.DIRECT, release=one_sided)
+
+
+def test_a_one_sided_series_is_direct_has_a_threshold_a_value_and_does_not_drill_down() -> None:
+    assert one_round_series(Mode.DIRECT, release=ONE_SIDED).release == ONE_SIDED
+    for mode in (Mode.RESPONSE, Mode.SAMPLING):
+        with pytest.raises(TaskError, match=f"release one-sided is not for {mode.name.lower()} mode"):
+            sampling_series(release=ONE_SIDED) if mode is Mode.SAMPLING else one_round_series(mode, release=ONE_SIDED)
+    with pytest.raises(TaskError, match="release has 2 thresholds, not 3"):
+        one_round_series(Mode.DIRECT, release=replace(ONE_SIDED, thresholds=(3, 3)))
+    four = replace(ONE_SIDED, thresholds=(3,) * 4)
+    with pytest.raises(TaskError, match="release is one-sided, allowed in a drill-down: noise on both sides"):
+        drill_down_series(Mode.DIRECT, release=four)
 
 
 def test_noised_participants_are_for_modes_whose_outputs_do_not_tell_them() -> None:

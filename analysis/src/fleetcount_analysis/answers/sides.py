@@ -1,12 +1,13 @@
 """Which cells are safe, which are in danger, and which stay open: from two one-sided releases, or from intervals.
 
-It must not turn "not known" into a claim. Three ways, by what they prove and what they protect:
+It must not turn "not known" into a claim. The ways, by what they prove and what they protect:
 
 * `both_sides`: one release with noise >= 0 and one with noise <= 0. "safe" (count <= t) and "danger" (count > t) are
   never wrong. But noise >= 0 protects "a value turned into none" and noise <= 0 only the other way round, so that with
   both published neither direction has a finite epsilon: for counts that need no promise against their own side, and
   never for one audience that both directions must be hidden from.
-* `sides_of_intervals`: an ordinary release. All claims together are right with the level; epsilon is the release's.
+* `sides_of_intervals`: any release. All claims together are right with the level; epsilon is the release's. Of noise
+  >= 0 "safe" is never wrong beside that: both sides from one release, for a value turned into none (decision 0024).
 * SALap, the sparse vector of one-sided noise: `compare_one_sided` says when it finds more than noise on every cell. It
   needs one holder of the exact counts, who stops at the c-th number above its threshold; aggregators that each hold
   shares cannot run it.
@@ -16,10 +17,11 @@ Source: [ADP] sections IV to VI, docs/privacy.md 3.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 
 import numpy as np
+from fleetcount_mechanisms.noise import OneSidedNoise
+from fleetcount_mechanisms.sides import Side, side_of
 from numpy.typing import ArrayLike
 
 from fleetcount_analysis.answers.chosen import all_at_once
@@ -28,17 +30,6 @@ from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.one_sided import expected_yield, found_probabilities, one_sided_map
 
 __all__ = ["OneSidedChoice", "Side", "Sides", "both_sides", "compare_one_sided", "sides_of_intervals"]
-
-
-class Side(Enum):
-    """On which side of its threshold t a count is."""
-
-    SAFE = "safe"
-    """The count is at most t."""
-    DANGER = "danger"
-    """The count is above t."""
-    UNKNOWN = "not known"
-    """Neither is shown; a cell of either kind may be here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +79,19 @@ def sides_of_intervals(table: SeriesTable, region: Region, thresholds: ArrayLike
     if limits.shape not in {(), (len(found),)}:
         raise ShapeError(f"thresholds of shape {limits.shape}; allowed is one number, or one a count ({len(found)})")
     sides = [
-        Side.SAFE if one.answer.high <= limit else Side.DANGER if one.answer.low > limit else Side.UNKNOWN
+        side_of(one.answer.low, one.answer.high, limit)
         for one, limit in zip(found, np.broadcast_to(limits, len(found)).tolist(), strict=True)
     ]
-    words = f'all "safe" and "danger" together are right with {float(table.level):g}; "not known" says nothing'
+    words = f'{_sure(table)} {float(table.level):g}; "not known" says nothing'
     return Sides(sides=tuple(sides), wrong=1 - table.level, guarantee=words)
+
+
+def _sure(table: SeriesTable) -> str:
+    noise = table.design.noise
+    if not isinstance(noise, OneSidedNoise):
+        return 'all "safe" and "danger" together are right with'
+    never, other = ("safe", "danger") if noise.direction == "up" else ("danger", "safe")
+    return f'"{never}" is never wrong; all "{other}" together are right with'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,8 @@ def _one_sided(design: Design) -> str:
         return ""
     law = design.noise
     down = isinstance(law, OneSidedNoise) and law.direction == "down"
-    return f"; one-sided: only {'none replaced by a value' if down else 'a value replaced by none'} is protected"
+    protected = "none replaced by a value" if down else "a value replaced by none"
+    return f"; one-sided: only {protected} is protected, any other change has no finite epsilon"
 
 
 def _exact_up(delta: Fraction) -> Decimal:
@@ -227,11 +228,14 @@ def _public_words(design: Design, shape: SeriesShape, delta: Fraction) -> str:
     # "Except with probability delta" is exact: what is seen follows from RR(eps) and, with chance delta, all (F2).
     one, whole = (rounded_up(loss, 2) for loss in (losses.one_answer, losses.whole_series))
     who = "a reader" if design.aggregators == 2 else f"a reader together with {design.aggregators - 1} operators"
-    change = "a value against none" if charge_relation(design) is Relation.ONE_SIDED else "one answer against any other"
+    one_sided = charge_relation(design) is Relation.ONE_SIDED
+    change = "a value against none" if one_sided else "one answer against any other"
     honest = "As long as one operator is honest, " if design.noised else ""
     sentence = (
         f"{honest}{who} of all {shape.windows} releases moves the odds of {change} by at most a factor of e^{one}, "
         f"and of all answers of a device together by at most e^{whole}, except with probability {_exact_up(delta):f}."
+        + " The odds of any other change have no bound."
+        * one_sided
     )
     return sentence[0].upper() + sentence[1:]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Final
+from typing import Final, TypeVar
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.accounting.series_losses import units_loss
@@ -21,8 +21,8 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.exponential import rounded_up
-from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON
-from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON, PlannedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 
 __all__ = ["LARGEST_SD", "noise_for_promise", "sd_of_cell"]
 
@@ -31,7 +31,7 @@ LARGEST_SD: Final = 10_000
 _SD_GRID: Final = 1000
 _EPSILON_GRID: Final = 10**6
 _PLACES: Final = 5
-_Keeps = Callable[[GaussianNoise | TwoSidedNoise], bool]
+_Geometric = TypeVar("_Geometric", TwoSidedNoise, OneSidedNoise)
 
 
 def noise_for_promise(
@@ -39,12 +39,13 @@ def noise_for_promise(
     shape: SeriesShape,
     epsilon: Fraction,
     delta: Fraction,
-    law: type[GaussianNoise] | type[TwoSidedNoise] = GaussianNoise,
-) -> GaussianNoise | TwoSidedNoise:
+    law: type[PlannedNoise] = GaussianNoise,
+) -> PlannedNoise:
     """Return the weakest noise with which all answers of one device over the series lose at most (epsilon, delta).
 
     A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
-    of 10**-6 up to 10; what the statement prints, rounded up, is within the promise.
+    of 10**-6 up to 10; what the statement prints, rounded up, is within the promise. One-sided noise keeps it for a
+    value replaced by none.
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
@@ -55,15 +56,15 @@ def noise_for_promise(
     require_open_unit("delta", delta)
     sizes = Counter(shape.units)
 
-    def loss(noise: GaussianNoise | TwoSidedNoise) -> Fraction:
+    def loss(noise: PlannedNoise) -> Fraction:
         design = Design(answer=answer, noise=noise, values=answer.values, aggregators=FEWEST_AGGREGATORS)
         return Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
 
-    if law is TwoSidedNoise:
-        return _weakest_geometric(lambda noise: loss(noise) <= epsilon)
     if law is GaussianNoise:
         return _weakest_gaussian(loss, epsilon)
-    raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise")
+    if law is TwoSidedNoise or law is OneSidedNoise:
+        return _weakest_geometric(law, lambda noise: loss(noise) <= epsilon)
+    raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise, OneSidedNoise")
 
 
 def _gaussian(step: int) -> GaussianNoise:
@@ -78,13 +79,13 @@ def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fracti
     return _gaussian(step)
 
 
-def _weakest_geometric(keeps: _Keeps) -> TwoSidedNoise:
+def _weakest_geometric(law: type[_Geometric], keeps: Callable[[_Geometric], bool]) -> _Geometric:
     most = LARGEST_PLANNED_EPSILON * _EPSILON_GRID
     # Counted from the weakest noise on, so that the first step that keeps the promise is the weakest that does.
-    step = _first(lambda one: keeps(TwoSidedNoise(Fraction(most - one, _EPSILON_GRID))), 0, most - 1)
+    step = _first(lambda one: keeps(law(Fraction(most - one, _EPSILON_GRID))), 0, most - 1)
     if step is None:
         raise _beyond(None)
-    noise = TwoSidedNoise(Fraction(most - step, _EPSILON_GRID))
+    noise = law(Fraction(most - step, _EPSILON_GRID))
     if noise.draw_variance > LARGEST_SD**2:
         raise _beyond(ceil(sqrt(noise.draw_variance)))
     return noise

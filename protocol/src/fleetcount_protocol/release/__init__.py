@@ -25,7 +25,7 @@ from fleetcount_protocol.release.record import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.release.record_json import decimal_text, record_from_json, record_to_json
+from fleetcount_protocol.release.record_json import decimal_text, record_from_json, record_to_json, sides_words
 
 __all__ = [
     "Cell",
@@ -47,6 +47,7 @@ __all__ = [
     "open_noised_shares",
     "record_from_json",
     "record_to_json",
+    "sides_words",
     "sign_record",
     "verify_record_signatures",
 ]

@@ -15,6 +15,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.sides import Side, side_of
 from fleetcount_mechanisms.statement import AdversaryView
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
@@ -163,13 +164,13 @@ class ReleaseRecord:
         """SHA-256 of the canonical bytes: what the next record of a series holds of this one."""
         return Digest(hashlib.sha256(self.canonical).digest())
 
-    def safe(self, cell: Cell) -> bool | None:
-        """Return whether a one-sided release shows that the count is at most its threshold; None in other releases.
+    def side(self, cell: Cell) -> Side | None:
+        """Return on which side of its threshold a one-sided release shows a count; None in other releases.
 
-        True is never wrong, since the noise only adds. False means "not known".
+        "safe" is never wrong, since the noise only adds; "danger" is wrong in a cell with 1 - level at most.
         """
         thresholds = self.task.release.thresholds
-        return cell.raw <= thresholds[cell.value - 1] if thresholds else None
+        return side_of(cell.low, cell.raw, thresholds[cell.value - 1]) if thresholds else None
 
 
 def encode_record(record: ReleaseRecord) -> bytes:

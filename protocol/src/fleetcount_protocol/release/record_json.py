@@ -61,6 +61,17 @@ def decimal_text(value: Fraction, places: int = _PLACES) -> str:
     return f"-{text}" if scaled < 0 else text
 
 
+def sides_words(record: ReleaseRecord) -> str | None:
+    """Return how sure the sides are that a one-sided release shows; None of other releases."""
+    if not record.task.release.thresholds:
+        return None
+    wrong = decimal_text(100 * (1 - record.level))
+    return (
+        '"safe" (at most the threshold) is never wrong; "danger" (above it) is wrong in a cell with a chance of at'
+        f' most {wrong} %; "not known" says nothing'
+    )
+
+
 def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, Any]:
     names = [str(aggregator.aggregator_id) for aggregator in record.task.aggregators]
     return {
@@ -72,6 +83,7 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
         "participants_at_least": record.participants_at_least,
         **_readable_window(record),
         "cells": [_readable_cell(record, cell) for cell in record.cells],
+        **({"sides": words} if (words := sides_words(record)) else {}),
         "baseline_raw": record.baseline_raw,
         "noise": [
             {
@@ -117,8 +129,8 @@ def _readable_cell(record: ReleaseRecord, cell: Cell) -> dict[str, Any]:
         "low": cell.low,
         "high": cell.high,
     }
-    safe = record.safe(cell)
-    return readable if safe is None else readable | {"safe": safe}
+    side = record.side(cell)
+    return readable if side is None else readable | {"side": side.value}
 
 
 def _readable_view(view: AdversaryView) -> dict[str, str | None]:

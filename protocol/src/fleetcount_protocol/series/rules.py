@@ -29,8 +29,6 @@ __all__ = ["check_series"]
 
 _LARGEST_DELTA: Final = Fraction(1, 1000)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
-_NOT_REPEATED: Final = (ReleaseKind.EXACT, ReleaseKind.ONE_SIDED)
-"""Without a finite loss for any value replaced by any other there is no promise over many windows."""
 
 
 def check_series(series: SeriesFields) -> None:
@@ -88,8 +86,8 @@ def _check_promise(series: SeriesFields) -> None:
     )
     delta = check_fraction("delta", series.delta)
     require(0 < delta <= _LARGEST_DELTA, f"delta is {delta}, allowed: above 0 and at most {_LARGEST_DELTA}")
-    kind = series.release.kind
-    require(kind not in _NOT_REPEATED, f"release is {kind.label}, allowed in a series: noise on both sides")
+    # Without a finite loss there is no promise over many windows.
+    require(series.release.kind is not ReleaseKind.EXACT, "release is exact, allowed in a series: noise")
 
 
 def _check_drill_down(series: SeriesFields, walk: DrillDown) -> None:
@@ -109,6 +107,9 @@ def _check_drill_down(series: SeriesFields, walk: DrillDown) -> None:
     children = 1 << max(high - low for low, high in pairwise(levels))
     require(children <= MAX_VALUES, f"a cell has {children} children, allowed: at most {MAX_VALUES}")
     check_range(f"most_survivors, each of {children} children,", walk.most_survivors, 1, MAX_VALUES // children)
+    # Thresholds are for the cells of the first step, and what survives a step is decided by estimates.
+    two_sided = series.release.kind is not ReleaseKind.ONE_SIDED
+    require(two_sided, "release is one-sided, allowed in a drill-down: noise on both sides")
     _check_any_number_of_values(series)
 
 
