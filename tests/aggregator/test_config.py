@@ -118,6 +118,7 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "duplicate key": (change('id = "alpha"', 'id = "alpha"\nid = "alpha"'), "not TOML"),
     "wrong type": (change('id = "alpha"', "id = 7"), "aggregator.id is 7"),
     "id in capitals": (change('id = "alpha"', 'id = "Alpha"'), "aggregator.id is 'Alpha'"),
+    "sure posterior": (change('"4"', '"4"\nlargest_posterior = "1"'), "limits.largest_posterior is '1'"),
     "float epsilon": (change('"4"', "4.5"), "limits.largest_epsilon is 4.5"),
     "zero epsilon": (change('"4"', '"0"'), "above 0"),
     "negative epsilon": (change('"4"', '"-1"'), "largest_epsilon is '-1'"),

@@ -242,6 +242,7 @@ def _limits(config: AggregatorConfig) -> Limits:
         smallest_min_batch_size=limits.smallest_min_batch_size,
         allow_exact_release=limits.allow_exact_release,
         allow_one_sided=limits.allow_one_sided,
+        largest_posterior=limits.largest_posterior,
         sessions_per_device=limits.sessions_per_device,
         give_up_s=limits.give_up_s,
         call_timeout_s=limits.call_timeout_s,

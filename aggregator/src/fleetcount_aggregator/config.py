@@ -42,6 +42,7 @@ _OVERRIDABLE: Final = ("aggregator", "grpc", "mqtt", "limits", "metrics", "log",
 _LARGEST_EPSILON: Final = Range("(0, 1000]")
 _TOTAL_EPSILON: Final = Range(f"(0, {LARGEST_BUDGET}]")
 _TOTAL_DELTA: Final = Range("(0, 1/1000]")
+_POSTERIOR: Final = Range("(0, 1)")
 _TEN_YEARS_S: Final = 315_360_000
 _MOST_PEERS: Final = 64
 
@@ -136,6 +137,7 @@ class LimitsTable:
     smallest_min_batch_size: int = setting(Table.integer, 2, 10**9, default=10)
     allow_exact_release: bool = setting(Table.boolean, default=False)
     allow_one_sided: bool = setting(Table.boolean, default=False)
+    largest_posterior: Fraction | None = setting(Table.number, _POSTERIOR, default=None)
     sessions_per_device: int = setting(Table.integer, 1, 10_000, default=16)
     give_up_s: float = setting(Table.seconds, 1, 30 * 86_400, default=900.0)
     call_timeout_s: float = setting(Table.seconds, 0.1, 3600, default=30.0)

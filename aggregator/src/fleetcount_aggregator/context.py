@@ -63,6 +63,7 @@ class Limits:
     `largest_epsilon` bounds the sum over tasks that overlap on one signal: the public's loss for any value replaced by
     any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as much)
     at `total_delta` bounds what the tasks and series on one signal lose together in any `budget_period_s` seconds.
+    A record that gives a person a posterior above `largest_posterior` is not signed (`release.telling`).
     `give_up_s` is how long after its last window a task may take before its leader gives up; a helper waits twice as
     long for a silent leader.
     """
@@ -74,6 +75,7 @@ class Limits:
     smallest_min_batch_size: int = 10
     allow_exact_release: bool = False
     allow_one_sided: bool = False
+    largest_posterior: Fraction | None = None
     sessions_per_device: int = 16
     give_up_s: float = 900.0
     call_timeout_s: float = 30.0

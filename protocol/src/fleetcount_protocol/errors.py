@@ -121,6 +121,8 @@ class PeerProblem(enum.Enum):
     """Recomputed here, the result is another one."""
     BEHIND = "behind"
     """The asking aggregator's ledger is shorter than it was: a restored backup."""
+    TOO_TELLING = "too_telling"
+    """The record would tell more of a person than the operator allows."""
     TASK_REFUSED = "task_refused"
     MALFORMED = "malformed"
 

@@ -25,6 +25,7 @@ class AbortReason(enum.Enum):
     SET_DISAGREEMENT = "set_disagreement"
     RECORD_DISAGREEMENT = "record_disagreement"
     OUT_OF_RANGE = "out_of_range"
+    TOO_TELLING = "too_telling"
     RESTORED_BACKUP = "restored_backup"
     LEADER_SILENT = "leader_silent"
     OUTCOME_UNKNOWN = "outcome_unknown"

@@ -43,6 +43,7 @@ from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
 from fleetcount_aggregator.release.set_sum import set_sum
+from fleetcount_aggregator.release.telling import check_telling
 from fleetcount_aggregator.tasks.budget import debit_row
 
 __all__ = ["ReleaseSteps"]
@@ -149,7 +150,7 @@ class ReleaseSteps:
 
         Raises:
             PeerRefusalError: DISAGREES, it says something else; CONFLICT, another record was signed; NOT_YET, nothing
-                was opened.
+                was opened; TOO_TELLING, as `check_telling`.
         """
         work = partial(self._sign, task, proposal)
         signature = await once(self._context, task.task_id, Step.SIGN, proposal.record, work)
@@ -169,6 +170,7 @@ class ReleaseSteps:
         own = await self._context.workers.run(record_bytes, task.task.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
+        await check_telling(self._context, task, record)
         return Entry(answer=sign_record(record, self._context.identity.signing_key))
 
     def _terms(self, task: InstalledTask, chain: ChainLink | None) -> WindowTerms | None:

@@ -45,6 +45,7 @@ _FATAL: Final = {
     PeerProblem.ABORTED: AbortReason.PEER_ABORTED,
     PeerProblem.CONFLICT: AbortReason.SET_DISAGREEMENT,
     PeerProblem.DISAGREES: AbortReason.RECORD_DISAGREEMENT,
+    PeerProblem.TOO_TELLING: AbortReason.TOO_TELLING,
     PeerProblem.BEHIND: AbortReason.RESTORED_BACKUP,
     PeerProblem.RELEASED: AbortReason.RESTORED_BACKUP,
 }

@@ -2,8 +2,8 @@
 
 `table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
 looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing` and `hierarchy` are readings
-beside the raw numbers; `sides` and `metering` say what is proven and what is inferred; `places` and `export` write
-files. Works on plain columns and never sees a task. The page
+beside the raw numbers; `sides`, `metering` and `telling` say what is proven and what is inferred; `places` and `export`
+write files. Works on plain columns and never sees a task. The page
 for analysts is docs/answers.md. Loads nothing before a name is used.
 """
 
@@ -15,6 +15,7 @@ __all__ = [
     "FoundPlace",
     "GridPlaces",
     "HexagonPlaces",
+    "OpenedWindow",
     "PrunedPlace",
     "Pyramid",
     "RatioAnswer",
@@ -38,6 +39,7 @@ __all__ = [
     "least_threshold",
     "levels_of_grid",
     "meter",
+    "most_told",
     "pruned_places",
     "readable",
     "series_table",
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.sides import Side, both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
+    from fleetcount_analysis.answers.telling import OpenedWindow, most_told
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -92,5 +95,6 @@ else:
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
             "table": "Region SeriesTable WindowCounts series_table",
+            "telling": "OpenedWindow most_told",
         },
     )

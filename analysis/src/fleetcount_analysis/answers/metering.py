@@ -33,7 +33,7 @@ from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError, TooLargeError
 from fleetcount_analysis.inference import ratio_moments
 
-__all__ = ["Inference", "RatioAnswer", "meter", "smallest_telling_group"]
+__all__ = ["Inference", "RatioAnswer", "meter", "share_prior", "smallest_telling_group"]
 
 Floats = NDArray[np.float64]
 
@@ -102,7 +102,7 @@ def meter(
     y = _possible([one.sensitive for one in answers], reaches, 0)
     if x.size * y.size > _MOST_PAIRS:
         raise TooLargeError(f"{x.size} by {y.size} possible pairs of counts; the meter goes to {_MOST_PAIRS}")
-    belief = _share_prior(x[:, None], y[None, :], float(prior), weight)
+    belief = share_prior(x[:, None], y[None, :], float(prior), weight)
     for one, law in zip(answers, laws, strict=True):
         belief += law.log_mass(one.group - x)[:, None] + law.log_mass(one.sensitive - y)[None, :]
     top = float(belief.max())
@@ -161,7 +161,7 @@ def _possible(seen: Sequence[int], reaches: Sequence[int], least: int) -> NDArra
     return np.arange(low, high + 1)
 
 
-def _share_prior(x: NDArray[np.int64], y: NDArray[np.int64], prior: float, weight: int) -> Floats:
+def share_prior(x: NDArray[np.int64], y: NDArray[np.int64], prior: float, weight: int) -> Floats:
     """Return log P[y | x] with a share that is Beta(weight prior, weight (1 - prior)); -inf for y above x."""
     a, b = weight * prior, weight * (1 - prior)
     rest = np.maximum(x - y, 0)

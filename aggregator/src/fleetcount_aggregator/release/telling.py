@@ -1,0 +1,64 @@
+"""Whether a record would tell more of a person than this aggregator's operator allows (`[limits] largest_posterior`).
+
+Looked at before the record is signed. It reads noised numbers only, and keeps and logs none of them.
+"""
+
+from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.task.task import decode_task
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Step, taken
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+
+__all__ = ["check_telling"]
+
+_Numbers = tuple[tuple[int, ...], int | None]
+"""The opened numbers of a record's cells, and of its participants where it tells them."""
+
+
+async def check_telling(context: Context, task: InstalledTask, record: ReleaseRecord) -> None:
+    """Refuse a record that, alone or with the one before it in its series, tells more than the limit; none is set by
+    default.
+
+    Raises:
+        PeerRefusalError: TOO_TELLING; also where the numbers are so large that it cannot be computed.
+    """
+    limit = context.limits.largest_posterior
+    if limit is None:
+        return
+    windows = [_numbers(record)]
+    previous = await _previous(context, record)
+    if previous is not None:
+        windows.insert(0, _numbers(previous))
+    told = await context.workers.run(_told, task.task.canonical, tuple(windows))
+    if told > limit:
+        log.warning("record_too_telling", task=str(task.task_id))
+        raise PeerRefusalError(PeerProblem.TOO_TELLING)
+
+
+async def _previous(context: Context, record: ReleaseRecord) -> ReleaseRecord | None:
+    """Return the record signed here for the window before, None for the first and for a task of its own."""
+    window, link = record.task.series, record.chain
+    if window is None or link is None or link.previous_index is None:
+        return None
+    windows = context.series[window.series_id].windows
+    signed = await taken(context, windows[link.previous_index], Step.SIGN)
+    return None if signed is None else decode_record(signed.request)
+
+
+def _numbers(record: ReleaseRecord) -> _Numbers:
+    return tuple(cell.raw for cell in record.cells), None if record.participants is None else record.participants.raw
+
+
+def _told(task: bytes, windows: tuple[_Numbers, ...]) -> float:
+    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed: what the workers run."""
+    from fleetcount_analysis.answers.telling import OpenedWindow, most_told  # SciPy: as in `release.record`.
+    from fleetcount_analysis.errors import AnalysisError
+
+    opened = [OpenedWindow(cells=cells, participants=participants) for cells, participants in windows]
+    try:
+        return most_told(decode_task(task).design, opened) or 0.0
+    except AnalysisError:
+        return 1.0

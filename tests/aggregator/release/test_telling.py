@@ -1,0 +1,85 @@
+"""A record that would tell more of a person than an operator allows is not signed, and everybody says why."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_protocol.release import MissingWindow, decode_record
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Schedule
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+
+from tests.support.aggregators import START, Network, TestDevice
+
+SCHEDULE = Schedule(first=START + 120, every_s=60, windows=3, round_one_s=10, round_two_s=0, expiry_s=86_400)
+RELEASE = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=Fraction(19, 20), thresholds=(3, 3))
+
+
+async def stood(*limits: Fraction | None) -> tuple[Network, Series]:
+    """Return a network in which every aggregator has a limit of its own, and a one-sided series of two values."""
+    network = Network(len(limits), limits=Limits(smallest_min_batch_size=2, allow_one_sided=True))
+    await network.start_all()
+    for position, limit in enumerate(limits):
+        context = network.core(position).context
+        context.limits = replace(context.limits, largest_posterior=limit)
+    series = await network.stand(values=2, mode=Mode.DIRECT, mechanism=None, schedule=SCHEDULE, release=RELEASE)
+    return network, series
+
+
+async def answer(network: Network, series: Series, index: int, counts: tuple[int, int]) -> Task:
+    task = window_task(series, index)
+    await network.advance_to(task.round_one_opens - 5)
+    await network.look_after_all()
+    await network.advance_to(task.round_one_opens)
+    values = [1] * counts[0] + [2] * counts[1]
+    for number, value in enumerate(values, start=100 * index):
+        device = TestDevice(network, task, number)
+        await device.open_sessions()
+        await device.send(device.seal(0, *device.raw([int(value == one) for one in range(3)])))
+    await network.run_to_the_end(task)
+    return task
+
+
+def states(network: Network, task: Task) -> set[State]:
+    return {network.core(position).context.states[task.task_id] for position in range(len(network.seats))}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+async def test_a_telling_record_is_refused_by_whichever_aggregator_has_a_limit(side: int) -> None:
+    limits: list[Fraction | None] = [None, None]
+    limits[side] = Fraction(7, 10)
+    network, series = await stood(*limits)
+
+    even = await answer(network, series, 0, (4, 4))
+    telling = await answer(network, series, 1, (8, 0))
+    after = await answer(network, series, 2, (3, 5))
+
+    assert states(network, even) == {State.RELEASED}
+    assert states(network, telling) == {State.ABORTED}
+    row = await network.core(0).context.store.task(telling.task_id)
+    assert row is not None
+    assert row.abort_reason == AbortReason.TOO_TELLING.value
+    released = await network.core(0).service.release(after.task_id)
+    chain = decode_record(released.record).chain
+    assert chain is not None
+    assert chain.missing == (MissingWindow(index=1, reason="too_telling"),)
+    assert len(await network.core(0).context.store.ledger()) == 3, "what was opened stays charged"
+
+
+async def test_without_a_limit_nothing_is_measured() -> None:
+    network, series = await stood(None, None)
+
+    assert states(network, await answer(network, series, 0, (8, 0))) == {State.RELEASED}
+
+
+async def test_two_windows_together_may_tell_what_neither_does() -> None:
+    network, series = await stood(Fraction(93, 100), None)
+
+    first = await answer(network, series, 0, (8, 1))
+    second = await answer(network, series, 1, (8, 1))
+
+    assert states(network, first) == {State.RELEASED}
+    assert states(network, second) == {State.ABORTED}
