@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Final, TypeVar
+from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_mechanisms.accounting.series_losses import units_loss
@@ -31,7 +31,7 @@ LARGEST_SD: Final = 10_000
 _SD_GRID: Final = 1000
 _EPSILON_GRID: Final = 10**6
 _PLACES: Final = 5
-_Geometric = TypeVar("_Geometric", TwoSidedNoise, OneSidedNoise)
+_Geometric = TwoSidedNoise | OneSidedNoise
 
 
 def noise_for_promise(
@@ -79,7 +79,7 @@ def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fracti
     return _gaussian(step)
 
 
-def _weakest_geometric(law: type[_Geometric], keeps: Callable[[_Geometric], bool]) -> _Geometric:
+def _weakest_geometric(law: type[_Geometric], keeps: Callable[[PlannedNoise], bool]) -> _Geometric:
     most = LARGEST_PLANNED_EPSILON * _EPSILON_GRID
     # Counted from the weakest noise on, so that the first step that keeps the promise is the weakest that does.
     step = _first(lambda one: keeps(law(Fraction(most - one, _EPSILON_GRID))), 0, most - 1)
