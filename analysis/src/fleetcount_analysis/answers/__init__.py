@@ -3,8 +3,8 @@
 `table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
 looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing` and `hierarchy` are readings
 beside the raw numbers; `sides`, `metering` and `telling` say what is proven and what is inferred; `places` and `export`
-write files. Works on plain columns and never sees a task. The page for analysts is docs/answers.md. Loads nothing before a
-name is used.
+write files. Works on plain columns and never sees a task. The page for analysts is docs/answers.md. Loads nothing
+before a name is used.
 """
 
 from typing import TYPE_CHECKING
