@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fleetcount.demo_question import DemoOptions, question_of
 from fleetcount.release_report import statement_lines, table_lines
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json, verify_record_signatures
+from fleetcount_simulator.demo_scenarios import Sighting, bologna_position
 
 
 def options(**changes: object) -> DemoOptions:
@@ -54,9 +56,31 @@ def test_contradictory_options_are_refused(tmp_path: Path) -> None:
         ({"mode": "mangat", "truths": tmp_path / "t.csv", "yes": "c"}, "a value no vehicle has"),
         ({"truths": tmp_path / "t.csv", "vehicles": 3}, "the file has 2"),
         ({"truths": tmp_path / "t.csv", "yes": "a"}, "--yes goes with"),
+        ({"truths": tmp_path / "t.csv", "windows": 2}, "--windows is 2, allowed with --truths: 1"),
     ]:
         with pytest.raises(UsageError, match=named):
             question_of(options(**changes))
+
+
+@pytest.mark.parametrize("mode", ["sampling", "mangat"])
+def test_the_morning_moves_on_between_windows_with_the_same_vehicles(mode: str) -> None:
+    once, twice = (question_of(options(mode=mode, vehicles=300, windows=windows)) for windows in (1, 2))
+    every = question_of(options(mode=mode, vehicles=300, windows=13))
+
+    assert len(once.scenario.readings) == len(twice.scenario.readings) == 300
+    [later] = twice.later
+    assert later.readings != twice.scenario.readings
+    assert len({one.readings for one in (every.scenario, *every.later)}) == 13
+
+
+def test_every_window_asks_the_same_vehicles_in_the_same_order() -> None:
+    parked = {name: Sighting(x=float(place), y=0.0, speed_mps=0.0) for place, name in enumerate("abcdef")}
+    traces = {moment: dict(parked) for moment in range(0, 900, 300)}
+
+    first, second, third = (bologna_position(traces, 4, 7, window, 3).readings for window in range(3))
+
+    assert first == second == third
+    assert len(set(first)) == 4
 
 
 def start(output: Path, *arguments: str) -> "subprocess.Popen[str]":
@@ -146,3 +170,26 @@ def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path
     assert not (tmp_path / "out").exists()
     assert list((tmp_path / "tmp").iterdir()) == []
     assert processes_of(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fleetcount: Callable) -> None:
+    output = tmp_path / "out"
+    process = start(output, "--windows", "2", "--vehicles", "24", "--transport", "grpc")
+    out, err = process.communicate(timeout=300)
+
+    assert process.returncode == 0, err
+    assert "of all answers of a device together by at most e^2.00" in " ".join(out.split())
+    assert out.count("24 of 24 vehicles hold every receipt") == 2
+    names = [f"window-{index:02d}.{ending}" for index in range(2) for ending in ("csv", "png", "svg")]
+    table = [name for name in ("series.parquet", "series.csv") if (output / name).exists()]
+    files = ["00000.json", "00001.json", "series", "time-lapse.gif", *table, *names]
+    assert sorted(path.name for path in output.iterdir()) == sorted(files)
+    assert (output / "time-lapse.gif").read_bytes()[:3] == b"GIF"
+    ran = fleetcount("series", "export", "--records", output, "--sum", "1-72", "--difference", "0,1")
+    assert ran.code == 0, ran
+    assert "all cells, window 1 less window 0:" in ran.out
+    again = fleetcount("demo", "--windows", "2", "--output", output)
+    assert (again.code, "is not empty; choose a new directory" in again.error_line) == (2, True)
+    assert not processes_of(tmp_path)

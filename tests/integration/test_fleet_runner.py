@@ -17,6 +17,7 @@ from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.run import Ask, Asked, ask
+from fleetcount_simulator.network.series_run import ask_series
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = pytest.mark.timeout(400)
@@ -50,6 +51,21 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
         device_faults=FleetFaults.none(DEVICES),
         progress=lambda stage, done, total: None,
     )
+
+
+async def test_every_window_of_a_series_has_its_record_and_all_devices(tmp_path: Path) -> None:
+    frames = [[(None, *COLOURS)[(number + window) % 4] for number in range(DEVICES)] for window in range(2)]
+    asked = replace(asked_of("own", "grpc", "mqtt", noise=Fraction(8), exactly=True), readings=frames[0], frames=frames)
+
+    async with running(tmp_path, 2, broker="auto") as parties:
+        answer = await ask_series(parties, asked, tmp_path)
+
+    assert (answer.delivered, answer.reasons) == ((DEVICES, DEVICES), {})
+    first, second = answer.records
+    assert first is not None
+    assert second is not None
+    assert second.chain is not None
+    assert (second.chain.previous, second.chain.missing) == (first.digest, ())
 
 
 async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:

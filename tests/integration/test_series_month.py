@@ -79,7 +79,7 @@ async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon:
         town.drive(number)
 
 
-@pytest.mark.parametrize(("windows", "epsilon", "pause"), [(12, "2.6", range(5, 7)), (168, "10", range(50, 55))])
+@pytest.mark.parametrize(("windows", "epsilon", "pause"), [(12, "2.6", range(5, 7)), (168, "9.9", range(50, 55))])
 async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     fleetcount: Callable[..., Ran],
     tmp_path: Path,

@@ -11,10 +11,10 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from fleetcount_protocol.errors import MachineError, UsageError
@@ -26,15 +26,17 @@ from fleetcount.numbers import EPSILON, SAMPLING_RATE, SEED, Count
 
 if TYPE_CHECKING:
     from fleetcount_protocol.release import ReleaseRecord
-    from fleetcount_simulator.network.run import Asked
+    from fleetcount_simulator.network.parties import Parties
+    from fleetcount_simulator.network.run import Ask, Asked
 
     # Protocol, simulator and figures are loaded when the options are known to be good.
     from fleetcount.demo_question import DemoOptions, Question
     from fleetcount.progress import Progress
 
-__all__ = ["demo"]
+__all__ = ["asked_of", "demo", "say_how", "started"]
 
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
+ResultT = TypeVar("ResultT")
 _FILE = click.Path(path_type=Path)
 _LAST: Final = ("answers", "round two")
 _FIGURES: Final = "fleetcount_analysis.figures"
@@ -62,6 +64,13 @@ _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto install
     "--epsilon", type=EPSILON, default="1", show_default=True, help="Loss of the published counts, 0.001 to 10."
 )
 @click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.25; 0.45 for yes/no).")
+@click.option(
+    "--windows",
+    type=Count(1, 13),
+    default=1,
+    show_default=True,
+    help="Ask so often, as one signed series; the morning moves on five minutes a window.",
+)
 @click.option("--truths", type=_FILE, help="CSV with the columns vehicle,value instead of Bologna.")
 @click.option("--yes", help="With --truths and --mode mangat: the value that means yes.")
 @click.option("--output", type=_FILE, default="out", show_default=True, help="Where the results go.")
@@ -76,16 +85,23 @@ def demo(**options: Any) -> None:
     cell's estimate, 95 % interval and truth (known only because it is a demo), and what each adversary could learn.
 
     Writes release.json (signed), comparison.csv, map.svg and map.png. Exit code 0; 130 when interrupted.
+
+    With --windows: a record, a table and a map for each, all in one table and a moving picture; --output is then a
+    directory that `fleetcount series export --records` reads.
     """
     from fleetcount.demo_question import DemoOptions, question_of
 
     wanted = DemoOptions(**options)
-    check_output_directory(wanted.output)
+    check_output_directory(wanted.output, fresh=wanted.windows > 1)
     question = question_of(wanted)
     click.echo(one_line(f"{question.scenario.question} asked of {question.vehicles} vehicles"))
     with _state_directory(keep=wanted.keep) as directory:
-        result = asyncio.run(_run(question, wanted, directory))
-        _finish(question, wanted, result)
+        if wanted.windows > 1:
+            from fleetcount.demo_series import asked_series, finish_series
+
+            finish_series(question, wanted, asyncio.run(_run(question, wanted, directory, asked_series)))
+        else:
+            _finish(question, wanted, asyncio.run(_run(question, wanted, directory, _asked)))
 
 
 @contextlib.contextmanager
@@ -104,7 +120,12 @@ def _state_directory(*, keep: bool) -> Generator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _run(question: "Question", options: "DemoOptions", directory: Path) -> "Asked":
+async def _run(
+    question: "Question",
+    options: "DemoOptions",
+    directory: Path,
+    ask: "Callable[[Question, DemoOptions, Path, Progress], Awaitable[ResultT]]",
+) -> ResultT:
     from fleetcount.progress import progress_for
 
     task = asyncio.current_task()
@@ -113,33 +134,46 @@ async def _run(question: "Question", options: "DemoOptions", directory: Path) ->
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         with progress_for() as progress:
-            return await _asked(question, options, directory, progress)
+            return await ask(question, options, directory, progress)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 
 
 async def _asked(question: "Question", options: "DemoOptions", directory: Path, progress: "Progress") -> "Asked":
     """Start aggregators, broker and vehicles below `directory` and ask; everything has ended when this returns."""
+    from fleetcount_simulator.network.run import ask
+
+    asked = asked_of(question, options, progress)
+    async with started(options, directory) as parties:
+        return await ask(parties, asked, directory)
+
+
+def started(options: "DemoOptions", directory: Path) -> "contextlib.AbstractAsyncContextManager[Parties]":
+    """Return the aggregators and, where vehicles use MQTT, the broker, as processes below `directory`."""
+    from fleetcount_simulator.network.parties import running
+
+    broker = "" if options.transport == "grpc" else "auto"
+    return running(directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS)
+
+
+def asked_of(question: "Question", options: "DemoOptions", progress: "Progress") -> "Ask":
+    """Return what is asked of the vehicles: once, or in a window for each of the question's scenarios."""
     from fleetcount_simulator.network.device_faults import FleetFaults
     from fleetcount_simulator.network.fleet_spec import OWN
-    from fleetcount_simulator.network.parties import running
-    from fleetcount_simulator.network.run import Ask, ask
+    from fleetcount_simulator.network.run import Ask
 
-    transports = ("grpc", "mqtt") if options.transport == "both" else (options.transport,)
-    asked = Ask(
+    scenarios = (question.scenario, *question.later)
+    return Ask(
         name=question.scenario.task_name,
         question=question.network,
-        transports=transports,
+        transports=("grpc", "mqtt") if options.transport == "both" else (options.transport,),
         connections=OWN,
         readings=question.scenario.readings,
         device_faults=FleetFaults.none(question.vehicles),
         coin_seed=options.seed if options.insecure_coins else None,
         progress=partial(_step, progress),
+        frames=[one.readings for one in scenarios] if question.later else (),
     )
-    broker = "auto" if "mqtt" in transports else ""
-    started = running(directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS)
-    async with started as parties:
-        return await ask(parties, asked, directory)
 
 
 def _step(progress: "Progress", stage: str, done: int, total: int) -> None:
@@ -162,12 +196,17 @@ def _finish(question: "Question", options: "DemoOptions", result: "Asked") -> No
     inside, level = covered(record, truths), f"{float(record.level * 100):g} %"
     click.echo(f"\n{inside} of {len(truths)} truths lie in their {level} interval")
     click.echo(f"{int(result.account.counted.sum())} of {question.vehicles} vehicles hold every aggregator's receipt")
-    if result.broker:
-        click.echo(f"what went by MQTT went through {_BROKERS[result.broker]}")
-    for reason, count in result.reasons.items():
-        click.echo(one_line(f"  {count} vehicles: {reason}"))
+    say_how(result.broker, result.reasons)
     names = "release.json, comparison.csv, map.svg, map.png"
     click.echo(f"wrote {names} in {options.output}")
+
+
+def say_how(broker: str, reasons: Mapping[str, int]) -> None:
+    """Say what carried MQTT, and what kept vehicles from answering."""
+    if broker:
+        click.echo(f"what went by MQTT went through {_BROKERS[broker]}")
+    for reason, count in reasons.items():
+        click.echo(one_line(f"  {count} vehicles: {reason}"))
 
 
 def _released(result: "Asked") -> "tuple[ReleaseRecord, tuple[bytes, ...]]":

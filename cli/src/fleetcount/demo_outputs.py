@@ -11,7 +11,7 @@ from pathlib import Path
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
 from fleetcount_protocol.task.domain import SquareGrid
 
-__all__ = ["comparison_csv", "covered", "write_outputs"]
+__all__ = ["comparison_csv", "covered", "draw", "title_of", "write_outputs"]
 
 
 def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
@@ -35,10 +35,11 @@ def write_outputs(
     """Write all files of a demo into an empty directory; `question` is what the picture says was asked."""
     (directory / "release.json").write_text(record_to_json(record, signatures), encoding="utf-8")
     (directory / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
-    _picture(directory / "map", _title(question, record), record, truths)
+    draw(directory / "map", title_of(question, record), record, truths)
 
 
-def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int]) -> None:
+def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], scale: float = 1.0) -> None:
+    """Draw a record beside the truth as SVG and PNG; colours of a map go up to `scale` at least."""
     # Matplotlib takes a second to load: after the work, not before it.
     from fleetcount_analysis.figures import GridGeometry, bars_with_intervals, count_map, save_figure
 
@@ -51,7 +52,7 @@ def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int
         geometry = GridGeometry(size=float(domain.size), columns=domain.columns, rows=domain.rows)
         level = float(100 * record.task.release.level)
         figure = count_map(
-            geometry, estimate=estimate, low=low, high=high, truth=truth, title=title, level_percent=level
+            geometry, estimate=estimate, low=low, high=high, truth=truth, title=title, level_percent=level, scale=scale
         )
     else:
         labels = [cell.label for cell in record.cells]
@@ -61,7 +62,8 @@ def _picture(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int
     save_figure(figure, stem)
 
 
-def _title(question: str, record: ReleaseRecord) -> str:
+def title_of(question: str, record: ReleaseRecord) -> str:
+    """Return the question with the number of aggregators and the loss of one release."""
     epsilon = next((view.epsilon for view in record.statement if view.epsilon is not None), None)
     loss = f", epsilon {epsilon.normalize():f}" if epsilon is not None else ""
     return f"{question} ({len(record.task.aggregators)} aggregators{loss})"

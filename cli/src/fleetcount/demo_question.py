@@ -53,13 +53,15 @@ class DemoOptions:
     seed: int
     insecure_coins: bool
     keep: bool
+    windows: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A scenario with the way it is asked and published."""
+    """A scenario with the way it is asked and published; `later` are those of the windows after the first."""
 
     scenario: Scenario
+    later: tuple[Scenario, ...] = ()
     mode: Mode
     mechanism: SamplingDie | Mangat
     release: Release
@@ -89,7 +91,7 @@ def question_of(options: DemoOptions) -> Question:
         UsageError: options that contradict each other, or a truth file that cannot be used.
     """
     _check_together(options)
-    scenario = _scenario(options)
+    scenario, *later = (_scenario(options, window) for window in range(options.windows))
     values = scenario.domain.values
     mechanism: SamplingDie | Mangat
     if options.mode == "mangat":
@@ -99,7 +101,7 @@ def question_of(options: DemoOptions) -> Question:
         mode, mechanism = Mode.SAMPLING, SamplingDie.uniform(rate, values)
     noise = noise_for(mechanism, options.epsilon).epsilon
     release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=noise, level=LEVEL)
-    return Question(scenario=scenario, mode=mode, mechanism=mechanism, release=release)
+    return Question(scenario=scenario, later=tuple(later), mode=mode, mechanism=mechanism, release=release)
 
 
 def _check_together(options: DemoOptions) -> None:
@@ -107,15 +109,17 @@ def _check_together(options: DemoOptions) -> None:
         raise UsageError("--sampling-rate goes with --mode sampling; mangat has none")
     if options.yes is not None and (options.truths is None or options.mode != "mangat"):
         raise UsageError("--yes goes with --mode mangat and --truths")
+    if options.truths is not None and options.windows > 1:
+        raise UsageError(f"--windows is {options.windows}, allowed with --truths: 1, as a table does not move")
     if options.truths is not None and options.mode == "mangat" and options.yes is None:
         raise UsageError("--mode mangat asks a yes/no question: --truths needs --yes VALUE with it")
 
 
-def _scenario(options: DemoOptions) -> Scenario:
+def _scenario(options: DemoOptions, window: int) -> Scenario:
     if options.truths is None:
         traces = read_traces(find_bologna())
         make = bologna_speed if options.mode == "mangat" else bologna_position
-        return make(traces, options.vehicles or DEFAULT_VEHICLES, options.seed)
+        return make(traces, options.vehicles or DEFAULT_VEHICLES, options.seed, window, options.windows)
     truths = _truths(options.truths)
     vehicles = options.vehicles or len(truths.values)
     if options.yes is not None:

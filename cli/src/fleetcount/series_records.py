@@ -29,9 +29,18 @@ from fleetcount.series_files import read_series
 if TYPE_CHECKING:
     from fleetcount.readers import WindowReader
 
-__all__ = ["Chain", "fetch_windows", "kept_records", "open_records", "record_path", "save_record", "series_of_records"]
+__all__ = [
+    "SERIES_FILE",
+    "Chain",
+    "fetch_windows",
+    "kept_records",
+    "open_records",
+    "record_path",
+    "save_record",
+    "series_of_records",
+]
 
-_SERIES_FILE: Final = "series"
+SERIES_FILE: Final = "series"
 _ENDED: Final = (TaskState.RELEASED, TaskState.ABORTED)
 
 
@@ -137,7 +146,7 @@ def open_records(directory: Path, signed: SignedSeries, trusted: Mapping[Aggrega
     """
     verify_signed_series(signed, trusted)
     check_output_directory(directory)
-    path = directory / _SERIES_FILE
+    path = directory / SERIES_FILE
     if path.exists():
         known = read_series(path).series.series_id
         if known != signed.series.series_id:
@@ -158,7 +167,7 @@ def series_of_records(directory: Path) -> SignedSeries:
         UsageError: there is none.
         TaskError, SignatureError: signatures that do not verify.
     """
-    path = directory / _SERIES_FILE
+    path = directory / SERIES_FILE
     if not path.is_file():
         raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount series records'")
     signed = read_series(path)

@@ -23,6 +23,7 @@ from fleetcount_simulator.truths import Truths
 
 __all__ = [
     "BOLOGNA_GRID",
+    "MOST_WINDOWS",
     "Scenario",
     "Sighting",
     "Traces",
@@ -41,6 +42,8 @@ KMH: Final = 3.6
 # One corner 50 m outside the network's frame: every position of the extract lies inside the grid.
 BOLOGNA_GRID: Final = SquareGrid(x0=Fraction(-50), y0=Fraction(-50), size=Fraction(250), columns=9, rows=8)
 BOLOGNA_FILE: Final = Path("bologna") / "positions.csv.gz"
+MOST_WINDOWS: Final = 13
+"""Moments of the shipped morning, five minutes apart."""
 MAX_TRACE_BYTES: Final = 64 * 2**20
 _HEADER: Final = ["t", "vehicle", "x", "y", "speed_mps"]
 _TIME: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -145,17 +148,20 @@ def _sighting(row: list[str], place: str) -> tuple[int, str, Sighting]:
     return int(row[0]), row[1], Sighting(x=float(row[2]), y=float(row[3]), speed_mps=float(row[4]))
 
 
-def _fleet(traces: Traces, vehicles: int, seed: int) -> list[Sighting | None]:
+def _fleet(traces: Traces, vehicles: int, seed: int, window: int, windows: int) -> list[Sighting | None]:
     """Return where each of `vehicles` vehicles is at one moment of the morning, or None when it is not on the road.
 
-    The seed chooses a moment of the busy half hour and the vehicles, among those seen then, five minutes before or five
-    minutes after; when that is not enough all others of the morning are drawn, and then a second car like each.
+    The same vehicles are asked in all of `windows` windows, `window` moments of the table after the first.
+
+    The seed chooses the first moment in the busy half hour (earlier where windows would pass the end) and the vehicles,
+    among those seen in a window, five minutes before or five minutes after; when that is not enough all others of the
+    morning are drawn, and then a second car like each.
     """
     choose = random.Random(seed)  # noqa: S311 the scenario's seed; no coin, share or noise comes from it
     moments = sorted(traces)
     busy = [i for i in range(1, len(moments) - 1) if 1800 <= moments[i] <= 3600] or [len(moments) // 2]
-    at = choose.choice(busy)
-    near = {name for moment in moments[max(0, at - 1) : at + 2] for name in traces[moment]}
+    at = min(choose.choice(busy), len(moments) - windows)
+    near = {name for moment in moments[max(0, at - 1) : at + windows + 1] for name in traces[moment]}
     others = {name for snapshot in traces.values() for name in snapshot} - near
     names: list[str] = []
     while len(names) < vehicles:
@@ -163,13 +169,13 @@ def _fleet(traces: Traces, vehicles: int, seed: int) -> list[Sighting | None]:
             order = sorted(pool)
             choose.shuffle(order)
             names.extend(order)
-    present = traces[moments[at]]
+    present = traces[moments[at + window]]
     return [present.get(name) for name in names[:vehicles]]
 
 
-def bologna_position(traces: Traces, vehicles: int, seed: int) -> Scenario:
-    """Ask every vehicle for its cell of a 250 m grid."""
-    fleet = _fleet(traces, vehicles, seed)
+def bologna_position(traces: Traces, vehicles: int, seed: int, window: int = 0, windows: int = 1) -> Scenario:
+    """Ask every vehicle for its cell of a 250 m grid, in one of `windows` windows (at most `MOST_WINDOWS`)."""
+    fleet = _fleet(traces, vehicles, seed, window, windows)
     return Scenario(
         task_name="bologna-morning-cells",
         question="In which cell of a 250 m grid are you now?",
@@ -179,9 +185,9 @@ def bologna_position(traces: Traces, vehicles: int, seed: int) -> Scenario:
     )
 
 
-def bologna_speed(traces: Traces, vehicles: int, seed: int) -> Scenario:
-    """Ask every vehicle whether it is faster than 50 km/h."""
-    fleet = _fleet(traces, vehicles, seed)
+def bologna_speed(traces: Traces, vehicles: int, seed: int, window: int = 0, windows: int = 1) -> Scenario:
+    """Ask every vehicle whether it is faster than 50 km/h, in one of `windows` windows (at most `MOST_WINDOWS`)."""
+    fleet = _fleet(traces, vehicles, seed, window, windows)
     return Scenario(
         task_name="bologna-morning-speed",
         question="Are you faster than 50 km/h?",

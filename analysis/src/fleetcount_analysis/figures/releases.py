@@ -48,7 +48,7 @@ class GridGeometry:
         return flat
 
 
-def count_map(
+def count_map(  # noqa: PLR0913 - what is drawn and how it is labelled, by name
     geometry: GridGeometry,
     *,
     estimate: Sequence[float],
@@ -58,17 +58,19 @@ def count_map(
     title: str = "",
     unit: str = "vehicles",
     level_percent: float = 95,
+    scale: float = 1.0,
 ) -> Figure:
     """Return a map of the estimates, of the width of their intervals and, where known, of the truth, side by side.
 
-    Estimate and truth share one colour scale that starts at 0; an estimate below 0 is drawn as 0 and printed as it is.
+    Estimate and truth share one colour scale from 0 to their largest number, at least `scale`: maps that are looked at
+    one after the other have one scale. An estimate below 0 is drawn as 0 and printed as it is.
 
     Raises:
         ShapeError: not one value a cell.
     """
     estimates, width = geometry.values(estimate), geometry.values(high) - geometry.values(low)
     truths = estimates if truth is None else geometry.values(truth)
-    shared = max(1.0, float(np.max(estimates)), float(np.max(truths)))
+    shared = max(scale, float(np.max(estimates)), float(np.max(truths)))
     drawn = [
         ("Estimate", estimates, shared, "viridis"),
         (f"Width of the {level_percent:g} % interval", width, max(1.0, float(np.max(width))), "cividis"),

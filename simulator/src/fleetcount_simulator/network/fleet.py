@@ -12,14 +12,19 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.messages import Instalment, Receipt
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.domain import Signal
 from fleetcount_protocol.task.task import SignedTask, Task
 
 from fleetcount_simulator.network.connections import Connections
@@ -111,6 +116,42 @@ class _Fleet:
                 group.create_task(self._answer(one, signed, deadline))
         await asyncio.gather(*(one.transport.stop() for one in self.devices))
 
+    async def wait_for_series(self) -> Series:
+        """Return the series once an aggregator offers it with the key lists of all; one connection asks for all."""
+        scout = self.connections.scout()
+        try:
+            while True:
+                try:
+                    offered = await scout.list_series()
+                except (Unreachable, PeerError):
+                    offered = ()
+                for offer in offered:
+                    series = offer.signed.series
+                    if series.name == self._spec.task_name and len(offer.key_lists) == len(series.aggregators):
+                        return series
+                await asyncio.sleep(_POLL_S)
+        finally:
+            await scout.close()
+
+    async def answer_series(self, series: Series) -> list[int]:
+        """Let every device join and answer all windows; return how many delivered each."""
+        schedule, frames = series.schedule, self._spec.frames
+        tasks = {window_task(series, index).task_id: index for index in range(schedule.windows)}
+
+        def reads(place: int) -> Callable[[], Signal]:
+            return lambda: frames[max(0, int(time.time() - schedule.first) // schedule.every_s)][place]
+
+        ended = await asyncio.gather(
+            *(
+                one.answer_series({self._spec.signal: reads(place)}, schedule.end + _GRACE_S)
+                for place, one in enumerate(self.devices)
+            )
+        )
+        delivered = [0] * schedule.windows
+        for outcome in (outcome for outcomes in ended for outcome in outcomes):
+            delivered[tasks[outcome.task_id]] += outcome.kind is OutcomeKind.DELIVERED
+        return delivered
+
     async def _answer(self, one: SimulatedDevice, signed: SignedTask, deadline: float) -> None:
         if DeviceFault.ABSENT in one.faults:
             one.outcome = "absent"
@@ -194,12 +235,16 @@ async def _serve(spec: FleetSpec) -> None:
         if command == "enrol":
             reporter = asyncio.create_task(_report_progress(fleet), name="progress")
             _say_progress(fleet, "enrolled", seconds=await fleet.enrol())
-            signed = await fleet.wait_for_task()
-            await fleet.answer(signed)
+            delivered: list[int] = []
+            if spec.frames:
+                delivered = await fleet.answer_series(await fleet.wait_for_series())
+            else:
+                signed = await fleet.wait_for_task()
+                await fleet.answer(signed)
+                fleet.report(signed.task)
             reporter.cancel()
-            fleet.report(signed.task)
             reasons = Counter(one.reason for one in fleet.devices if one.reason)
-            _say_progress(fleet, "done", reasons=dict(reasons.most_common(5)))
+            _say_progress(fleet, "done", reasons=dict(reasons.most_common(5)), delivered=delivered)
         elif command == "probe" and signed is not None:
             await fleet.probe(signed.task)
             fleet.report(signed.task)

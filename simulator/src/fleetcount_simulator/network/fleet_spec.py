@@ -29,7 +29,8 @@ class FleetSpec:
     when it is asked for `signal`, meets the faults `device_faults[i]` (`device_faults.DeviceFault`), and its clock is
     fast by `skews[i]` windows (negative: slow). `spread` is the part of a window in which devices send first,
     `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed` decides every
-    coin, secret and share and gives no privacy; None leaves them to the operating system.
+    coin, secret and share and gives no privacy; None leaves them to the operating system. With `frames` a series is
+    answered, and device i reads `frames[w][i]` in window w.
     """
 
     name: str
@@ -54,6 +55,7 @@ class FleetSpec:
     readings: Sequence[Signal] = field(repr=False)
     device_faults: Sequence[int] = field(repr=False)
     skews: Sequence[float] = field(repr=False)
+    frames: Sequence[Sequence[Signal]] = field(default=(), repr=False)
 
     def encode(self) -> str:
         """Return the JSON text of the file."""
@@ -64,9 +66,14 @@ class FleetSpec:
         """Return what a file written by `encode` says; its writer is the parent process, so values are not checked."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
-        # A position is a tuple for the domain, and a list in JSON.
-        readings = [tuple(one) if isinstance(one, list) else one for one in content.pop("readings")]
-        return cls(**content, aggregators=aggregators, readings=cast("list[Signal]", readings))
+        readings = _signals(content.pop("readings"))
+        frames = [_signals(frame) for frame in content.pop("frames")]
+        return cls(**content, aggregators=aggregators, readings=readings, frames=frames)
+
+
+def _signals(readings: list[Any]) -> "list[Signal]":
+    # A position is a tuple for the domain, and a list in JSON.
+    return [cast("Signal", tuple(one) if isinstance(one, list) else one) for one in readings]
 
 
 def _aggregator(content: Mapping[str, Any]) -> Aggregator:

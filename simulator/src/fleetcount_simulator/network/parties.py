@@ -24,6 +24,9 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, TaskId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
+from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.signed_file import encode_signed_series, signed_series
+from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.signed_file import encode_signed_task, signed_task
 from fleetcount_protocol.task.signing import sign_task
 from fleetcount_protocol.task.task import Task
@@ -175,6 +178,18 @@ class Parties:
         write_private(directory / f"{name}.verify-key", verify_key)
         write_private(directory / f"{name}.task", encode_signed_task(signed_task(task, tuple(signatures))))
         return task
+
+    def submit_series(self, draft: Series) -> SignedSeries:
+        """Give a series a new seed of verify keys, let every operator sign it and hand it to the leader; return it."""
+        seed = secrets.token_bytes(32)
+        series = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
+        configs = [self.deployment.config_of(position) for position in range(len(series.aggregators))]
+        keys = [load_signing_key(config.parent / "keys" / "signing.key") for config in configs]
+        signed = signed_series(series, tuple(sign_series(series, key) for key in keys))
+        directory, name = configs[0].parent / "tasks", series.series_id.hex()[:16]
+        write_private(directory / f"{name}.verify-seed", seed)
+        write_private(directory / f"{name}.series", encode_signed_series(signed))
+        return signed
 
     async def release(self, task: Task, position: int) -> ReleaseAnswer | None:
         """Return what an aggregator says about a task's release; None when it does not answer."""

@@ -38,7 +38,7 @@ from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.watch import ProgressCallback, Watch
 from fleetcount_simulator.network.windows import IN_TURNS, Enrolment, Windows, load_before, windows_for
 
-__all__ = ["Ask", "Asked", "ProgressCallback", "ask"]
+__all__ = ["Ask", "Asked", "Begun", "ProgressCallback", "ask", "begin", "checked"]
 
 _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400
@@ -67,7 +67,8 @@ class Ask:
     `transports` names the transport of each fleet process; device i belongs to process i modulo their number and reads
     `readings[i]`. `connections` is "own", a connection a device, or "shared", one a process. `limits` are what the
     owners allow, fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins to the
-    operating system. `shape` makes room for faults in the windows; it is told in how many seconds aggregators start.
+    operating system. With `frames` it is for `ask_series`, and device i reads `frames[w][i]` in window w. `shape` makes
+    room for faults in the windows; it is told in how many seconds aggregators start.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Ask:
     coin_seed: int | None = field(default=None, repr=False)
     shape: Callable[[Windows, float], Windows] = _as_they_are
     progress: ProgressCallback
+    frames: Sequence[Sequence[Signal]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,11 +114,44 @@ async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
         ProcessError: a process did not start, or ended before its time.
         SignatureError: a record whose signatures do not verify.
     """
+    begun, signed_at = await begin(parties, asked, directory), time.time()
+    watch, windows, rounds = begun.watch, begun.windows, 2 if asked.question.two_rounds else 1
+    task = parties.submit(_task(parties, asked, windows))
+    answer = await watch.run(task, outages_of(asked.faults, _last_window(task)), windows.release_s)
+    record = checked(answer, task, parties) if answer is not None else None
+    reports = await watch.reports(released=record is not None)
+    return Asked(
+        task=task,
+        record=record,
+        answer=answer,
+        account=_account(asked, task, reports, rounds),
+        reasons=watch.reasons,
+        stages={"ready": begun.ready_s, **watch.stages(task), "asked": watch.ended_at - signed_at},
+        broker=parties.broker,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Begun:
+    """Devices that are connected and have their sessions: who follows them, and windows in which all get in."""
+
+    watch: Watch
+    windows: Windows
+    enrolled_s: float
+    ready_s: float
+
+
+async def begin(parties: Parties, asked: Ask, directory: Path) -> Begun:
+    """Start the devices' processes and let every device enrol.
+
+    Raises:
+        ProcessError: as `ask`.
+    """
     started, load = time.perf_counter(), load_before()
     _raise_file_limit()
     rounds = 2 if asked.question.two_rounds else 1
     draft = _task(parties, asked, Windows(round_one_s=1, round_two_s=rounds - 1, release_s=1))
-    limits = _exactly(draft) if asked.limits is None else asked.limits
+    limits = _exactly(draft, max(1, len(asked.frames))) if asked.limits is None else asked.limits
     fleets = {
         await _start_fleet(parties, asked, limits, place, directory): _report_file(directory, place)
         for place in range(len(asked.transports))
@@ -127,20 +162,8 @@ async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
     devices = _by_way(asked, parties.broker, count)
     enrolment = Enrolment(devices=devices, seconds=await watch.enrol(), load=load)
     windows = asked.shape(windows_for(enrolment, rounds, count, speed), start_s)
-    ready_s, signed_at = time.perf_counter() - started, time.time()
-    task = parties.submit(_task(parties, asked, windows))
-    answer = await watch.run(task, outages_of(asked.faults, _last_window(task)), windows.release_s)
-    record = _checked(answer, task, parties) if answer is not None else None
-    reports = await watch.reports(released=record is not None)
-    return Asked(
-        task=task,
-        record=record,
-        answer=answer,
-        account=_account(asked, task, reports, rounds),
-        reasons=watch.reasons,
-        stages={"ready": ready_s, **watch.stages(task), "asked": watch.ended_at - signed_at},
-        broker=parties.broker,
-    )
+    ready_s = time.perf_counter() - started
+    return Begun(watch=watch, windows=windows, enrolled_s=enrolment.seconds, ready_s=ready_s)
 
 
 async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCallback) -> float:
@@ -170,12 +193,16 @@ def _report_file(directory: Path, place: int) -> Path:
     return directory / f"fleet-{place}.npz"
 
 
-def _exactly(task: Task) -> dict[str, Fraction]:
-    """Return what an owner allows who allows this task and not more."""
+def _exactly(task: Task, times: int) -> dict[str, Fraction]:
+    """Return what an owner allows who allows this task so many times and not more."""
     epsilon = task.design.ledger_loss.epsilon
     if epsilon is None:
         raise ProcessError("a release without noise is allowed by nobody who does not say so")
-    return {"largest_epsilon": Fraction(epsilon), "largest_local_epsilon": _LOCAL, "total_epsilon": Fraction(epsilon)}
+    return {
+        "largest_epsilon": Fraction(epsilon),
+        "largest_local_epsilon": _LOCAL,
+        "total_epsilon": times * Fraction(epsilon),
+    }
 
 
 def _by_way(asked: Ask, broker: str, aggregators: int) -> dict[tuple[str, str], int]:
@@ -257,13 +284,20 @@ async def _start_fleet(
         readings=asked.readings[chosen],
         device_faults=asked.device_faults.flags[chosen].tolist(),
         skews=asked.device_faults.skews[chosen].tolist(),
+        frames=[frame[chosen] for frame in asked.frames],
     )
     path = directory / f"{name}.json"
     write_private(path, spec.encode().encode())
     return await parties.children.start(name, [sys.executable, "-m", "fleetcount_simulator.network.fleet", str(path)])
 
 
-def _checked(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
+def checked(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
+    """Return the record of an answer, None if the task was not released.
+
+    Raises:
+        SignatureError: a signature that does not verify.
+        ProcessError: the record of another task.
+    """
     if answer.state is not TaskState.RELEASED:
         return None
     record = decode_record(answer.record)

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
@@ -15,9 +15,12 @@ from typing import Any, Final
 from fleetcount_client.backoff import Retry
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
-from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.signals import constant
+from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.policy import JoinRule, OwnerPolicy
+from fleetcount_client.series_rows import SeriesState
+from fleetcount_client.signals import SignalSource, constant
 from fleetcount_client.spool import SpoolFile
+from fleetcount_client.transport import Unreachable
 from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
@@ -77,6 +80,21 @@ class SimulatedDevice:
             await asyncio.gather(*waiting, return_exceptions=True)
             await self.device.close()
 
+    async def answer_series(self, source: Mapping[str, SignalSource], deadline: float) -> tuple[Outcome, ...]:
+        """Join the series on offer and answer its windows; return how each ended, none if it may not join."""
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.time())):
+                outcomes = await self.device.answer(source)
+        except (TimeoutError, Unreachable):
+            self.reason = "no answer before the last window closed: this machine is too busy"
+            return ()
+        finally:
+            await self.device.close()
+        late = next((one.reason for one in outcomes if one.kind is not OutcomeKind.DELIVERED), "")
+        refused = next((row.reason for row in self.device.series.rows() if row.state is SeriesState.REFUSED), "")
+        self.reason = late or refused
+        return outcomes
+
 
 def simulated_devices(
     spec: FleetSpec, authority: CertificateAuthority, connections: Connections, file: SpoolFile, tally: Tally
@@ -104,6 +122,7 @@ def simulated_devices(
             source=coins_of(spec.coin_seed, number),
             settings=settings,
             idle_close_s=connections.idle_close_s,
+            join=JoinRule.AUTO,
         )
         return SimulatedDevice(
             number=number, faults=faults, device=device, transport=transport, trace=trace, timer=timer

@@ -76,6 +76,25 @@ class Watch:
             self.reasons.update(line["reasons"])
         return answer
 
+    async def run_windows(
+        self, tasks: Sequence[Task], patience_s: float
+    ) -> tuple[list[ReleaseAnswer | None], list[int]]:
+        """Return the answer with each window's end, None where none came in time, and how many devices delivered.
+
+        Raises:
+            ProcessError: a process ended before its time.
+        """
+        work = [self._releases(tasks, patience_s), *(self._until(one, "done") for one in self._fleets)]
+        answers: list[ReleaseAnswer | None]
+        answers, *lines = await self._guarded(work, range(len(self._parties.deployment.plans)))
+        for line in lines:
+            self.reasons.update(line["reasons"])
+        await self._end()
+        return answers, [sum(column) for column in zip(*(line["delivered"] for line in lines), strict=True)]
+
+    async def _releases(self, tasks: Sequence[Task], patience_s: float) -> list[ReleaseAnswer | None]:
+        return [await self._release(task, patience_s, place, len(tasks)) for place, task in enumerate(tasks)]
+
     async def _guarded(
         self, work: Sequence[Coroutine[Any, Any, Any]], steady: Iterable[int], *beside: Coroutine[Any, Any, None]
     ) -> list[Any]:
@@ -141,16 +160,16 @@ class Watch:
             "release": self.ended_at - task.round_two_closes,
         }
 
-    async def _release(self, task: Task, patience_s: float) -> ReleaseAnswer | None:
+    async def _release(self, task: Task, patience_s: float, place: int = 0, of: int = 1) -> ReleaseAnswer | None:
         """Ask every aggregator in turn until one knows how the task ended."""
         await asyncio.sleep(max(0.0, task.round_two_closes - time.time()))
         deadline = time.monotonic() + patience_s
-        self._progress("release", 0, 1)
+        self._progress("release", place, of)
         while time.monotonic() < deadline:
             for position in range(len(task.aggregators)):
                 answer = await self._parties.release(task, position)
                 if answer is not None and answer.state in (TaskState.RELEASED, TaskState.ABORTED):
-                    self._progress("release", 1, 1)
+                    self._progress("release", place + 1, of)
                     self.ended_at = time.time()
                     return answer
             await asyncio.sleep(_POLL_S)
@@ -167,10 +186,13 @@ class Watch:
                 reports = [FleetReport.read(file) for file in self._fleets.values()]
             if not explains(reports, digest):
                 raise ProcessError("the receipts of the devices do not explain the set the aggregators agreed on")
+        await self._end()
+        return reports
+
+    async def _end(self) -> None:
         for fleet in self._fleets:
             await fleet.tell("end")
             await fleet.succeed()
-        return reports
 
     async def _digest(self) -> Digest:
         for _ in range(_DIGEST_TRIES):

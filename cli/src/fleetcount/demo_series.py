@@ -1,0 +1,132 @@
+"""`fleetcount demo --windows`: the morning as one signed series, a record, a table and a map a window, and all at once.
+
+What it leaves is a directory of records as `fleetcount series records` makes it, with the pictures beside.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.series.signed_file import encode_signed_series
+
+from fleetcount.demo_command import asked_of, say_how, started
+from fleetcount.demo_outputs import comparison_csv, covered, draw, title_of
+from fleetcount.exits import RefusedByPolicyError
+from fleetcount.files import staged_directory
+from fleetcount.release_report import table_lines
+from fleetcount.series_records import SERIES_FILE, Chain, save_record
+
+if TYPE_CHECKING:
+    from fleetcount_simulator.network.series_run import AskedSeries
+
+    from fleetcount.demo_question import DemoOptions, Question
+    from fleetcount.progress import Progress
+
+__all__ = ["asked_series", "finish_series"]
+
+_FRAME_MS: Final = 1_200
+
+
+async def asked_series(
+    question: "Question", options: "DemoOptions", directory: Path, progress: "Progress"
+) -> "AskedSeries":
+    """Start aggregators, broker and vehicles and ask every window; everything has ended when this returns."""
+    from fleetcount_simulator.network.series_run import ask_series
+
+    async with started(options, directory) as parties:
+        return await ask_series(parties, asked_of(question, options, progress), directory)
+
+
+def finish_series(question: "Question", options: "DemoOptions", result: "AskedSeries") -> None:
+    """Write every file and say what came of each window.
+
+    Raises:
+        RefusedByPolicyError, MachineError: no window was released.
+        CheckFailedError: the records do not hang together.
+    """
+    from fleetcount.series_files import describe_series
+
+    records = [record for record in result.records if record is not None]
+    if not records:
+        reason = next((answer.abort_reason for answer in result.answers if answer is not None), "")
+        raise RefusedByPolicyError(f"no window was released: {reason}") if reason else MachineError("no record in time")
+    truths = [scenario.truths() for scenario in (question.scenario, *question.later)]
+    with staged_directory(options.output) as stage:
+        names = _write(stage, question.scenario.question, result, truths)
+    for index, record in enumerate(result.records):
+        _say_window(index, record, truths[index], result.delivered[index], question.vehicles)
+    for line in [*table_lines(records[-1], truths[_index(records[-1])]), "", *describe_series(result.signed, 100)]:
+        click.echo(line)
+    say_how(result.broker, result.reasons)
+    click.echo(f"wrote {', '.join(names)} in {options.output}")
+    click.echo(f"ask them: fleetcount series export --records {options.output} --largest 3")
+
+
+def _say_window(index: int, record: ReleaseRecord | None, truths: Sequence[int], delivered: int, vehicles: int) -> None:
+    if record is None:
+        click.echo(f"window {index}: not released; {delivered} of {vehicles} vehicles hold every receipt")
+        return
+    level = f"{float(record.level * 100):g} %"
+    click.echo(
+        f"window {index}: {covered(record, truths)} of {len(truths)} truths lie in their {level} interval; "
+        f"{delivered} of {vehicles} vehicles hold every receipt"
+    )
+
+
+def _write(stage: Path, question: str, result: "AskedSeries", truths: Sequence[Sequence[int]]) -> list[str]:
+    """Write all files into an empty directory; return what is said to have been written."""
+    series = result.signed.series
+    (stage / SERIES_FILE).write_bytes(encode_signed_series(result.signed))
+    chain = Chain(series)
+    released: list[ReleaseRecord] = []
+    scale = max(1.0, *(float(count) for counts in truths for count in counts))
+    for record, answer in zip(result.records, result.answers, strict=True):
+        if record is None or answer is None:
+            continue
+        chain.follow(record)
+        save_record(stage, record, answer.signatures)
+        index = _index(record)
+        (stage / f"window-{index:02d}.csv").write_text(comparison_csv(record, truths[index]), encoding="utf-8")
+        title = f"Window {index}: {title_of(question, record)}"
+        draw(stage / f"window-{index:02d}", title, record, truths[index], scale)
+        released.append(record)
+    table = _write_table(stage, chain, released)
+    names = [f"{len(released)} records and for each a table (csv) and a map (svg, png)", table]
+    return [*names, *_time_lapse(sorted(stage.glob("window-*.png")), stage / "time-lapse.gif")]
+
+
+def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -> str:
+    from fleetcount_analysis.answers import append_parquet, write_csv
+
+    from fleetcount.series_table import table_of
+
+    kept = table_of(chain.series, released, chain.missing)
+    if kept is None:
+        raise MachineError("no window was released")
+    if importlib.util.find_spec("duckdb") is None:
+        write_csv(kept.table, stage / "series.csv", chain.series.name, kept.participants)
+        return "series.csv (Parquet needs the package duckdb)"
+    append_parquet(kept.table, stage / "series.parquet", chain.series.name, kept.participants)
+    return "series.parquet"
+
+
+def _time_lapse(pictures: Sequence[Path], path: Path) -> list[str]:
+    """Join the pictures into a moving one; without Pillow, which comes with matplotlib, they stand for themselves."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        return []
+    frames = [Image.open(picture).convert("RGB") for picture in pictures]
+    frames = [frame.resize(frames[0].size).quantize() for frame in frames]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=_FRAME_MS, loop=0)
+    return [path.name]
+
+
+def _index(record: ReleaseRecord) -> int:
+    if record.task.series is None:
+        raise MachineError("the record is of no window of a series")
+    return record.task.series.index
