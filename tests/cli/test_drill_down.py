@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.task.domain import Prefixes
 
 from tests.cli.test_series_files import CREATE, SPEC
-from tests.support.town import Town
+from tests.support.town import Shell, Town
 
 START, END = SPEC.index("[domain]"), SPEC.index("[series]")
 WALK = """[drill_down]
@@ -31,13 +30,13 @@ PLACES = (0xABC00000, 0xABC00001, 0xABCFFFFF, 0x12300000)
 
 
 @pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def deployed(fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
     return tmp_path
 
 
-def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Callable, deployed: Path) -> None:
+def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Shell, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(WALKING)
 
     made = fleetcount(*CREATE)
@@ -50,7 +49,7 @@ def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Callab
     assert "one truth asked at 3 levels counts as as many answers" in " ".join(made.out.split())
 
 
-def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount: Callable, deployed: Path) -> None:
+def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount: Shell, deployed: Path) -> None:
     text = WALKING.replace("most_survivors = 4\n", "").replace("[4, 8, 12]", "[11, 18, 25, 32]")
     (deployed / "spec.toml").write_text(text)
 
@@ -81,7 +80,7 @@ def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount
     ],
 )
 def test_a_walk_that_cannot_be_is_refused_in_one_line(
-    fleetcount: Callable, deployed: Path, old: str, new: str, said: str
+    fleetcount: Shell, deployed: Path, old: str, new: str, said: str
 ) -> None:
     assert old in WALKING
     (deployed / "spec.toml").write_text(WALKING.replace(old, new))
@@ -94,7 +93,7 @@ def test_a_walk_that_cannot_be_is_refused_in_one_line(
 
 
 async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_step(
-    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -142,7 +141,7 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
     assert busy[3] == {f"{0xA0000000}/4"}
 
 
-def test_a_plan_says_what_a_walk_finds(fleetcount: Callable) -> None:
+def test_a_plan_says_what_a_walk_finds(fleetcount: Shell) -> None:
     words = ("--devices", "100000", "--values", "4095", "--epsilon", "1")
 
     ran = fleetcount("plan", *words, "--levels", "11,18,25,32")
@@ -166,7 +165,7 @@ def test_a_plan_says_what_a_walk_finds(fleetcount: Callable) -> None:
         (("--levels", "11,18", "--threat", "one-honest"), "goes with neither"),
     ],
 )
-def test_a_plan_of_a_walk_that_cannot_be_is_refused(fleetcount: Callable, words: tuple[str, ...], said: str) -> None:
+def test_a_plan_of_a_walk_that_cannot_be_is_refused(fleetcount: Shell, words: tuple[str, ...], said: str) -> None:
     values = () if "--values" in words else ("--values", "4095")
     ran = fleetcount("plan", "--devices", "100", "--epsilon", "1", *values, *words)
 

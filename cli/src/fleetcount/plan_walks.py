@@ -17,6 +17,7 @@ from fleetcount_protocol.task.domain import PLACE_BITS
 from fleetcount.plan_series import Asked
 
 if TYPE_CHECKING:  # Loaded when the options are known to be good.
+    from fleetcount_mechanisms.answers import AnswerLaw
     from fleetcount_mechanisms.design import Design
 
 __all__ = ["parse_levels", "plan_walks"]
@@ -98,7 +99,8 @@ def _designs(asked: Asked, candidates: int) -> "Iterator[tuple[str, Design]]":
     schedule = Schedule(
         first=0, every_s=asked.every, windows=asked.windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S
     )
-    answers = {"direct": Truth(candidates), f"sampling {_RATE}": SamplingDie.uniform(_RATE, candidates)}
+    sampling = SamplingDie.uniform(_RATE, candidates)
+    answers: dict[str, AnswerLaw] = {"direct": Truth(candidates), f"sampling {_RATE}": sampling}
     for way, answer in answers.items():
         for law in (TwoSidedNoise, GaussianNoise):
             noise = noise_for_promise(answer, schedule.shape(Coin.WINDOW), asked.epsilon, asked.delta, law)

@@ -55,7 +55,7 @@ def test_the_chance_to_find_a_place_is_that_of_all_levels_at_once(
     both = np.convolve(mass, mass)
     total = np.convolve(both, stats.binom.pmf(np.arange(devices + 1), devices, float(rate)))
     values = np.arange(total.size) - 1200
-    once = float(total[values >= 102 * rate].sum())
+    once = float(total[values >= float(102 * rate)].sum())
 
     chance = find_chance(design(answer, noise), 102, 4, devices)
 

@@ -174,3 +174,34 @@ def test_plain_words_are_short_and_say_what_the_numbers_say() -> None:
 def test_delta_is_needed() -> None:
     with pytest.raises(MechanismError, match="delta is 0"):
         series_views(design(Truth(1), MONTH), HOURLY, Fraction(0))
+
+
+@pytest.mark.parametrize("answer", [Truth(40), SamplingDie.uniform(Fraction(1, 4), 40)])
+@pytest.mark.parametrize("noise", [GaussianNoise(Fraction(267)), TwoSidedNoise(Fraction(1, 8))])
+@pytest.mark.parametrize("units", [(1,) * 12, (4, 4, 4), (6, 6), (12,)])
+def test_one_truth_told_at_every_level_of_a_walk_is_stated_as_so_many_answers(
+    answer: AnswerLaw, noise: NoiseLaw, units: tuple[int, ...]
+) -> None:
+    if isinstance(answer, Truth) and units != (1,) * 12:
+        return  # Without a coin every window is a unit of its own.
+    asked = design(answer, noise)
+    plain = SeriesShape(units=units, days=(4, 4, 4))
+    walks = SeriesShape(units=units, days=(4, 4, 4), levels=4)
+
+    one, day = series_views(asked, walks, DELTA)[:2]
+    single, same_day = series_views(asked, plain, DELTA)[:2]
+
+    assert one.epsilon == day.epsilon == same_day.epsilon
+    assert single.epsilon is not None
+    assert single.epsilon < one.epsilon or (single.epsilon == one.epsilon and max(units) > 1)
+    assert "a change of one answer of one certificate, told at 4 levels" in one.sentence
+    for told, alone in zip(series_views(asked, walks, DELTA), series_views(asked, plain, DELTA), strict=True):
+        assert (told.epsilon is None) == (alone.epsilon is None)
+        assert told.delta >= alone.delta
+        if told.epsilon is not None and alone.epsilon is not None:
+            assert told.epsilon >= alone.epsilon
+
+
+def test_levels_that_do_not_divide_the_windows_are_refused() -> None:
+    with pytest.raises(MechanismError, match="levels is 5, allowed: a divisor of the 12 windows"):
+        SeriesShape(units=(12,), days=(12,), levels=5)

@@ -56,7 +56,7 @@ def series_losses(design: Design, shape: SeriesShape, delta: Fraction) -> Series
         MechanismError: delta not in (0, 1), or a design without a finite loss.
     """
     days = [_patch_loss(design, day, delta) for day in set(_patches(shape))]
-    answers = [part_loss(design, size, 1, delta) for size in set(shape.units)]
+    answers = [_patch_loss(design, answer, delta) for answer in set(_patches(shape.answers))]
     return SeriesLosses(
         one_answer=max(answers), one_day=max(days), whole_series=units_loss(design, Counter(shape.units), delta)
     )

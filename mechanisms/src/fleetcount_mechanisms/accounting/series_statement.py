@@ -67,20 +67,21 @@ def _lines(audience: AdversaryView, design: Design, shape: SeriesShape, delta: F
     slug = audience.adversary
     if slug == "one_round_two_message":
         who = replace(audience, audience="whoever opens every round-two message of a device, and no round-one message")
-        yield from _finite(who, _message_losses(design, shape, delta), delta, "these messages")
+        yield from _finite(who, _message_losses(design, shape, delta), delta, "these messages", levels=shape.levels)
     elif slug == "sampled_bit_leaked":
         yield from _leaked(audience, design, shape, delta)
     elif slug in _SEES and (design.noised or design.device_randomizes):
         sees, honest = _SEES[slug]
         condition = f", as long as {honest} adds its noise" if design.noised else ""
         losses = series_losses(design, shape, delta)
-        yield from _finite(audience, losses, delta, sees, condition + _one_sided(design), _betrayed(design, shape))
+        ending, known = condition + _one_sided(design), _betrayed(design, shape)
+        yield from _finite(audience, losses, delta, sees, ending, known, shape.levels)
     elif design.device_randomizes:
         local = replace(design, noise=NoNoise())
         alone = "whoever opens every answer of a device, and nothing else"
         who = replace(audience, audience=alone) if slug == "one_answer_alone" else audience
         losses, what = series_losses(local, shape, delta), "every randomized answer of the device"
-        yield from _finite(who, losses, delta, what, _one_sided(local))
+        yield from _finite(who, losses, delta, what, _one_sided(local), levels=shape.levels)
     else:
         yield from _revealed(audience, design, shape)
 
@@ -95,10 +96,13 @@ def _finite(
     sees: str,
     condition: str = "",
     betrayed: tuple[bool, ...] = (False, False, False),
+    levels: int = 1,
 ) -> Iterator[AdversaryView]:
     shown_delta = _exact_up(delta)
     epsilons = (losses.one_answer, losses.one_day, losses.whole_series)
-    for neighbours, change, epsilon, known in zip(NEIGHBOURS, _CHANGES, epsilons, betrayed, strict=True):
+    told = f", told at {levels} levels" if levels > 1 else ""
+    changes = (_CHANGES[0] + told, *_CHANGES[1:])
+    for neighbours, change, epsilon, known in zip(NEIGHBOURS, changes, epsilons, betrayed, strict=True):
         shown = rounded_up(epsilon, _PLACES)
         ending = condition + _BETRAYED * known
         yield replace(
@@ -114,7 +118,7 @@ def _betrayed(design: Design, shape: SeriesShape) -> tuple[bool, ...]:
     """Return for which changes other answers of the same toss of the coin stay as they are."""
     if design.form is not AnswerForm.TWO_ROUNDS:
         return (False, False, False)
-    return max(shape.units) > 1, max(shape.units) > shape.largest_day, False
+    return max(shape.units) > shape.levels, max(shape.units) > shape.largest_day, False
 
 
 def _one_sided(design: Design) -> str:
@@ -136,9 +140,10 @@ def _leaked(audience: AdversaryView, design: Design, shape: SeriesShape, delta: 
         yield from _revealed(audience, design, shape, sure=True)
         return
     moved = moved_cells(design)
-    losses = [noise_loss(design.noise, moved * answers, delta) for answers in (1, shape.largest_day, shape.windows)]
+    changed = shape.levels, shape.largest_day, shape.windows
+    losses = [noise_loss(design.noise, moved * windows, delta) for windows in changed]
     found = SeriesLosses(one_answer=losses[0], one_day=losses[1], whole_series=losses[2])
-    yield from _finite(audience, found, delta, "all releases and these bits")
+    yield from _finite(audience, found, delta, "all releases and these bits", levels=shape.levels)
 
 
 def _message_losses(design: Design, shape: SeriesShape, delta: Fraction) -> SeriesLosses:
@@ -160,7 +165,7 @@ def _message_losses(design: Design, shape: SeriesShape, delta: Fraction) -> Seri
         return sum((unit(size) for size in sizes), Fraction(0))
 
     return SeriesLosses(
-        one_answer=unit(max(shape.units)),
+        one_answer=unit(max(shape.units)) if shape.levels == 1 else max(map(together, set(day_units(shape.answers)))),
         one_day=max(together(sizes) for sizes in set(day_units(shape))),
         whole_series=together(shape.units),
     )
@@ -173,8 +178,8 @@ def _revealed(
     audience: AdversaryView, design: Design, shape: SeriesShape, *, sure: bool = False
 ) -> Iterator[AdversaryView]:
     rate = Fraction(1) if sure else design.exposure
-    day = max(len(units) for units in day_units(shape))
-    chances = rate, chance_of_any(rate, day), chance_of_any(rate, len(shape.units))
+    one, day = (max(len(units) for units in day_units(by)) for by in (shape.answers, shape))
+    chances = chance_of_any(rate, one), chance_of_any(rate, day), chance_of_any(rate, len(shape.units))
     every = f"; it learns all of them with probability {_chance(chance_of_all(rate, len(shape.units)))}"
     tails = ("", "", every + ", " + _expected(rate, shape))
     learns = ("learns one answer", "learns an answer of one UTC day", "learns an answer of the series")

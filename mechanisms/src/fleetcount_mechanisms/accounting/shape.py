@@ -14,14 +14,15 @@ __all__ = ["SeriesShape"]
 class SeriesShape:
     """`units`: windows of each unit of the coin, in order; `days`: windows of each UTC day, in order.
 
-    Every answer counts as a window: one truth asked at L levels is L windows.
+    One answer is one truth, told in `levels` windows one after the other: 1, but in a drill-down one for each level.
 
     Raises:
-        MechanismError: no window, an empty unit or day, or sums that differ.
+        MechanismError: no window, an empty unit or day, sums that differ, or windows that are no multiple of `levels`.
     """
 
     units: tuple[int, ...]
     days: tuple[int, ...]
+    levels: int = 1
 
     def __post_init__(self) -> None:
         """Check that both count the same windows."""
@@ -30,11 +31,18 @@ class SeriesShape:
                 raise MechanismError(f"{what} is {sizes[:5]}, allowed: one or more, each of at least one window")
         if sum(self.units) != sum(self.days):
             raise MechanismError(f"units hold {sum(self.units)} windows, allowed: the {sum(self.days)} of the days")
+        if self.levels < 1 or self.windows % self.levels:
+            raise MechanismError(f"levels is {self.levels}, allowed: a divisor of the {self.windows} windows")
 
     @property
     def windows(self) -> int:
         """All windows."""
         return sum(self.units)
+
+    @property
+    def answers(self) -> "SeriesShape":
+        """The same windows with answers in place of days: one `day` is one truth, told at all levels."""
+        return SeriesShape(units=self.units, days=(self.levels,) * (self.windows // self.levels))
 
     @property
     def largest_day(self) -> int:

@@ -97,12 +97,13 @@ class Schedule:
             found.setdefault(self.unit_of(coin, index), []).append(index)
         return {unit: tuple(windows) for unit, windows in found.items()}
 
-    def shape(self, coin: Coin) -> SeriesShape:
-        """Return how many windows each unit of the coin and each UTC day has."""
+    def shape(self, coin: Coin, levels: int = 1) -> SeriesShape:
+        """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down."""
         units, days = (self.units(one) for one in (coin, Coin.DAY))
         return SeriesShape(
             units=tuple(len(windows) for windows in units.values()),
             days=tuple(len(windows) for windows in days.values()),
+            levels=levels,
         )
 
 

@@ -61,8 +61,8 @@ class Series(SeriesFields):
 
     @cached_property
     def shape(self) -> SeriesShape:
-        """How many windows each unit of the coin and each UTC day has."""
-        return self.schedule.shape(self.coin)
+        """How many windows each unit of the coin, each UTC day and one answer has."""
+        return self.schedule.shape(self.coin, 1 if self.drill_down is None else len(self.drill_down.levels))
 
 
 def decode_series(data: bytes) -> Series:
