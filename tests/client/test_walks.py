@@ -118,7 +118,13 @@ def damaged(world: Deployment, first: Task) -> ReleaseAnswer:
     return replace(good, record=good.record[:-1])
 
 
-@pytest.mark.parametrize("spoil", [unsigned, another, damaged])
+def of_another_walk(world: Deployment, first: Task) -> ReleaseAnswer:
+    series = walking(world)
+    assert window_task(series, 0) == first
+    return released(world, window_task(series, 3), 0b101)
+
+
+@pytest.mark.parametrize("spoil", [unsigned, another, damaged, of_another_walk])
 async def test_a_record_that_not_all_have_signed_for_this_very_task_leads_nowhere(
     tmp_path: Path, spoil: Callable[[Deployment, Task], ReleaseAnswer]
 ) -> None:
