@@ -205,6 +205,7 @@ def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
         (Mechanism(name="k", kind="k-ary", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 4),
         (Mechanism(name="v", kind="mangat-vector", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 3),
         (Mechanism(name="d", kind="direct", noise_epsilon=Fraction(10)), 3, 3),
+        (Mechanism(name="g", kind="direct", noise_variance=Fraction(1, 2)), 3, 3),
         (Mechanism(name="o", kind="one-sided", noise_epsilon=Fraction(10), direction="up"), 3, 3),
         (Mechanism(name="m", kind="mangat", epsilon_local=Fraction(1), noise_epsilon=Fraction(10)), 1, 2),
     ],
@@ -218,7 +219,8 @@ def test_every_kind_of_question_on_the_wire_can_be_asked(mechanism: Mechanism, v
     assert outcome.released.tolist() == [True]
     assert outcome.counted.tolist() == [case.population.histogram(0).tolist()]
     assert outcome.outputs.shape == (1, outputs)
-    # At e1 = 10 the noise of two aggregators is 0 but once in 5,000 draws, and never as large as 10.
+    # At e1 = 10 the noise of two aggregators is 0 but once in 5,000 draws, and never as large as 10; Gaussian noise of
+    # two variances of 1/2 is as large less than once in 10^21 times.
     if mechanism.kind in {"direct", "one-sided"}:
         assert np.abs(outcome.outputs[0] - outcome.counted[0][1:]).max() < 10
     if mechanism.kind == "k-ary":

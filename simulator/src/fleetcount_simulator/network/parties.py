@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, TaskId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
@@ -125,7 +126,7 @@ class Parties:
             local_plans(count, self._operators),
             mqtt_broker="" if self._broker is None else self._broker.address,
             mqtt_inflight=None if self._broker is None else self._broker.inflight,
-            largest_epsilon="1000",
+            largest_epsilon=str(LARGEST_BUDGET),
             limits={"allow_one_sided": "true", **limits},
         )
 
