@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_client.grpc_transport import TlsFiles
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.messages import SeriesList
 from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
@@ -68,13 +69,19 @@ class GrpcShell:
         self.name = name
         self.tasks = tasks
         self.calls = 0
+        self.listed = 1
+        """How many series one list has: several lists are asked for."""
 
     async def list_tasks(self, request: bytes, context: Any) -> bytes:
         return TASK_LIST.encode(tuple(one for one in self.tasks().values() if one.task.series is None))
 
     async def list_series(self, request: bytes, context: Any) -> bytes:
-        assert SERIES_LIST_QUERY.decode(request) == "test"
-        return SERIES_LIST.encode(tuple(self.world.offers))
+        query = SERIES_LIST_QUERY.decode(request)
+        assert query.deployment == "test"
+        offers = {one.signed.series.series_id: one for one in self.world.offers}
+        above = [series_id for series_id in sorted(offers) if query.after is None or series_id > query.after]
+        listed = tuple(offers[series_id] for series_id in above[: self.listed])
+        return SERIES_LIST.encode(SeriesList(offers=listed, more=len(above) > self.listed))
 
     async def release(self, request: bytes, context: Any) -> bytes:
         task_id = RELEASE_QUERY.decode(request)

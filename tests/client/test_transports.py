@@ -21,14 +21,15 @@ from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
-from fleetcount_protocol.messages import Refusal, ReleaseAnswer, SessionAccepted, SessionRefused, TaskState
+from fleetcount_protocol.messages import Refusal, ReleaseAnswer, SeriesList, SessionAccepted, SessionRefused, TaskState
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction
 from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.wire.series import SERIES_LIST
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import START, Deployment
-from tests.client.shells import free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
+from tests.client.shells import GrpcShell, free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
 from tests.support.leftovers import nothing_left_behind
 
 RELEASED = TaskId(bytes(range(32)))
@@ -45,23 +46,24 @@ class Linked:
     transport: Transport
 
 
-def offer_series(world: Deployment, tasks: dict[bytes, SignedTask]) -> None:
-    """Offer a series, and let the aggregators of the tests know the tasks of its windows."""
+def offer_series(world: Deployment, tasks: dict[bytes, SignedTask], others: int = 0) -> None:
+    """Offer a series, and let the aggregators of the tests know the tasks of its windows; offer others beside it."""
     series = world.series()
     world.offers = [world.offer(series, world.order(series, 1, OrderAction.PAUSE, 2))]
     for index in range(series.schedule.windows):
         task = window_task(series, index)
         tasks[task.task_id] = SignedTask(task=task, signatures=())
+    world.offers += [world.offer(world.series(name=f"question {one}")) for one in range(others)]
 
 
 @asynccontextmanager
-async def linked(kind: str) -> AsyncIterator[Linked]:
+async def linked(kind: str, *, others: int = 0) -> AsyncIterator[Linked]:
     world = Deployment()
     world.releases[RELEASED] = ReleaseAnswer(state=TaskState.RELEASED, record=b"record", signatures=(bytes(64),) * 2)
     identity = world.identity()
     tasks: dict[bytes, SignedTask] = {}
     if kind == "memory":
-        offer_series(world, tasks)
+        offer_series(world, tasks, others)
         signed = world.sign(world.task())
         yield Linked(world, signed, identity, world.transport(signed))
     elif kind == "grpc":
@@ -70,14 +72,14 @@ async def linked(kind: str) -> AsyncIterator[Linked]:
                 dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}")
                 for one in world.described
             )
-            offer_series(world, tasks)
+            offer_series(world, tasks, others)
             signed = world.sign(world.task())
             tasks[signed.task.task_id] = signed
             yield Linked(world, signed, identity, grpc_transport(world, identity))
     else:
         signed = world.sign(world.task())
         tasks[signed.task.task_id] = signed
-        offer_series(world, tasks)
+        offer_series(world, tasks, others)
         port = free_port()
         async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
             transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=5)
@@ -103,6 +105,34 @@ async def test_a_device_delivers_both_rounds_of_a_task_it_was_offered(tmp_path: 
         assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED], outcomes
         (report_id,) = link.world.report_ids(link.signed.task, 2)
         assert len(link.world.verifies(link.signed.task, report_id)) == 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
+async def test_every_series_is_offered_over_every_transport(kind: str) -> None:
+    async with linked(kind, others=2) as link:
+        offers = await link.transport.list_series()
+
+        ids = {one.signed.series.series_id for one in offers}
+        assert ids == {one.signed.series.series_id for one in link.world.offers}
+
+
+async def test_a_list_of_series_that_says_more_and_brings_nothing_new_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with linked("grpc") as link:
+        offers = tuple(link.world.offers)
+
+        async def again(_shell: GrpcShell, _request: bytes, _context: object) -> bytes:
+            return SERIES_LIST.encode(SeriesList(offers=offers, more=True))
+
+        monkeypatch.setattr(GrpcShell, "list_series", again)
+        async with grpc_servers(link.world, {}, SERVER_AUTHORITY) as ports:
+            link.world.described = tuple(
+                dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{ports[one.aggregator_id]}")
+                for one in link.world.described
+            )
+            with pytest.raises(Unreachable, match="holds none that is new"):
+                await grpc_transport(link.world, link.identity).list_series()
 
 
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])

@@ -26,6 +26,7 @@ from fleetcount_client.policy import JoinRule
 from fleetcount_client.spool import SpoolFile
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import SeriesQuery
 from fleetcount_protocol.task.task import Aggregator, SignedTask
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
@@ -120,7 +121,7 @@ class _Transport:
         return ()
 
     async def list_series(self) -> Any:
-        return self.network.core(0).service.series("test")
+        return self.network.core(0).service.series(SeriesQuery(deployment="test")).offers
 
     async def open_sessions(self, aggregator: Aggregator, requests: Any) -> Any:
         return await self._work(self._service(aggregator.aggregator_id).open_sessions(requests))

@@ -15,13 +15,15 @@ import grpc.aio
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_SERIES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
     Refusal,
     ReleaseAnswer,
+    SeriesList,
     SeriesOffer,
+    SeriesQuery,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
@@ -144,20 +146,31 @@ class GrpcTransport:
         Raises:
             Unreachable: none of them answered.
         """
-        query = SERIES_LIST_QUERY.encode(self._deployment)
         offers: list[SeriesOffer] = []
         failures: list[str] = []
         for server in self._servers:
             try:
-                route = self._route(server.aggregator_id, server.endpoint)
-                data = await _answered(server.endpoint, self._ask(route, "ListSeries", query))
-                offers += SERIES_LIST.decode(data)
+                offers += await self._series_of(self._route(server.aggregator_id, server.endpoint), server.endpoint)
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
                 _LOG.info("no series from %s: %s", server.aggregator_id, error)
         if len(failures) == len(self._servers):
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
         return tuple(offers)
+
+    async def _series_of(self, route: _Route, endpoint: str) -> list[SeriesOffer]:
+        """Return the series one aggregator offers, list by list, `MAX_SERIES` at most."""
+        offers: list[SeriesOffer] = []
+        listed, after = SeriesList(offers=(), more=True), None
+        while listed.more and len(offers) < MAX_SERIES:
+            query = SERIES_LIST_QUERY.encode(SeriesQuery(deployment=self._deployment, after=after))
+            listed = SERIES_LIST.decode(await _answered(endpoint, self._ask(route, "ListSeries", query)))
+            known = after
+            after = max((one.signed.series.series_id for one in listed.offers), default=known)
+            if listed.more and after == known:
+                raise DecodeError("a list of series says that there are more and holds none that is new")
+            offers += listed.offers
+        return offers
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]

@@ -17,7 +17,7 @@ import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_AGGREGATORS, MAX_SERIES_PER_LIST, MAX_TASKS_PER_LIST
+from fleetcount_protocol.limits import MAX_SERIES, MAX_TASKS_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -230,7 +230,7 @@ class MqttTransport:
                 if payload:
                     _settle(self._releases.get(topic), RELEASE_ANSWER.decode(payload))
             elif kind.endswith("/series"):
-                if payload and (topic in self._offers or len(self._offers) < MAX_SERIES_PER_LIST * MAX_AGGREGATORS):
+                if payload and (topic in self._offers or len(self._offers) < MAX_SERIES):
                     self._offers[topic] = SERIES_OFFER.decode(payload)
                     self._offer_arrived.set()
             elif payload and len(self._tasks) < MAX_TASKS_PER_LIST:

@@ -33,6 +33,7 @@ __all__ = [
     "MAX_RECORD_BYTES",
     "MAX_REPORTS_PER_PEER_BATCH",
     "MAX_REPORTS_PER_TASK",
+    "MAX_SERIES",
     "MAX_SERIES_BYTES",
     "MAX_SERIES_LIFETIME_S",
     "MAX_SERIES_LIST_BYTES",
@@ -88,6 +89,8 @@ MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB
 """A window's task has 22 bytes more than its series."""
 MAX_SERIES_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
+MAX_SERIES: Final = 4_096
+"""How many series one aggregator holds, and how many of its offers one device reads."""
 MAX_SERIES_PER_LIST: Final = 64
 MAX_SERIES_LIST_BYTES: Final = 3 * MIB
 MAX_LISTED_KEYS: Final = 32

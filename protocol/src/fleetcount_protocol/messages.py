@@ -40,7 +40,9 @@ __all__ = [
     "ReleaseAnswer",
     "SealSet",
     "SeriesAnswer",
+    "SeriesList",
     "SeriesOffer",
+    "SeriesQuery",
     "SessionAccepted",
     "SessionRefused",
     "SessionReply",
@@ -230,6 +232,22 @@ class SeriesOffer:
         if listed != [name for name in places if name in listed]:
             raise DecodeError(f"key lists of {', '.join(listed)} for aggregators {', '.join(places)}, in this order")
         _check_orders(self.signed, self.orders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesQuery:
+    """Device to aggregator: which series are offered in a deployment, above `after` by id; None asks from the first."""
+
+    deployment: str
+    after: SeriesId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesList:
+    """Aggregator to device: offers, ascending by series id; `more` are above the last one."""
+
+    offers: tuple[SeriesOffer, ...]
+    more: bool = False
 
 
 def _check_orders(signed: SignedSeries, orders: tuple[SignedOrder, ...]) -> None:

@@ -11,7 +11,7 @@ from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import InstallSeries
+from fleetcount_protocol.messages import InstallSeries, SeriesOffer, SeriesQuery
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import (
@@ -46,6 +46,11 @@ def missing(network: Network, series: Series, position: int) -> dict[int, str]:
     return network.core(position).context.series[series.series_id].missing
 
 
+def offered(network: Network, position: int = 0) -> tuple[SeriesOffer, ...]:
+    """Return what an aggregator offers in its first list."""
+    return network.core(position).service.series(SeriesQuery(deployment="test")).offers
+
+
 async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
     """Let everybody work while time passes."""
     for _ in range(seconds // step):
@@ -68,21 +73,40 @@ async def test_a_dropped_series_is_handed_to_everybody_and_offered_with_all_key_
     series = drop(tmp_path, network)
     directory = TaskDirectory(network.core(0).context, tmp_path)
     await directory.poll()
-    before = network.core(0).service.series("test")
+    before = offered(network)
 
     await network.look_after_all()
     await directory.poll()
 
     assert before == ()
-    [offer] = network.core(0).service.series("test")
+    [offer] = offered(network)
     assert offer.signed.series == series
-    assert network.core(0).service.series("elsewhere") == ()
+    assert network.core(0).service.series(SeriesQuery(deployment="elsewhere")).offers == ()
     for listed, described in zip(offer.key_lists, series.aggregators, strict=True):
         verify_key_list(listed, described)
     for position in range(3):
         assert series.series_id in network.core(position).context.series
-        assert [one.signed.series for one in network.core(position).service.series("test")] == [series]
+        assert [one.signed.series for one in offered(network, position)] == [series]
     assert not (tmp_path / "q.refused").exists()
+
+
+async def test_more_series_than_one_list_holds_are_offered_in_several_and_none_that_is_over() -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    schedule = network.series()[0].series.schedule
+    over = await network.stand(name="over soon", signal="Vehicle.Over", schedule=replace(schedule, windows=1))
+    await network.advance_to(over.schedule.end)
+    standing = {(await network.stand(signal=f"Vehicle.Signal{one}")).series_id for one in range(66)}
+    service = network.core(0).service
+
+    first = service.series(SeriesQuery(deployment="test"))
+    last = first.offers[-1].signed.series.series_id
+    second = service.series(SeriesQuery(deployment="test", after=last))
+
+    ids = [one.signed.series.series_id for one in (*first.offers, *second.offers)]
+    assert ids == sorted(standing)
+    assert (len(first.offers), first.more, second.more) == (64, True, False)
+    assert service.series(SeriesQuery(deployment="test", after=ids[-1])).offers == ()
 
 
 @pytest.mark.parametrize("name", ["series.after_install_store", "series.after_hand_over"])
@@ -103,7 +127,7 @@ async def test_a_crash_while_it_is_handed_over_changes_nothing(tmp_path: Path, n
 
     await pass_time(network, 60)
 
-    assert [one.signed.series for one in network.core(0).service.series("test")] == [signed.series]
+    assert [one.signed.series for one in offered(network)] == [signed.series]
     assert signed.series.series_id in network.core(1).context.series
     await network.stop_all()
 
@@ -115,12 +139,12 @@ async def test_a_helper_that_is_down_gets_the_series_later() -> None:
     await network.stop(1)
     series = await network.stand()
     await pass_time(network, 10)
-    assert network.core(0).service.series("test") == ()
+    assert offered(network) == ()
 
     await network.start(1)
     await pass_time(network, 10)
 
-    assert len(network.core(0).service.series("test")) == 1
+    assert len(offered(network)) == 1
     assert series.series_id in network.core(1).context.series
 
 
@@ -136,7 +160,7 @@ async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says
     await directory.poll()
 
     assert "gamma does not take the series" in (tmp_path / "q.refused").read_text()
-    assert network.core(0).service.series("test") == ()
+    assert offered(network) == ()
     for position in (0, 1):
         assert set(missing(network, series, position).values()) == {"stopped"}
         assert not network.core(position).context.tasks

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES
-from fleetcount_protocol.messages import InstallSeries, SeriesOffer
+from fleetcount_protocol.messages import InstallSeries, SeriesList, SeriesOffer
 from fleetcount_protocol.series.key_list import sign_key_list
 from fleetcount_protocol.series.orders import OrderAction, SignedOrder, sign_order
 from fleetcount_protocol.task.task import Mode
@@ -65,9 +65,9 @@ def test_orders_have_a_cap_on_both_sides() -> None:
 def test_a_list_has_a_cap() -> None:
     offer = SeriesOffer(signed=SIGNED, key_lists=(), orders=())
 
-    assert len(SERIES_LIST.decode(SERIES_LIST.encode((offer,) * 64))) == 64
+    assert len(SERIES_LIST.decode(SERIES_LIST.encode(SeriesList(offers=(offer,) * 64))).offers) == 64
     with pytest.raises(DecodeError, match="65 series, not 0 to 64"):
-        SERIES_LIST.decode(SERIES_LIST.encode((offer,) * 65))
+        SERIES_LIST.decode(SERIES_LIST.encode(SeriesList(offers=(offer,) * 65)))
 
 
 def test_the_seed_has_its_size_and_is_not_shown() -> None:

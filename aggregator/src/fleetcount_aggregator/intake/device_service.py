@@ -18,7 +18,9 @@ from fleetcount_protocol.messages import (
     Instalment,
     InstalmentReply,
     ReleaseAnswer,
+    SeriesList,
     SeriesOffer,
+    SeriesQuery,
     SessionReply,
     SessionRequest,
 )
@@ -79,19 +81,20 @@ class DeviceService:
             return False
         return not task.is_leader or await taken(self._context, task.task_id, Step.INSTALLED) is not None
 
-    def series(self, deployment: str) -> tuple[SeriesOffer, ...]:
-        """Return the series that are not over, in the order they were installed, as many as one list holds."""
-        if deployment != self._context.identity.deployment:
-            return ()
+    def series(self, query: SeriesQuery) -> SeriesList:
+        """Return the series that are not over, above the one asked for, as many as one list holds: always one."""
+        if query.deployment != self._context.identity.deployment:
+            return SeriesList(offers=())
         offers: list[SeriesOffer] = []
         room = MAX_SERIES_LIST_BYTES
-        for series in self.offered():
+        above = [one for one in self.offered() if query.after is None or one.series_id > query.after]
+        for series in sorted(above, key=lambda one: one.series_id):
             offer = self.offer(series)
             room -= _offer_bytes(offer)
             if room < 0 or len(offers) == MAX_SERIES_PER_LIST:
-                break
+                return SeriesList(offers=tuple(offers), more=True)
             offers.append(offer)
-        return tuple(offers)
+        return SeriesList(offers=tuple(offers))
 
     def offered(self) -> list[InstalledSeries]:
         """Return the series that devices may join: with windows to come, and known to every aggregator if it leads."""

@@ -3,10 +3,9 @@
 Judged once, whole: its windows are not judged again. It checks and stores; windows are opened by `tasks.windows`.
 """
 
-from typing import Final
-
 from fleetcount_protocol.errors import SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_SERIES
 from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.derive import check_verify_seed
 from fleetcount_protocol.series.key_list import key_for
@@ -28,8 +27,6 @@ from fleetcount_aggregator.tasks.series_orders import take_delivered_order
 from fleetcount_aggregator.tasks.windows import remember_window
 
 __all__ = ["check_series_here", "install_series", "install_series_from_leader", "load_series"]
-
-_MOST_SERIES: Final = 4096
 
 
 def check_series_here(context: Context, signed: SignedSeries, seed: bytes) -> None:
@@ -93,8 +90,8 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
         if series_id in context.series:
             return context.series[series_id]
         check_series_here(context, signed, seed)
-        if len(context.series) >= _MOST_SERIES:
-            raise TaskError(f"{_MOST_SERIES} series are installed already; no more are taken")
+        if len(context.series) >= MAX_SERIES:
+            raise TaskError(f"{MAX_SERIES} series are installed already; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
         row = SeriesRow(
             series_id=series_id,

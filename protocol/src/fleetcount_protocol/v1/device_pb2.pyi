@@ -91,15 +91,19 @@ class ListSeriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
     deployment: _builtins.str
+    after: _builtins.bytes
+    """the last series id of the list before, empty at first"""
     def __init__(
         self,
         *,
         deployment: _builtins.str = ...,
+        after: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployment", b"deployment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "deployment", b"deployment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -214,16 +218,22 @@ class ListSeriesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFERS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are more above the last one"""
     @_builtins.property
-    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeriesOffer]: ...
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SeriesOffer]:
+        """ascending by series id, above `after`"""
+
     def __init__(
         self,
         *,
         offers: _abc.Iterable[Global___SeriesOffer] | None = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offers", b"offers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "offers", b"offers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@ Every message is a `WireMessage`. Verifies no signature and decides nothing abou
 the one encoding of a message.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from fleetcount_protocol.ids import SeriesId
@@ -19,7 +19,7 @@ from fleetcount_protocol.limits import (
     MIN_AGGREGATORS,
     VERIFY_KEY_BYTES,
 )
-from fleetcount_protocol.messages import InstallSeries, SeriesAnswer, SeriesOffer
+from fleetcount_protocol.messages import InstallSeries, SeriesAnswer, SeriesList, SeriesOffer, SeriesQuery
 from fleetcount_protocol.series.key_list import SignedKeyList, decode_key_list
 from fleetcount_protocol.series.orders import SignedOrder, decode_order
 from fleetcount_protocol.series.series import SignedSeries, decode_series
@@ -115,13 +115,13 @@ SERIES_OFFER: Final = WireMessage(
 encode_series_offer, decode_series_offer = SERIES_OFFER.encode, SERIES_OFFER.decode
 
 
-def _list_to_pb(offers: Iterable[SeriesOffer]) -> device_pb2.ListSeriesResponse:
-    return device_pb2.ListSeriesResponse(offers=map(_offer_to_pb, offers))
+def _list_to_pb(listed: SeriesList) -> device_pb2.ListSeriesResponse:
+    return device_pb2.ListSeriesResponse(offers=map(_offer_to_pb, listed.offers), more=listed.more)
 
 
-def _read_list(message: device_pb2.ListSeriesResponse) -> tuple[SeriesOffer, ...]:
+def _read_list(message: device_pb2.ListSeriesResponse) -> SeriesList:
     check_count("series", len(message.offers), 0, MAX_SERIES_PER_LIST)
-    return tuple(_read_offer(one) for one in message.offers)
+    return SeriesList(offers=tuple(_read_offer(one) for one in message.offers), more=message.more)
 
 
 SERIES_LIST: Final = WireMessage(
@@ -134,12 +134,15 @@ SERIES_LIST: Final = WireMessage(
 )
 
 
-def _list_query_to_pb(deployment: str) -> device_pb2.ListSeriesRequest:
-    return device_pb2.ListSeriesRequest(deployment=deployment)
+def _list_query_to_pb(query: SeriesQuery) -> device_pb2.ListSeriesRequest:
+    return device_pb2.ListSeriesRequest(deployment=query.deployment, after=query.after or b"")
 
 
-def _read_list_query(message: device_pb2.ListSeriesRequest) -> str:
-    return check_label("deployment", message.deployment, 32)
+def _read_list_query(message: device_pb2.ListSeriesRequest) -> SeriesQuery:
+    return SeriesQuery(
+        deployment=check_label("deployment", message.deployment, 32),
+        after=SeriesId(check_size("after", message.after, SeriesId.SIZE, SeriesId.SIZE)) if message.after else None,
+    )
 
 
 SERIES_LIST_QUERY: Final = WireMessage(
