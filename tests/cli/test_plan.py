@@ -34,6 +34,21 @@ def test_a_plan_shows_what_a_ledger_is_charged_which_for_bits_is_more_than_is_pu
     assert "A ledger is charged epsilon 1.85560 (any-value) for one answer." in ran.out
 
 
+def test_a_plan_shows_when_a_limit_on_what_a_record_tells_would_refuse_it(fleetcount: Callable) -> None:
+    direct = fleetcount(*GOOD, "--mechanism", "direct", "--largest-posterior", "0.9").out.splitlines()[-1]
+    sampled = fleetcount(*GOOD, "--largest-posterior", "0.9").out.splitlines()[-1]
+
+    def size(line: str) -> int:
+        begin = "With largest_posterior 0.9 a typical record with 19 in 20 devices in one cell is refused from "
+        assert line.startswith(begin)
+        return int(line.removeprefix(begin).removesuffix(" devices on.").replace(",", ""))
+
+    assert all(20 < size(line) < 200 for line in (direct, sampled))
+    assert "0.99 no typical record" in fleetcount(*GOOD, "--largest-posterior", "0.99").out.splitlines()[-1]
+    assert "allowed: without --windows" in fleetcount(*GOOD, "--largest-posterior", "0.9", "--windows", "9").error_line
+    assert "--largest-posterior" in fleetcount(*GOOD, "--largest-posterior", "1").error_line
+
+
 def test_the_interval_of_a_plan_is_the_exact_one() -> None:
     planned = plan_sampling(1000, 4, Fraction(1))
 

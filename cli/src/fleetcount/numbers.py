@@ -15,6 +15,7 @@ __all__ = [
     "DELTA",
     "EPSILON",
     "LEVEL",
+    "POSTERIOR",
     "SAMPLING_RATE",
     "SEED",
     "Count",
@@ -163,6 +164,7 @@ SAMPLING_RATE: Final = ExactNumber(
 """A sampling rate: strictly between 0 and 1/2 (privacy.md, section 1.3)."""
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
+POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))
 DELTA: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1, 1000), low_included=False))
 """The delta at which a series is stated: above 0, at most 1/1000."""
 SEED: Final = Count(0, 2**64 - 1)

@@ -19,7 +19,7 @@ from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import StrictCommand
-from fleetcount.numbers import DELTA, EPSILON, LEVEL, SAMPLING_RATE, Count, Length
+from fleetcount.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
 from fleetcount.plan_series import Asked, compare_ways
 from fleetcount.plan_walks import parse_levels, plan_walks
 
@@ -61,6 +61,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--threat", type=click.Choice(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
+@click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
 def plan(  # one parameter an option, passed by name
     devices: int,
@@ -100,17 +101,19 @@ def plan(  # one parameter an option, passed by name
     if steps is not None and series["windows"] is None:
         series["windows"] = len(steps)
     if series["windows"] is not None:
+        if others["largest_posterior"] is not None:
+            raise UsageError("--largest-posterior is about one record, allowed: without --windows")
         asked = Asked(devices=devices, values=values, epsilon=epsilon, aggregators=aggregators, level=level, **series)
         compare_ways(asked, output) if steps is None else plan_walks(asked, steps)
         return
     if series["threat"] is not None:
         raise UsageError(f"--threat is {series['threat']!r}, allowed with --windows: how often the question is asked")
-    mechanism, noise = others.pop("mechanism"), others.pop("noise")
+    mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
     law = _noise_law(mechanism, noise)
     answer = _answer(mechanism, values, **others)
     planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level)
     rows = plan_rows(planned, _round_counts(devices))
-    for line in [*_head(planned), "", *_table(rows), "", *_foot(planned)]:
+    for line in [*_head(planned), "", *_table(rows), "", *_foot(planned), *_refused(planned.design, limit)]:
         click.echo(line)
     if output is not None:
         with staged_directory(output) as stage:
@@ -216,6 +219,18 @@ def _foot(planned: "Plan") -> list[str]:
     charged = f"A ledger is charged {_charged(planned.design)} for one answer."
     learnt = ["What each adversary can learn of one device:", *views]
     return [first, "", *learnt, "", charged, *([""] if warnings else []), *warnings]
+
+
+def _refused(design: "Design", limit: Fraction | None) -> list[str]:
+    """Return from which group on an aggregator with this limit refuses a record."""
+    if limit is None:
+        return []
+    from fleetcount_analysis.answers import smallest_refused
+
+    size = smallest_refused(design, limit)
+    typical = "typical record with 19 in 20 devices in one cell is refused"
+    words = f"no {typical}" if size is None else f"a {typical} from {size:,} devices on"
+    return ["", f"With largest_posterior {_exact(limit)} {words}."]
 
 
 def _charged(design: "Design") -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fleetcount_analysis.answers import telling
 from fleetcount_analysis.answers.metering import RatioAnswer, meter
-from fleetcount_analysis.answers.telling import OpenedWindow, most_told
+from fleetcount_analysis.answers.telling import OpenedWindow, most_told, smallest_refused
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_mechanisms.design import Design
@@ -83,18 +83,37 @@ def test_two_windows_tell_more_than_one_and_a_change_of_place_less() -> None:
     assert changed == alone, "the largest of the last window alone and of both"
 
 
-@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 100)), OneSidedNoise(Fraction(1, 100))])
+@pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 40)), OneSidedNoise(Fraction(1, 40))])
 @pytest.mark.parametrize("cells", [(900, 400, 350), (9000, 300, 600)])
 def test_counting_in_steps_changes_less_than_it_is_raised(
     noise: NoiseLaw, cells: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coarse = most_told(direct(3, noise), [OpenedWindow(cells=cells)])
-    monkeypatch.setattr(telling, "_MOST_STEPS", 1 << 14)
+    monkeypatch.setattr(telling, "_MOST_STEPS", 1 << 12)
     fine = most_told(direct(3, noise), [OpenedWindow(cells=cells)])
 
     assert coarse is not None
     assert fine is not None
     assert fine <= coarse <= fine + 2e-3
+
+
+@pytest.mark.parametrize("noise", [HALF, OneSidedNoise(Fraction(1, 10)), GaussianNoise(Fraction(42))])
+def test_a_plan_says_from_which_group_on_a_typical_record_is_refused(noise: NoiseLaw) -> None:
+    largest, design = Fraction(17, 20), direct(3, noise)
+    size = smallest_refused(design, largest)
+    assert size is not None
+
+    def told(group: int) -> float:
+        cell, mean = math.ceil(Fraction(19, 20) * group), 2 * Fraction(noise.mean)
+        rest = round(Fraction(group - cell, 2) + mean)
+        return most_told(design, [OpenedWindow(cells=(round(cell + mean), rest, rest))]) or 0
+
+    assert told(size) > largest >= told(size - 1)
+    assert told(2 * size) > largest
+    assert smallest_refused(design, Fraction(99, 100)) is None, "19 in 20 are never believed to be 99 in 100"
+    assert smallest_refused(direct(1, noise), largest) is None
+    with pytest.raises(AnalysisError, match="largest posterior is 1"):
+        smallest_refused(design, Fraction(1))
 
 
 def test_what_a_record_does_not_tell_is_not_measured() -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "series_table",
     "sides_of_intervals",
     "smallest_found",
+    "smallest_refused",
     "smallest_telling_group",
     "smoothed",
     "survivors",
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.sides import Side, both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
-    from fleetcount_analysis.answers.telling import OpenedWindow, most_told
+    from fleetcount_analysis.answers.telling import OpenedWindow, most_told, smallest_refused
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -95,6 +96,6 @@ else:
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
             "table": "Region SeriesTable WindowCounts series_table",
-            "telling": "OpenedWindow most_told",
+            "telling": "OpenedWindow most_told smallest_refused",
         },
     )

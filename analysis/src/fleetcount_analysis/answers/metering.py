@@ -18,7 +18,7 @@ release teaches less.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -33,7 +33,7 @@ from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError, TooLargeError
 from fleetcount_analysis.inference import ratio_moments
 
-__all__ = ["Inference", "RatioAnswer", "meter", "share_prior", "smallest_telling_group"]
+__all__ = ["Inference", "RatioAnswer", "first_group", "meter", "share_prior", "smallest_telling_group"]
 
 Floats = NDArray[np.float64]
 
@@ -142,6 +142,11 @@ def smallest_telling_group(
         typical = RatioAnswer(group=size, sensitive=math.ceil(share * size))
         return not meter(prior, [typical], noise, aggregators, largest=largest, weight=weight).allowed
 
+    return first_group(told)
+
+
+def first_group(told: Callable[[int], bool]) -> int | None:
+    """Return the smallest size of a group of which something is told, as it is of all larger ones; None up to 10^6."""
     high = 1
     while not told(high):
         if high >= _LARGEST_GROUP:

@@ -14,6 +14,7 @@ so that a posterior well above the prior is, if anything, too high.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -22,12 +23,12 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 from scipy import stats
 
-from fleetcount_analysis.answers.metering import share_prior
+from fleetcount_analysis.answers.metering import first_group, share_prior
 from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError
 
-__all__ = ["OpenedWindow", "most_told"]
+__all__ = ["OpenedWindow", "most_told", "smallest_refused"]
 
 _LOG_TAIL: Final = 28.0
 """Counts that noise makes less likely than 1e-12 are left out."""
@@ -60,6 +61,31 @@ def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 
         return None
     found = [_told(design, part, weight) for part in {tuple(windows[-1:]), tuple(windows)}]
     return max((one for one in found if one is not None), default=None)
+
+
+def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fraction(19, 20)) -> int | None:
+    """Return from how many devices with a value on a typical record is above `largest`, `share` of them in one cell.
+
+    For a plan, before any data: the noise is at its mean, the others are spread evenly. None where a million are not
+    told of either, or nothing can be.
+
+    Raises:
+        RangeError: `largest` or `share` outside (0, 1).
+    """
+    for name, value in (("largest posterior", largest), ("share", share)):
+        if not 0 < value < 1:
+            raise RangeError(name, value, "above 0 and below 1")
+    mean, rate = design.aggregators * Fraction(design.noise.mean), design.channel[0]
+    others = design.values - 1
+
+    def told(size: int) -> bool:
+        cell = math.ceil(share * size)
+        rest = round((size - cell) * rate / max(others, 1) + mean)
+        opened = OpenedWindow(cells=(round(cell * rate + mean), *([rest] * others)))
+        found = most_told(design, [opened])
+        return found is not None and found > largest
+
+    return first_group(told)
 
 
 def _told(design: Design, windows: Sequence[OpenedWindow], weight: int) -> float | None:
