@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_aggregator.tasks.series_orders import take_own_order
@@ -85,6 +86,17 @@ async def test_walks_lead_everybody_from_record_to_record_to_the_busy_place(coun
             busy = [one.label for one in records[0].cells if one.estimate >= 8]
             assert busy == [f"{0b10110011 << 24}/8"]
     assert decided(network, series) == [["task"] * 6] * count
+
+
+async def test_steps_of_a_walk_are_not_added_up_where_a_limit_looks_at_two_records() -> None:
+    limits = Limits(smallest_min_batch_size=2, largest_posterior=Fraction(99, 100))
+    network = Network(2, limits=limits)
+    series = await walking(network)
+
+    for index, survivors in enumerate(((), (0b101,), (0b10110,))):
+        task = window_task(series, index, survivors)
+        await step(network, task, 10 * index)
+        assert (await record_of(network, task)).task.values == (8, 4, 8)[index]
 
 
 async def test_where_nothing_survives_the_rest_of_the_walk_is_not_asked_and_the_next_begins_anew() -> None:

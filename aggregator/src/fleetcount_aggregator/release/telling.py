@@ -39,13 +39,14 @@ async def check_telling(context: Context, task: InstalledTask, record: ReleaseRe
 
 
 async def _previous(context: Context, record: ReleaseRecord) -> ReleaseRecord | None:
-    """Return the record signed here for the window before, None for the first and for a task of its own."""
+    """Return the record signed here for the window before if it counts the same cells: steps of a walk do not."""
     window, link = record.task.series, record.chain
     if window is None or link is None or link.previous_index is None:
         return None
-    windows = context.series[window.series_id].windows
-    signed = await taken(context, windows[link.previous_index], Step.SIGN)
-    return None if signed is None else decode_record(signed.request)
+    task_id = context.series[window.series_id].windows[link.previous_index]
+    signed = None if task_id is None else await taken(context, task_id, Step.SIGN)
+    previous = None if signed is None else decode_record(signed.request)
+    return previous if previous is not None and previous.task.domain == record.task.domain else None
 
 
 def _numbers(record: ReleaseRecord) -> _Numbers:
