@@ -67,7 +67,7 @@ class FleetSpec:
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
         readings = _signals(content.pop("readings"))
-        frames = [_signals(frame) for frame in content.pop("frames")]
+        frames = tuple(_signals(frame) for frame in content.pop("frames"))
         return cls(**content, aggregators=aggregators, readings=readings, frames=frames)
 
 
