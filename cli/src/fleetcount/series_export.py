@@ -82,7 +82,7 @@ def _written(kept: "KeptTable", path: Path, kind: str, windows: str | None) -> s
             raise UsageError(f"a GeoJSON map shows one window; --windows names {len(chosen)}")
         write_geojson(kept.table, places_of(kept.series), chosen[0], path, title, kept.participants)
         return f"wrote {path}: window {chosen[0]}"
-    if windows is not None and path is not None:
+    if windows is not None:
         raise UsageError("--windows is for questions and maps; a table holds every released window")
     if kind == "csv":
         write_csv(kept.table, path, title, kept.participants)
