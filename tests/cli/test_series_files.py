@@ -80,6 +80,25 @@ def test_the_noise_of_a_month_is_solved_for_its_promise(fleetcount: Callable, de
     assert (2 * noise.draw_variance) ** 0.5 <= 36.4
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("windows = 720", "windows = 720", "takes all of it"),
+        ("windows = 720", "windows = 168", "takes all of it"),
+        ("windows = 720", "windows = 6", "refuses it (largest_epsilon)"),
+        ("[release]", '[release]\nkind = "geometric"', "refuses it (total_epsilon)"),
+    ],
+)
+def test_who_asks_is_told_whether_a_device_with_default_limits_takes_part(
+    fleetcount: Callable, deployed: Path, old: str, new: str, said: str
+) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace(old, new))
+
+    made = fleetcount(*CREATE)
+
+    assert said in " ".join(made.out.split())
+
+
 def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(SPEC.replace("[release]", '[release]\nkind = "geometric"'))
     assert fleetcount(*CREATE).code == 0

@@ -7,14 +7,17 @@ directory alone.
 import json
 import stat
 import textwrap
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_client.ledger import Ledger
+from fleetcount_client.policy import OwnerPolicy, judge_series
+from fleetcount_client.reservation import charges_of_series
 from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import FleetcountError, UsageError
-from fleetcount_protocol.series.derive import check_verify_seed
+from fleetcount_protocol.series.derive import check_verify_seed, window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.series_json import series_to_json
@@ -159,11 +162,23 @@ def describe_series(signed: SignedSeries, width: int, *, explain: bool = False) 
             f"more, the {walk.most_survivors} busiest; one truth asked at {len(walk.levels)} levels counts as as many "
             "answers",
         )
-    lines += ["", *plain_words(series.design, series.shape, series.delta)]
+    lines += ["", *plain_words(series.design, series.shape, series.delta), default_answer(series)]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]
         lines += [f"  {view.audience}, {view.neighbours}: {view.sentence}" for view in _views(series)]
     return [part for line in lines for part in _wrapped(line, width)]
+
+
+def default_answer(series: Series) -> str:
+    """Return in a sentence whether a device with default limits, which allows such questions at all, takes part."""
+    policy = OwnerPolicy(signals=frozenset({series.signal}), allow_direct=True, allow_one_sided=True)
+    refusal = judge_series(policy, series, window_task(series, 0))
+    if refusal is None:
+        charges = charges_of_series(series, policy, series.schedule.first, -inf)
+        refusal = Ledger().judge(policy, charges)
+    if refusal is None:
+        return "A device with default limits that allows such questions takes all of it."
+    return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
 
 
 def _views(series: Series) -> tuple[AdversaryView, ...]:

@@ -234,7 +234,10 @@ def _given_noise(table: Table, kind: ReleaseKind, key: str) -> PlannedNoise:
 def _solved_noise(
     table: Table, kind: ReleaseKind, answer: AnswerLaw, shape: SeriesShape, delta: Fraction
 ) -> PlannedNoise:
+    # The exact sum of geometric losses has no filter: a ledger adds up more, and geometric noise is for who knows that.
+    in_ledgers = kind is ReleaseKind.GAUSSIAN
+    epsilon = table.number("epsilon", _EPSILON)
     try:
-        return noise_for_promise(answer, shape, table.number("epsilon", _EPSILON), delta, NOISE_LAWS[kind])
+        return noise_for_promise(answer, shape, epsilon, delta, NOISE_LAWS[kind], in_ledgers=in_ledgers)
     except MechanismError as error:
         raise table.wrong("epsilon", str(error)) from None

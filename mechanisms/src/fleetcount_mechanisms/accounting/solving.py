@@ -9,9 +9,11 @@ from fractions import Fraction
 from math import ceil, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
+from fleetcount_mechanisms.accounting.charges import unit_loss
 from fleetcount_mechanisms.accounting.series_losses import units_loss
 from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import (
@@ -40,12 +42,14 @@ def noise_for_promise(
     epsilon: Fraction,
     delta: Fraction,
     law: type[PlannedNoise] = GaussianNoise,
+    *,
+    in_ledgers: bool = False,
 ) -> PlannedNoise:
     """Return the weakest noise with which all answers of one device over the series lose at most (epsilon, delta).
 
     A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
-    of 10**-6 up to 10; what the statement prints, rounded up, is within the promise. One-sided noise keeps it for a
-    value replaced by none.
+    of 10**-6 up to 10; what the statement prints, rounded up, is within the promise, and with `in_ledgers` so is what
+    a ledger of this budget adds up, which is a little more. One-sided noise keeps it for a value replaced by none.
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
@@ -54,11 +58,16 @@ def noise_for_promise(
     if require_positive("epsilon", epsilon) > LARGEST_BUDGET:
         raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= {LARGEST_BUDGET}")
     require_open_unit("delta", delta)
-    sizes = Counter(shape.units)
+    sizes, budget = Counter(shape.units), LossBudget.for_promise(epsilon, delta)
 
     def loss(noise: PlannedNoise) -> Fraction:
         design = Design(answer=answer, noise=noise, values=answer.values, aggregators=FEWEST_AGGREGATORS)
-        return Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
+        printed = Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
+        return max(printed, charged(design)) if in_ledgers else printed
+
+    def charged(design: Design) -> Fraction:
+        units = (unit_loss(design, budget.orders, size).times(count) for size, count in sizes.items())
+        return Fraction(budget.spent(sum(units, LossVector.nothing(budget.orders))))
 
     if law is GaussianNoise:
         return _weakest_gaussian(loss, epsilon)
