@@ -39,13 +39,13 @@ MOST_NOISE = 1
 """Two aggregators' noise at epsilon 10 leaves a cell by 2 or more with chance below 2e-8: 18 cells, below 4e-7."""
 
 
-def standing_question(deployment: LiveDeployment, windows: int) -> Series:
-    """Submit a series of short direct windows; windows follow the machine."""
+def standing_question(deployment: LiveDeployment, windows: int, gap_s: int = 4, **changes: Any) -> Series:
+    """Submit a series of short direct windows, with these fields changed; windows follow the machine."""
     seed = secrets.token_bytes(32)
     length = math.ceil(9 * pace())
     schedule = Schedule(
         first=math.ceil(time.time() + 10 * pace()),
-        every_s=length + math.ceil(4 * pace()),
+        every_s=length + math.ceil(gap_s * pace()),
         windows=windows,
         round_one_s=length,
         round_two_s=0,
@@ -69,6 +69,7 @@ def standing_question(deployment: LiveDeployment, windows: int) -> Series:
         aggregators=tuple(replace(one, hpke_keys=()) for one in deployment.written.aggregators),
         verify_seed_digest=Digest(hashlib.sha256(seed).digest()),
     )
+    series = replace(series, **changes)
     path = deployment.root / "standing.series"
     new_series_files(path, series, seed)
     for position in range(deployment.count):

@@ -27,7 +27,9 @@ HIDDEN = 3
 """Whoever is there keeps it private and answers "none"."""
 
 
-def owned_device(deployment: LiveDeployment, directory: Path, number: int, truth: int) -> Device:
+def owned_device(
+    deployment: LiveDeployment, directory: Path, number: int, truth: int, *, place: int | None = None, way: str = "grpc"
+) -> Device:
     identity = identity_of(deployment)
     written = deployment.written.aggregators
     trusted = [
@@ -49,8 +51,8 @@ def owned_device(deployment: LiveDeployment, directory: Path, number: int, truth
             allow_direct=True,
         ),
         spool=SpoolFile(directory / f"{number}.db").device(),
-        transport=transport_of(deployment, identity, "grpc", timeout_s=5.0),
-        signals={SIGNAL: constant(names[truth - 1])},
+        transport=transport_of(deployment, identity, way, timeout_s=5.0),
+        signals={SIGNAL: constant(names[truth - 1] if place is None else place)},
         settings=DeliverySettings(spread=Fraction(1, 3), poll_interval_s=1.0),
         join=JoinRule.AUTO,
         private=PrivatePlaces({SIGNAL: PrivateSignal(values=frozenset({names[HIDDEN - 1]}))}),

@@ -193,6 +193,7 @@ def test_one_truth_told_at_every_level_of_a_walk_is_stated_as_so_many_answers(
 
     assert one.epsilon == day.epsilon == same_day.epsilon
     assert single.epsilon is not None
+    assert one.epsilon is not None
     assert single.epsilon < one.epsilon or (single.epsilon == one.epsilon and max(units) > 1)
     assert "a change of one answer of one certificate, told at 4 levels" in one.sentence
     for told, alone in zip(series_views(asked, walks, DELTA), series_views(asked, plain, DELTA), strict=True):

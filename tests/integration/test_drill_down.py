@@ -1,0 +1,85 @@
+"""A drill-down over real processes: by gRPC and MQTT to the busy place, whoever is killed between the steps."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.release.walk import next_step
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import DrillDown, Participants
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.domain import Prefixes
+
+from tests.integration.test_crashes import revived
+from tests.integration.test_series import MOST_NOISE, check_chain, standing_question
+from tests.integration.test_series_devices import owned_device
+from tests.support.broker import LiveBroker
+from tests.support.deployment import LiveDeployment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PLACES = (*[0xABC00000 + number for number in range(6)], 0x12300000)
+"""Six vehicles in one place of twelve bits, one alone: noise of 3 or more at epsilon 10 has a chance below 1e-12."""
+
+
+async def walked(deployment: LiveDeployment, series: Series) -> list[ReleaseRecord]:
+    """Kill an aggregator after each step, the leader first; return the records of the walk."""
+    records: list[ReleaseRecord] = []
+    survivors: tuple[int, ...] = ()
+    for index in range(series.schedule.windows):
+        task = window_task(series, index, survivors)
+        statuses = await deployment.ended(task, timeout_s=60)
+        assert [status.state for status in statuses] == [TaskState.RELEASED] * 2, (index, statuses)
+        answers = [await deployment.release(task, position) for position in range(2)]
+        assert answers[0] == answers[1]
+        records.append(decode_record(answers[0].record))
+        if index + 1 < series.schedule.windows:
+            found = next_step(series, records[-1])
+            assert isinstance(found, tuple), (found, records[-1].released_at - series.schedule.opens(index + 1))
+            survivors = found
+            deployment.children[index % 2].kill()
+            await revived(deployment, index % 2)
+            assert time.time() < series.schedule.opens(index + 1) + series.schedule.round_one_s
+    return records
+
+
+async def test_a_walk_finds_the_busy_place_over_both_transports_though_everybody_is_killed_once(
+    tmp_path: Path, broker: LiveBroker
+) -> None:
+    deployment = LiveDeployment(tmp_path, 2, name="walk", broker=broker.started)
+    for position in range(2):
+        path = deployment.config(position)
+        path.write_text(path.read_text().replace('largest_epsilon = "4"', 'largest_epsilon = "100"'))
+    try:
+        await asyncio.to_thread(deployment.start_all)
+        series = standing_question(
+            deployment,
+            3,
+            gap_s=8,
+            domain=Prefixes(bits=4, cells=tuple(range(16))),
+            drill_down=DrillDown(levels=(4, 8, 12), threshold=4, most_survivors=2),
+            participants=Participants.HIDDEN,
+        )
+        devices = [
+            owned_device(deployment, tmp_path, number, 1, place=place, way=("grpc", "mqtt")[number % 2])
+            for number, place in enumerate(PLACES)
+        ]
+        serving = [asyncio.create_task(device.serve()) for device in devices]
+        records = await walked(deployment, series)
+        for task in serving:
+            task.cancel()
+        await asyncio.wait(serving)
+        for device in devices:
+            await device.close()
+    finally:
+        await asyncio.to_thread(deployment.stop_all)
+
+    check_chain(records)
+    busy = [{cell.label: cell.raw for cell in record.cells if cell.raw >= 4} for record in records]
+    assert [list(one) for one in busy] == [[f"{0xA0000000}/4"], [f"{0xAB000000}/8"], [f"{0xABC00000}/12"]]
+    assert all(abs(raw - 6) <= MOST_NOISE for one in busy for raw in one.values())
+    assert all([charge.sent for charge in device.spool.charges()] == [True] * 3 for device in devices)
+    assert deployment.troubles() == []
