@@ -14,6 +14,7 @@ from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.task.domain import Prefixes
 
 from tests.cli.test_series_files import CREATE, SPEC
+from tests.support.aggregators import NoNoise
 from tests.support.town import Shell, Town
 
 START, END = SPEC.index("[domain]"), SPEC.index("[series]")
@@ -100,7 +101,9 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
     async def command(*arguments: str) -> Any:
         return await asyncio.to_thread(fleetcount, "series", *arguments)
 
-    async with Town(tmp_path, fleetcount, devices=len(PLACES)) as town:
+    town = Town(tmp_path, fleetcount, devices=len(PLACES))
+    town.network.noise = NoNoise()
+    async with town:
         town.told(monkeypatch, "fleetcount.series_commands", "fleetcount.series_reading")
         (tmp_path / "spec.toml").write_text(QUIET)
         assert (await command(*CREATE[1:])).code == 0
@@ -120,11 +123,14 @@ async def test_real_devices_walk_to_the_busy_place_and_a_reader_checks_every_ste
         read = await command("records", *reader, "--output", "got")
         again = await command("records", *reader, "--output", "got")
         status = await command("status", *reader)
+        exported = await command("export", "--records", "got", "--largest", "3")
         found = await command("places", "--records", "got", "--output", "places.csv")
 
     assert "got: 4 new records, 4 in all, every signature checked" in read.out, read
     assert "got: 0 new records, 4 in all" in again.out
     assert "4 of 6 windows released" in status.out
+    # Its steps may have as many cells each, and still other places.
+    assert (exported.code, "has no one table; see 'fleetcount series places'" in exported.error_line) == (2, True)
     words = " ".join(found.out.split())
     assert "walk 0: 1 places of 12 bits at 2 or more 0xabc00000 3, 95 % interval 0 to" in words, found
     assert "walk 1: 1 of 3 steps have a record; no place was found" in words

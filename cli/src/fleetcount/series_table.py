@@ -94,7 +94,13 @@ def table_of(series: Series, records: Iterable[ReleaseRecord], missing: dict[int
     """Return the table of records in the order of their windows, None if there is none.
 
     `missing` is looked at after the last record: following the chain may fill it meanwhile.
+
+    Raises:
+        UsageError: a drill-down, each window of which asks about other places.
     """
+    if series.drill_down is not None:
+        problem = "drills down, so that it has no one table; see 'fleetcount series places'"
+        raise UsageError(f"series {series.name!r} {problem}")
     counts: list[WindowCounts] = []
     devices: list[int] = []
     labels: tuple[str, ...] = ()
