@@ -1,5 +1,6 @@
 """The owner's limits hold, at the limit and one step beyond it, and a refusal names value and limit."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -197,6 +198,50 @@ def test_exposure_has_limits_of_its_own_when_no_operator_is_trusted_and_exact_re
     assert judged(wary, ("1/5", 13)) == "largest_expected_answers"
     assert judged(trusting, ("1/5", 13), ("1", 100)) is None
     assert spent_within(wary, [unit, unit], 0).without_epsilon == 2
+
+
+def most_seen(held: Sequence[Charge], new: Sequence[Charge], period_s: int) -> tuple[Fraction, Fraction]:
+    """Add up both exposures in every period that touches a new charge, in the middle of whole seconds."""
+    most = Fraction(0), Fraction(0)
+    for start in {one.asked_until - 1 for one in (*held, *new)}:
+        seen, fresh = (
+            [one for one in some if one.asked_at < start + 0.5 + period_s and one.asked_until > start + 0.5]
+            for some in ([*held, *new], new)
+        )
+        if fresh:
+            chance, answers = (
+                sum(some, Fraction(0)) for some in zip(*((one.exposure, one.answers) for one in seen), strict=True)
+            )
+            most = max(most[0], chance), max(most[1], answers)
+    return most
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_exposures_are_plain_sums_over_every_period_that_touches_a_new_charge(seed: int) -> None:
+    rng, ledger = random.Random(seed), Ledger()
+    limits = rng.choice([Fraction(1, 2), Fraction(1)]), Fraction(rng.choice([1, 2]))
+    wary = open_policy(
+        trust=Trust.NO_OPERATOR, budget_period_s=3600, largest_chance=limits[0], largest_expected_answers=limits[1]
+    )
+
+    def some_charge(number: int) -> Charge:
+        first = START + 900 * rng.randrange(60)
+        chance, answers = (Fraction(rng.randrange(3), rng.choice([4, 4, 9, 16])) for _ in range(2))
+        one = charge(number, first, None, asked_until=first + rng.choice([1, 1799, 3600, 7200]))
+        return replace(one, exposure=chance * (seed % 2), answers=answers, sent=False)
+
+    for number in range(0, 240, 3):
+        new = [some_charge(number + turn) for turn in range(rng.choice([1, 1, 3]))]
+        found = most_seen(ledger.charges, new, 3600)
+        over = [(f"{float(most):.6g}", most > limit) for most, limit in zip(found, limits, strict=True)]
+        refusal = ledger.judge(wary, new)
+        assert (refusal is not None) == any(above for _, above in over)
+        if refusal is not None:
+            assert next(shown for shown, above in over if above) in refusal.message
+        for one in new:
+            ledger.put(one)
+        while len(ledger.charges) > 25:
+            ledger.drop(rng.choice(ledger.charges).charge_id)
 
 
 def test_with_trust_in_no_operator_a_direct_task_is_refused_even_where_it_is_allowed() -> None:

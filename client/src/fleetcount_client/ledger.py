@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from math import inf
+from math import inf, lcm
+from operator import add
 from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LossBudget
-from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
+from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
 from fleetcount_mechanisms.accounting.renyi import pure_divergence
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
@@ -122,22 +123,28 @@ class _Totals:
         self.policy = self._policy = policy
         self._promise = policy.promise
         self._budget = budget_of(policy)
-        self._charges = {charge.charge_id: charge for charge in charges}
-        self._others = {name: charge for name, charge in self._charges.items() if self._of_another_promise(charge)}
-        losses = filter(None, map(self._timed, self._charges.values()))
-        self._filter = LossFilter(self._budget, policy.budget_period_s, losses)
+        self._others: dict[bytes, Charge] = {}
+        self._others_span: tuple[int, int] | None = None
+        self._filter = LossFilter(self._budget, policy.budget_period_s)
+        self._seen = _Exposures(policy.budget_period_s) if policy.trust is Trust.NO_OPERATOR else None
+        for charge in charges:
+            self.put(charge)
 
     def put(self, charge: Charge) -> None:
-        self._charges[charge.charge_id] = charge
         if self._of_another_promise(charge):
             self._others[charge.charge_id] = charge
+            self._others_span = None
+        if self._seen is not None:
+            self._seen.put(charge)
         timed = self._timed(charge)
         if timed is not None:
             self._filter.add(timed)
 
     def drop(self, charge: Charge) -> None:
-        del self._charges[charge.charge_id]
-        self._others.pop(charge.charge_id, None)
+        if self._others.pop(charge.charge_id, None) is not None:
+            self._others_span = None
+        if self._seen is not None:
+            self._seen.drop(charge)
         timed = self._timed(charge)
         if timed is not None:
             self._filter.remove(timed)
@@ -164,8 +171,10 @@ class _Totals:
         if not self._others:
             return None
         period_s = self._policy.budget_period_s
-        free = max(charge.asked_until for charge in self._others.values()) + period_s
-        begins = min(charge.asked_at for charge in self._others.values()) - period_s
+        if self._others_span is None:
+            others = self._others.values()
+            self._others_span = min(one.asked_at for one in others), max(one.asked_until for one in others)
+        begins, free = self._others_span[0] - period_s, self._others_span[1] + period_s
         if all(one.asked_at >= free or one.asked_until <= begins for one in new):
             return None
         message = (
@@ -181,7 +190,7 @@ class _Totals:
             for timed in losses:
                 if not self._filter.admits(timed):
                     what = f"epsilon at delta {self._policy.total_delta}"
-                    return self._over("total_epsilon", what, self._worst(timed))
+                    return self._over("total_epsilon", what, self._filter.spent_with(timed))
                 # Each is judged beside those before it; nothing is judged beside the last.
                 if timed is not losses[-1]:
                     self._filter.add(timed)
@@ -191,18 +200,11 @@ class _Totals:
                 self._filter.remove(timed)
         return None
 
-    def _worst(self, timed: TimedLoss) -> Decimal:
-        """Return the most that a period which holds a part of a charge would come to with it."""
-        low, high = timed.first - self._policy.budget_period_s + 1, timed.last
-        starts = {charge.asked_at - self._policy.budget_period_s + 1 for charge in self._charges.values()}
-        found = (self._filter.total(start) for start in {low} | {start for start in starts if low < start <= high})
-        return max(self._budget.spent(total + timed.loss) for total in found)
-
     def _judge_exposure(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         policy = self._policy
-        if policy.trust is not Trust.NO_OPERATOR:
+        if self._seen is None:
             return None
-        chance, answers = _most_exposed(self._charges.values(), new, policy.budget_period_s)
+        chance, answers = self._seen.most_with(new)
         if chance > policy.largest_chance:
             return self._over("largest_chance", "the chance that all operators together see an answer", chance)
         if answers > policy.largest_expected_answers:
@@ -223,21 +225,42 @@ def pure_loss(epsilon: Decimal, orders: tuple[int, ...]) -> LossVector:
     return LossVector.of(orders, [pure_divergence(exact, order) for order in orders], exact)
 
 
-def _most_exposed(held: Iterable[Charge], new: Sequence[Charge], period_s: int) -> tuple[Fraction, Fraction]:
-    """Return the largest sums of both exposures in any period that touches a new charge: one sweep over all of them."""
-    events: list[tuple[int, bool, int, Fraction, Fraction]] = []
-    for charges, fresh in ((held, 0), (new, 1)):
-        for charge in charges:
-            # At one moment what ends goes before what begins.
-            events.append((charge.asked_at - period_s, True, fresh, charge.exposure, charge.answers))
-            events.append((charge.asked_until, False, -fresh, -charge.exposure, -charge.answers))
-    touching, chance, answers = 0, Fraction(0), Fraction(0)
-    most = chance, answers
-    for _, _, fresh, exposure, seen in sorted(events, key=lambda event: event[:2]):
-        touching, chance, answers = touching + fresh, chance + exposure, answers + seen
-        if touching:
-            most = max(most[0], chance), max(most[1], answers)
-    return most
+class _Exposures:
+    """What all operators together may have seen in every period: sums of chances and of answers, in one unit."""
+
+    def __init__(self, period_s: int) -> None:
+        self._denominator = 1
+        self._totals = PeriodTotals(period_s, 2)
+
+    def put(self, charge: Charge) -> None:
+        row = self._row(charge)
+        self._totals.add(charge.asked_at, charge.asked_until, row)
+
+    def drop(self, charge: Charge) -> None:
+        row = self._row(charge)
+        self._totals.remove(charge.asked_at, charge.asked_until, row)
+
+    def most_with(self, new: Sequence[Charge]) -> tuple[Fraction, Fraction]:
+        """Return the largest sums of both in any period that touches a new charge."""
+        most = Fraction(0), Fraction(0)
+        for number, charge in enumerate(new):
+            # As the losses: a period with two new charges is seen whole with the later one.
+            if number:
+                self.put(new[number - 1])
+            chance, answers = map(add, self._row(charge), self._totals.largest(charge.asked_at, charge.asked_until))
+            found = Fraction(chance, self._denominator), Fraction(answers, self._denominator)
+            most = max(most[0], found[0]), max(most[1], found[1])
+        for charge in new[:-1]:
+            self.drop(charge)
+        return most
+
+    def _row(self, charge: Charge) -> tuple[int, int]:
+        """Return both numbers in the unit, which is made finer for what is no multiple of it."""
+        denominator = lcm(self._denominator, charge.exposure.denominator, charge.answers.denominator)
+        if denominator != self._denominator:
+            self._totals.scale(denominator // self._denominator)
+            self._denominator = denominator
+        return int(charge.exposure * denominator), int(charge.answers * denominator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

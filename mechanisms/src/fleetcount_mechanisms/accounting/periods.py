@@ -3,20 +3,21 @@
 It must not store anything durably, read a clock or know what was asked: ledgers keep the charges and their times.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import accumulate
+from operator import add, sub
 from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LossBudget
-from fleetcount_mechanisms.accounting.vectors import LossVector
+from fleetcount_mechanisms.accounting.vectors import LossVector, decimal_of
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 
-__all__ = ["LossFilter", "TimedLoss"]
+__all__ = ["LossFilter", "PeriodTotals", "TimedLoss"]
 
-_BLOCK: Final = 128
-_BEFORE_ALL: Final = -(1 << 70)
+_BLOCK: Final = 64
 _NO_PURE: Final = 1 << 100
 """Stands for an infinite pure epsilon: above every limit, and it can be taken off again."""
 
@@ -41,11 +42,9 @@ class TimedLoss:
 
 
 class LossFilter:
-    """The totals of every period of `period` consecutive units of time, as charges come and go.
+    """The losses of every period of `period` consecutive units of time, as charges come and go.
 
-    A charge counts whole in each period that holds a part of it: those that start in [first - period + 1, last]. The
-    totals are a step function of the period's start, kept in blocks of about a hundred steps, each with its largest
-    total; asking or adding costs about the square root of the number of charges. Run by devices and aggregators.
+    A charge counts whole in each period that holds a part of it. Run by devices and aggregators.
 
     Raises:
         MechanismError: a period below 1, or charges of other orders than the budget's.
@@ -54,22 +53,18 @@ class LossFilter:
     def __init__(self, budget: LossBudget, period: int, charges: Iterable[TimedLoss] = ()) -> None:
         """Hold charges that were admitted before; they are not judged again."""
         self.budget = budget
-        self.period = require_at_least("period", period, 1)
-        self._limits = (*budget.limits, budget.limit)
-        held = list(charges)
-        self._held = len(held)
-        self._build(self._steps(held))
+        self._limits = [*budget.limits, budget.limit]
+        self._totals = PeriodTotals(period, len(self._limits))
+        for charge in charges:
+            self.add(charge)
 
     def admits(self, charge: TimedLoss) -> bool:
         """Return whether with one more charge every period that holds a part of it stays within the budget.
 
         Periods that begin after the charge count too: they hold what is reserved already.
         """
-        room = [limit - loss for limit, loss in zip(self._limits, self._vector(charge), strict=True)]
-        start, end = self._place(charge.first - self.period + 1), self._place(charge.last)
-        if any(self._largest(which, start, end) <= left for which, left in enumerate(room)):
-            return True
-        return all(self._block_fits(block, start, end, room) for block in range(start[0], end[0] + 1))
+        room = list(map(sub, self._limits, self._vector(charge)))
+        return self._totals.excess(charge.first, charge.last, room, floor=0) <= 0
 
     def admit(self, charges: Sequence[TimedLoss]) -> bool:
         """Add all charges if they fit together and return True, or add none and return False."""
@@ -83,24 +78,21 @@ class LossFilter:
 
     def add(self, charge: TimedLoss) -> None:
         """Add a charge without judging it."""
-        self._change(charge, self._vector(charge))
-        self._held += 1
+        self._totals.add(charge.first, charge.last, self._vector(charge))
 
     def remove(self, charge: TimedLoss) -> None:
         """Take off a charge that was added; the caller knows that nothing was ever sent for it."""
-        self._change(charge, [-loss for loss in self._vector(charge)])
-        self._held -= 1
-        if sum(map(len, self._starts)) > 8 * (self._held + _BLOCK):
-            self._build(self._merged())
+        self._totals.remove(charge.first, charge.last, self._vector(charge))
 
     def total(self, start: int) -> LossVector:
         """Return what the period that begins at `start` holds."""
-        block, step = self._place(start)
-        found = [rows[block][step] + lazy[block] for rows, lazy in zip(self._rows, self._lazy, strict=True)]
-        pure = found.pop()
-        return LossVector(orders=self.budget.orders, at=tuple(found), pure=None if pure >= _NO_PURE else pure)
+        *at, pure = self._totals.total(start)
+        return LossVector(orders=self.budget.orders, at=tuple(at), pure=None if pure >= _NO_PURE else pure)
 
-    # The step function: starts of steps in blocks; totals of each coordinate; what is still to be added to a block.
+    def spent_with(self, charge: TimedLoss) -> Decimal:
+        """Return what any period that holds a part of one more charge comes to at most, as `LossBudget.spent`."""
+        room = list(map(sub, self._limits, self._vector(charge)))
+        return decimal_of(max(0, self.budget.limit + self._totals.excess(charge.first, charge.last, room)))
 
     def _vector(self, charge: TimedLoss) -> list[int]:
         loss = charge.loss
@@ -108,89 +100,200 @@ class LossFilter:
             raise MechanismError(f"orders are {loss.orders}, allowed: those of the budget, {self.budget.orders}")
         return [*loss.at, _NO_PURE if loss.pure is None else loss.pure]
 
-    def _steps(self, charges: list[TimedLoss]) -> list[tuple[int, list[int]]]:
-        changes: dict[int, list[int]] = {_BEFORE_ALL: [0] * len(self._limits)}
-        for charge in charges:
-            vector = self._vector(charge)
-            for start, sign in ((charge.first - self.period + 1, 1), (charge.last + 1, -1)):
-                row = changes.setdefault(start, [0] * len(vector))
-                for which, loss in enumerate(vector):
-                    row[which] += sign * loss
-        starts = sorted(changes)
-        columns = [accumulate([changes[start][which] for start in starts]) for which in range(len(self._limits))]
-        return [(start, list(row)) for start, *row in zip(starts, *columns, strict=True)]
 
-    def _merged(self) -> list[tuple[int, list[int]]]:
-        steps = list[tuple[int, list[int]]]()
-        for block, starts in enumerate(self._starts):
-            for step, start in enumerate(starts):
-                row = [rows[block][step] + lazy[block] for rows, lazy in zip(self._rows, self._lazy, strict=True)]
-                if not steps or steps[-1][1] != row:
-                    steps.append((start, row))
-        return steps
+class PeriodTotals:
+    """What rows of `width` integers add up to in every period of `period` units of time, as rows come and go.
 
-    def _build(self, steps: list[tuple[int, list[int]]]) -> None:
-        blocks = [steps[at : at + _BLOCK] for at in range(0, len(steps), _BLOCK)]
-        coordinates = range(len(self._limits))
-        self._starts = [[start for start, _ in block] for block in blocks]
-        self._heads = [starts[0] for starts in self._starts]
-        self._rows = [[[row[which] for _, row in block] for block in blocks] for which in coordinates]
-        self._lazy = [[0] * len(blocks) for _ in coordinates]
-        self._tops = [[max(row) for row in rows] for rows in self._rows]
+    A row counts in each period that holds a part of its time: those that start in [first - period + 1, last]. The
+    totals are a step function of the period's start. Kept are its steps, in blocks of about a hundred, so that a row
+    is two of them; asking costs about the square root of their number. Times have no limits.
 
-    def _place(self, start: int) -> tuple[int, int]:
-        block = bisect_right(self._heads, start) - 1
-        return block, bisect_right(self._starts[block], start) - 1
+    Raises:
+        MechanismError: a period below 1.
+    """
 
-    def _cut(self, start: int) -> None:
-        """Let a step begin at `start`."""
-        block, step = self._place(start)
-        starts = self._starts[block]
-        if starts[step] == start:
+    def __init__(self, period: int, width: int) -> None:
+        """Hold no row."""
+        self.period = require_at_least("period", period, 1)
+        self._starts: list[list[int]] = [[]]
+        self._heads = [0]  # Where blocks begin; nothing looks at the first.
+        self._columns = [_Column() for _ in range(width)]
+        self._rises: list[int] = []  # Where a row begins, sorted: only there can a period hold more than one before.
+
+    def add(self, first: int, last: int, row: Sequence[int]) -> None:
+        """Add numbers, none below 0, to every period that holds a part of the time from `first` to `last`."""
+        begin = first - self.period + 1
+        self._step(begin, row)
+        self._step(last + 1, [-number for number in row])
+        insort(self._rises, begin)
+
+    def remove(self, first: int, last: int, row: Sequence[int]) -> None:
+        """Take off what was added with the same arguments."""
+        begin = first - self.period + 1
+        self._step(begin, [-number for number in row])
+        self._step(last + 1, row)
+        del self._rises[bisect_left(self._rises, begin)]
+
+    def total(self, start: int) -> list[int]:
+        """Return the totals of the period that begins at `start`."""
+        place = self._place(start)
+        return [column.total(place) for column in self._columns]
+
+    def excess(self, first: int, last: int, room: Sequence[int], floor: int | None = None) -> int:
+        """Return by how much the fullest period that holds a part of a time is above `room`; below 0 it is not.
+
+        A period is above by the least of its numbers: within the room is what has one total within it. A result that is
+        not above `floor` need not be the largest.
+        """
+        begin, end = self._range(first, last)
+        totals = [column.total(begin) for column in self._columns]
+        worst: int = min(map(sub, totals, room))
+        if begin == end:
+            return worst
+        enough = worst if floor is None else max(worst, floor)
+        for column, total, left in zip(self._columns, totals, room, strict=True):
+            if column.largest(begin, end, total) - left <= enough:
+                return worst
+        return self._search(begin, end, totals, room)
+
+    def largest(self, first: int, last: int) -> list[int]:
+        """Return the largest totals, one by one, of the periods that hold a part of a time."""
+        begin, end = self._range(first, last)
+        return [column.largest(begin, end, column.total(begin)) for column in self._columns]
+
+    def scale(self, factor: int) -> None:
+        """Multiply every number that was added, for rows in finer units."""
+        for column in self._columns:
+            column.scale(factor)
+
+    def _range(self, first: int, last: int) -> "tuple[_Place, _Place]":
+        """Return where the periods that hold a part of a time begin, and where the totals rise for the last time."""
+        start, rises = first - self.period + 1, bisect_right(self._rises, last)
+        begin = self._place(start)
+        return begin, self._place(self._rises[rises - 1]) if rises and self._rises[rises - 1] > start else begin
+
+    def _search(self, begin: "_Place", end: "_Place", totals: list[int], room: Sequence[int]) -> int:
+        """Return `excess` from the totals at the first place: step by step where a block may hold more than found."""
+        worst: int = min(map(sub, totals, room))
+        for block in range(begin[0], end[0] + 1):
+            if begin[0] < block < end[0]:
+                peaks = map(add, totals, [column.peaks[block] for column in self._columns])
+                if min(map(sub, peaks, room)) <= worst:
+                    totals = list(map(add, totals, [column.sums[block] for column in self._columns]))
+                    continue
+            part = slice(begin[1] if block == begin[0] else 0, end[1] if block == end[0] else None)
+            runs = [
+                list(accumulate(column.changes[block][part], initial=total))
+                for column, total in zip(self._columns, totals, strict=True)
+            ]
+            worst = max(worst, *(min(map(sub, row, room)) for row in zip(*runs, strict=True)))
+            totals = [run[-1] for run in runs]
+        return worst
+
+    def _place(self, start: int) -> "_Place":
+        """Return the block of a period's start, and how many of its steps are not after it."""
+        block = bisect_right(self._heads, start, 1) - 1
+        return block, bisect_right(self._starts[block], start)
+
+    def _step(self, start: int, row: Sequence[int]) -> None:
+        """Let the totals change by a row at a period's start; a step that changes nothing is dropped."""
+        if not any(row):
             return
-        starts.insert(step + 1, start)
-        for rows in self._rows:
-            rows[block].insert(step + 1, rows[block][step])
-        if len(starts) > 2 * _BLOCK:
-            self._starts[block : block + 1] = [starts[:_BLOCK], starts[_BLOCK:]]
-            self._heads.insert(block + 1, starts[_BLOCK])
-            for rows, lazy, tops in zip(self._rows, self._lazy, self._tops, strict=True):
-                halves = [rows[block][:_BLOCK], rows[block][_BLOCK:]]
-                rows[block : block + 1] = halves
-                lazy.insert(block, lazy[block])
-                tops[block : block + 1] = [max(half) + lazy[block] for half in halves]
+        block = bisect_right(self._heads, start, 1) - 1
+        starts = self._starts[block]
+        step = bisect_left(starts, start)
+        if step == len(starts) or starts[step] != start:
+            starts.insert(step, start)
+            for column, change in zip(self._columns, row, strict=True):
+                column.insert(block, step, change)
+            if len(starts) > 2 * _BLOCK:
+                self._split(block)
+            return
+        kept = [column.change(block, step, change) for column, change in zip(self._columns, row, strict=True)]
+        if not any(kept):
+            self._drop(block, step)
 
-    def _change(self, charge: TimedLoss, vector: list[int]) -> None:
-        begin, end = charge.first - self.period + 1, charge.last + 1
-        self._cut(begin)
-        self._cut(end)
-        (first, step), (last, beyond) = self._place(begin), self._place(end)
-        for which, loss in enumerate(vector):
-            rows, lazy, tops = self._rows[which], self._lazy[which], self._tops[which]
-            ends = {first: slice(step, beyond if first == last else None), last: slice(step * (first == last), beyond)}
-            for block, part in ends.items():
-                rows[block][part] = [total + loss for total in rows[block][part]]
-                tops[block] = max(rows[block]) + lazy[block]
-            lazy[first + 1 : last] = [total + loss for total in lazy[first + 1 : last]]
-            tops[first + 1 : last] = [total + loss for total in tops[first + 1 : last]]
+    def _split(self, block: int) -> None:
+        starts = self._starts[block]
+        self._starts[block : block + 1] = [starts[:_BLOCK], starts[_BLOCK:]]
+        self._heads.insert(block + 1, starts[_BLOCK])
+        for column in self._columns:
+            column.split(block)
 
-    def _largest(self, which: int, start: tuple[int, int], end: tuple[int, int]) -> int:
-        """Return the largest total of one coordinate over the steps from `start` to `end`, both included."""
-        (first, step), (last, final) = start, end
-        rows, lazy = self._rows[which], self._lazy[which]
+    def _drop(self, block: int, step: int) -> None:
+        del self._starts[block][step]
+        for column in self._columns:
+            del column.changes[block][step]
+        if not self._starts[block] and len(self._starts) > 1:
+            del self._starts[block], self._heads[block]
+            for column in self._columns:
+                column.drop(block)
+
+
+_Place = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Column:
+    """One number of the rows: its changes at the steps of each block, their sums, and the largest of partial sums."""
+
+    changes: list[list[int]] = field(default_factory=lambda: [[]])
+    sums: list[int] = field(default_factory=lambda: [0])
+    peaks: list[int] = field(default_factory=lambda: [0])
+    stale: set[int] = field(default_factory=set)  # Blocks whose largest partial sum is to be found anew.
+
+    def total(self, place: _Place) -> int:
+        """Return the total at a place."""
+        block, steps = place
+        return sum(self.changes[block][:steps], sum(self.sums[:block]))
+
+    def largest(self, begin: _Place, end: _Place, total: int) -> int:
+        """Return the largest total from one place, which has this one, to another, both included."""
+        (first, step), (last, beyond) = begin, end
         if first == last:
-            return max(rows[first][step : final + 1]) + lazy[first]
-        ends = max(rows[first][step:]) + lazy[first], max(rows[last][: final + 1]) + lazy[last]
-        return max(*ends, *self._tops[which][first + 1 : last])
+            return max(accumulate(self.changes[first][step:beyond], initial=total))
+        self._look()
+        run = list(accumulate(self.changes[first][step:], initial=total))
+        before = list(accumulate(self.sums[first + 1 : last], initial=run[-1]))
+        final = accumulate(self.changes[last][:beyond], initial=before[-1])
+        most: int = max(*run, *final, *map(add, before, self.peaks[first + 1 : last]))
+        return most
 
-    def _block_fits(self, block: int, start: tuple[int, int], end: tuple[int, int], room: list[int]) -> bool:
-        """Return whether each step of a block fits by one coordinate or another."""
-        first = start[1] if block == start[0] else 0
-        beyond = end[1] + 1 if block == end[0] else len(self._starts[block])
-        left = [space - lazy[block] for space, lazy in zip(room, self._lazy, strict=True)]
-        parts = [rows[block][first:beyond] for rows in self._rows]
-        if any(max(part) <= space for part, space in zip(parts, left, strict=True)):
-            return True
-        return all(
-            any(total <= space for total, space in zip(step, left, strict=True)) for step in zip(*parts, strict=True)
-        )
+    def change(self, block: int, step: int, change: int) -> int:
+        """Add to the change at a step and return what it is then."""
+        changes = self.changes[block]
+        changes[step] += change
+        self.sums[block] += change
+        self.stale.add(block)
+        return changes[step]
+
+    def insert(self, block: int, step: int, change: int) -> None:
+        """Let there be a new step."""
+        self.changes[block].insert(step, change)
+        self.sums[block] += change
+        self.stale.add(block)
+
+    def split(self, block: int) -> None:
+        """Cut a block in two."""
+        self._look()
+        changes = self.changes[block]
+        halves = changes[:_BLOCK], changes[_BLOCK:]
+        self.changes[block : block + 1] = halves
+        self.sums[block : block + 1] = map(sum, halves)
+        self.peaks[block : block + 1] = [0, 0]
+        self.stale |= {block, block + 1}
+
+    def drop(self, block: int) -> None:
+        """Forget a block without steps."""
+        self._look()
+        del self.changes[block], self.sums[block], self.peaks[block]
+
+    def scale(self, factor: int) -> None:
+        """Multiply every change."""
+        self.changes = [[change * factor for change in changes] for changes in self.changes]
+        self.sums, self.peaks = ([number * factor for number in numbers] for numbers in (self.sums, self.peaks))
+
+    def _look(self) -> None:
+        for block in self.stale:
+            self.peaks[block] = max(accumulate(self.changes[block]), default=0)
+        self.stale.clear()
