@@ -14,9 +14,9 @@ from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LossBudget
 from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
-from fleetcount_mechanisms.accounting.renyi import pure_divergence
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.renyi import pure_divergence
 from fleetcount_protocol.task.task import Task
 
 from fleetcount_client.charges import Charge

@@ -5,21 +5,21 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from fleetcount_mechanisms.accounting.conversion import zcdp_delta, zcdp_epsilon
-from fleetcount_mechanisms.accounting.renyi import (
+from fleetcount_mechanisms.accounting.series_losses import part_loss, series_losses, units_loss
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.units import gaussian_unit_delta, geometric_unit_delta
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.conversion import zcdp_delta, zcdp_epsilon
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.renyi import (
     bounded_divergence,
     panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
 )
-from fleetcount_mechanisms.accounting.series_losses import part_loss, series_losses, units_loss
-from fleetcount_mechanisms.accounting.shape import SeriesShape
-from fleetcount_mechanisms.accounting.units import gaussian_unit_delta, geometric_unit_delta
-from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 

@@ -11,22 +11,7 @@ from fractions import Fraction
 from typing import Final, cast
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
-from fleetcount_mechanisms.accounting.conversion import (
-    order_epsilon,
-    zcdp_delta,
-    zcdp_epsilon,
-    zcdp_epsilon_simple,
-)
 from fleetcount_mechanisms.accounting.exposure import chance_of_all, chance_of_any, expected_answers, quantile
-from fleetcount_mechanisms.accounting.renyi import (
-    gaussian_divergence,
-    gaussian_rho,
-    panel_gaussian_divergence,
-    panel_geometric_divergence,
-    panel_pure_epsilon,
-    pure_divergence,
-    pure_rho,
-)
 from fleetcount_mechanisms.accounting.units import gaussian_unit_delta
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.composition import (
@@ -35,8 +20,23 @@ from fleetcount_mechanisms.composition import (
     optimal_loss_approximate,
     optimal_loss_repeated,
 )
+from fleetcount_mechanisms.conversion import (
+    order_epsilon,
+    zcdp_delta,
+    zcdp_epsilon,
+    zcdp_epsilon_simple,
+)
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.loss_formulas import noise_epsilon_two_cell, release_sd
+from fleetcount_mechanisms.renyi import (
+    gaussian_divergence,
+    gaussian_rho,
+    panel_gaussian_divergence,
+    panel_geometric_divergence,
+    panel_pure_epsilon,
+    pure_divergence,
+    pure_rho,
+)
 
 from fleetcount_analysis.papers.golden_rows import GoldenRow, MalformedGoldenError, shown
 from fleetcount_analysis.papers.series_accuracy import (

@@ -11,8 +11,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Final
 
-from fleetcount_mechanisms.accounting.conversion import entry_price
 from fleetcount_mechanisms.accounting.vectors import SCALE, LossVector, checked_orders, decimal_of, scaled_up
+from fleetcount_mechanisms.conversion import entry_price
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit, require_positive
 
 __all__ = ["LARGEST_BUDGET", "LossBudget"]

@@ -8,7 +8,13 @@ for designs whose `charge_relation` is one-sided they are for a value replaced b
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.accounting.renyi import (
+from fleetcount_mechanisms.accounting.vectors import LossVector, checked_orders
+from fleetcount_mechanisms.answers import AnswerForm, Relation
+from fleetcount_mechanisms.design import Design, Outputs
+from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.losses import any_value_loss, released_loss
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.renyi import (
     gaussian_divergence,
     panel_gaussian_divergence,
     panel_geometric_divergence,
@@ -16,12 +22,6 @@ from fleetcount_mechanisms.accounting.renyi import (
     panel_pure_epsilon,
     pure_divergence,
 )
-from fleetcount_mechanisms.accounting.vectors import LossVector, checked_orders
-from fleetcount_mechanisms.answers import AnswerForm, Relation
-from fleetcount_mechanisms.design import Design, Outputs
-from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.losses import any_value_loss, released_loss
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 
 __all__ = [
     "charge_relation",

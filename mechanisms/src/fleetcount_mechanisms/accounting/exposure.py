@@ -12,8 +12,9 @@ from math import prod
 from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
+from fleetcount_mechanisms.renyi import checked_rate
 
-__all__ = ["Exposure", "chance_of_all", "chance_of_any", "checked_rate", "expected_answers", "exposure_of", "quantile"]
+__all__ = ["Exposure", "chance_of_all", "chance_of_any", "expected_answers", "exposure_of", "quantile"]
 
 RARE: Final = Fraction(1, 10**9)
 _MOST_STATES: Final = 2_000_000
@@ -116,15 +117,3 @@ def _binomial(rate: Fraction, count: int) -> list[int]:
         chances.append(weight)
         weight = weight * (count - seen) * hit // ((seen + 1) * miss)
     return chances
-
-
-def checked_rate(rate: Fraction) -> Fraction:
-    """Return a sampling rate.
-
-    Raises:
-        MechanismError: not exact, or not in (0, 1].
-    """
-    exact = require_fraction("sampling rate", rate)
-    if not 0 < exact <= 1:
-        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
-    return exact

@@ -21,17 +21,17 @@ from fleetcount_mechanisms.accounting.charges import (
     unit_divergence,
     unit_pure,
 )
-from fleetcount_mechanisms.accounting.conversion import entry_price, zcdp_epsilon
-from fleetcount_mechanisms.accounting.renyi import amplified, gaussian_rho, panel_pure_epsilon
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.units import gaussian_unit_epsilon, geometric_unit_epsilon
 from fleetcount_mechanisms.accounting.vectors import LARGEST_ORDER
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
+from fleetcount_mechanisms.conversion import entry_price, zcdp_epsilon
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
 from fleetcount_mechanisms.exponential import near_log
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_pure_epsilon
 
 __all__ = ["SeriesLosses", "day_units", "noise_loss", "part_loss", "series_losses", "units_loss"]
 

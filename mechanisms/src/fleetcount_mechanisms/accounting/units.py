@@ -10,11 +10,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.accounting.conversion import zcdp_delta
-from fleetcount_mechanisms.accounting.exposure import checked_rate
-from fleetcount_mechanisms.accounting.renyi import gaussian_rho, unit_law
+from fleetcount_mechanisms.conversion import zcdp_delta
 from fleetcount_mechanisms.errors import MechanismError, require_fraction
 from fleetcount_mechanisms.exponential import WIDE, near_decimal, near_exp, near_log
+from fleetcount_mechanisms.renyi import checked_rate, gaussian_rho, unit_law
 
 __all__ = ["gaussian_unit_delta", "gaussian_unit_epsilon", "geometric_unit_delta", "geometric_unit_epsilon"]
 

@@ -8,14 +8,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.accounting.conversion import checked_order
-from fleetcount_mechanisms.accounting.exposure import checked_rate
+from fleetcount_mechanisms.conversion import checked_order
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
 from fleetcount_mechanisms.exponential import WIDE, near_decimal
 
 __all__ = [
     "amplified",
     "bounded_divergence",
+    "checked_rate",
     "gaussian_divergence",
     "gaussian_rho",
     "panel_gaussian_divergence",
@@ -89,6 +89,18 @@ def gaussian_divergence(cells: int, windows: int, variance: Fraction, order: Fra
 
 
 # One unit of a panel coin: with probability p all m answers are in the sample, otherwise none.
+
+
+def checked_rate(rate: Fraction) -> Fraction:
+    """Return a sampling rate.
+
+    Raises:
+        MechanismError: not exact, or not in (0, 1].
+    """
+    exact = require_fraction("sampling rate", rate)
+    if not 0 < exact <= 1:
+        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
+    return exact
 
 
 def _checked_unit(rate: Fraction, windows: int) -> Fraction:
