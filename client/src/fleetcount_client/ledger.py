@@ -260,7 +260,10 @@ class _Exposures:
         if denominator != self._denominator:
             self._totals.scale(denominator // self._denominator)
             self._denominator = denominator
-        return int(charge.exposure * denominator), int(charge.answers * denominator)
+        chance, answers = (
+            share.numerator * (denominator // share.denominator) for share in (charge.exposure, charge.answers)
+        )
+        return chance, answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -174,21 +174,26 @@ class PeriodTotals:
 
     def _search(self, begin: "_Place", end: "_Place", totals: list[int], room: Sequence[int]) -> int:
         """Return `excess` from the totals at the first place: step by step where a block may hold more than found."""
-        worst: int = min(map(sub, totals, room))
-        for block in range(begin[0], end[0] + 1):
-            if begin[0] < block < end[0]:
-                peaks = map(add, totals, [column.peaks[block] for column in self._columns])
-                if min(map(sub, peaks, room)) <= worst:
-                    totals = list(map(add, totals, [column.sums[block] for column in self._columns]))
-                    continue
-            part = slice(begin[1] if block == begin[0] else 0, end[1] if block == end[0] else None)
-            runs = [
-                list(accumulate(column.changes[block][part], initial=total))
-                for column, total in zip(self._columns, totals, strict=True)
-            ]
-            worst = max(worst, *(min(map(sub, row, room)) for row in zip(*runs, strict=True)))
-            totals = [run[-1] for run in runs]
+        (first, step), (last, beyond) = begin, end
+        worst, totals = self._walk(first, slice(step, beyond if first == last else None), totals, room)
+        spans = list[tuple[int, int, list[int]]]()
+        for block in range(first + 1, last):
+            peaks = map(add, totals, [column.peaks[block] for column in self._columns])
+            spans.append((min(map(sub, peaks, room)), block, totals))
+            totals = list(map(add, totals, [column.sums[block] for column in self._columns]))
+        if first < last:
+            worst = max(worst, self._walk(last, slice(beyond), totals, room)[0])
+        for bound, block, before in sorted(spans, reverse=True):
+            if bound <= worst:
+                break
+            worst = max(worst, self._walk(block, slice(None), before, room)[0])
         return worst
+
+    def _walk(self, block: int, part: slice, totals: list[int], room: Sequence[int]) -> tuple[int, list[int]]:
+        """Return the largest excess of the steps of a part of a block, and the totals at its end."""
+        pairs = zip(self._columns, totals, strict=True)
+        runs = [list(accumulate(column.changes[block][part], initial=total)) for column, total in pairs]
+        return max(min(map(sub, row, room)) for row in zip(*runs, strict=True)), [run[-1] for run in runs]
 
     def _place(self, start: int) -> "_Place":
         """Return the block of a period's start, and how many of its steps are not after it."""
@@ -204,14 +209,13 @@ class PeriodTotals:
         step = bisect_left(starts, start)
         if step == len(starts) or starts[step] != start:
             starts.insert(step, start)
-            for column, change in zip(self._columns, row, strict=True):
-                column.insert(block, step, change)
-            if len(starts) > 2 * _BLOCK:
-                self._split(block)
-            return
+            for column in self._columns:
+                column.changes[block].insert(step, 0)
         kept = [column.change(block, step, change) for column, change in zip(self._columns, row, strict=True)]
         if not any(kept):
             self._drop(block, step)
+        elif len(starts) > 2 * _BLOCK:
+            self._split(block)
 
     def _split(self, block: int) -> None:
         starts = self._starts[block]
@@ -266,12 +270,6 @@ class _Column:
         self.sums[block] += change
         self.stale.add(block)
         return changes[step]
-
-    def insert(self, block: int, step: int, change: int) -> None:
-        """Let there be a new step."""
-        self.changes[block].insert(step, change)
-        self.sums[block] += change
-        self.stale.add(block)
 
     def split(self, block: int) -> None:
         """Cut a block in two."""
