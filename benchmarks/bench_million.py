@@ -35,7 +35,7 @@ from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.at_rest import AtRest, report_log_key
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.storage.store import InstalmentRun, StepRow, TaskChange, TaskRow
-from fleetcount_aggregator.tasks.install import load_tasks
+from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
 from fleetcount_aggregator.verification.workers import ProcessWorkers

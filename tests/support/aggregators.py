@@ -24,7 +24,8 @@ from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.storage.store import Store, StoreError
-from fleetcount_aggregator.tasks.install import install, load_tasks
+from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.tasks.series_install import install_series, load_series
 from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import InlineWorkers
@@ -152,8 +153,8 @@ class Network:
             failpoints=Failpoints(failpoint, _crash),
             pause=self._pause,
         )
-        await load_tasks(context)
         await load_series(context)
+        await load_tasks(context)
         seat.core = Core.of(context)
         return seat.core
 

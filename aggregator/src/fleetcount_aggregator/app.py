@@ -36,6 +36,7 @@ from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing, load_signing_key
 from fleetcount_aggregator.host.malloc import return_large_arrays
+from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.release.noise import SystemNoise
@@ -47,7 +48,7 @@ from fleetcount_aggregator.roles.scheduler import Scheduler
 from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
 from fleetcount_aggregator.tasks.directory import TaskDirectory
-from fleetcount_aggregator.tasks.install import load_tasks
+from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.tasks.series_install import load_series
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
@@ -174,8 +175,8 @@ async def serve(config: AggregatorConfig, environment: Mapping[str, str]) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with _context(config, environment) as context:
         core = Core.of(context)
-        await load_tasks(context)
         await load_series(context)
+        await load_tasks(context)
         await _run(config, core, stop)
 
 
@@ -345,26 +346,26 @@ async def _watch_tasks(core: Core) -> None:
     async with asyncio.TaskGroup() as group:
         while True:
             started = loop.time()
+            running = {task_id: worker for task_id, worker in running.items() if not worker.done()}
             for task in core.scheduler.pending():
-                known = running.get(task.task_id)
-                if known is None or known.done():
+                if task.task_id not in running:
                     running[task.task_id] = group.create_task(
-                        _look_after(core, task.task_id), name=f"task-{task.task_id.hex()[:12]}"
+                        _look_after(core, task), name=f"task-{task.task_id.hex()[:12]}"
                     )
             await asyncio.sleep(TICK_S)
             core.context.metrics.loop_lag(max(0.0, loop.time() - started - TICK_S))
 
 
-async def _look_after(core: Core, task_id: TaskId) -> None:
+async def _look_after(core: Core, task: InstalledTask) -> None:
     """Look after one task once. The top of a task: what goes wrong is logged, and the task is looked at again."""
     try:
-        await core.scheduler.look_after(core.context.tasks[task_id])
+        await core.scheduler.look_after(task)
     except MachineError as error:
         core.context.metrics.store_failed()
-        log.error("task_waits", task=str(task_id), reason=str(error))
+        log.error("task_waits", task=str(task.task_id), reason=str(error))
         await asyncio.sleep(1)
     except Exception as error:
-        log.error("task_failed", task=str(task_id), error=type(error).__name__)
+        log.error("task_failed", task=str(task.task_id), error=type(error).__name__)
         await asyncio.sleep(1)
 
 

@@ -117,6 +117,10 @@ class Context:
     states: dict[TaskId, State] = field(default_factory=dict[TaskId, State])
     live: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
     """The tasks that have not ended, or of which the leader still owes the others the record."""
+    resting: dict[TaskId, None] = field(default_factory=dict[TaskId, None])
+    """The ended windows that are still in `tasks`, the first to leave first; `states` has every task of the store."""
+    outcomes: list[tuple[TaskId, int]] = field(default_factory=list[tuple[TaskId, int]])
+    """The ended tasks this aggregator leads with their expiry, in the order in which they ended; it only grows."""
     series: dict[SeriesId, InstalledSeries] = field(default_factory=dict[SeriesId, InstalledSeries])
     missing: set[TaskId] = field(default_factory=set[TaskId])
     """The windows of series that have no task here and never will."""
@@ -158,4 +162,12 @@ class Context:
         if known is None and change.new_state is not None:
             self.states[change.task_id] = change.new_state
             self.metrics.task_moved(change.new_state)
+            task = self.tasks.get(change.task_id)
+            if change.new_state in FINAL_STATES and task is not None and task.is_leader:
+                self.note_outcome(task.task_id, task.task.expiry)
         return known
+
+    def note_outcome(self, task_id: TaskId, expiry: int) -> None:
+        """Remember that a task this aggregator leads has ended, unless it has expired."""
+        if self.now() < expiry:
+            self.outcomes.append((task_id, expiry))

@@ -10,7 +10,7 @@ import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import SeriesRow, Store, StoreError, TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import SeriesRow, StepRow, Store, StoreError, TaskChange, TaskRow, WindowRow
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 
@@ -77,6 +77,23 @@ async def test_a_window_is_decided_once_and_its_task_is_installed_with_it(store:
     assert await store.windows(SERIES, above=1) == [window(2, task=True)]
     assert [row.task_id for row in await store.tasks()] == [task_row(2).task_id]
     assert not await store.windows(OTHER)
+
+
+async def test_the_states_of_all_tasks_and_the_released_that_lack_a_step(store: Store) -> None:
+    ends = (State.ANNOUNCED, State.RELEASED, State.RELEASED, State.ABORTED)
+    rows = [replace(task_row(number), state=state) for number, state in enumerate(ends)]
+    for row in rows:
+        await store.install(row)
+    done = TaskChange(
+        task_id=rows[1].task_id,
+        required=frozenset({State.RELEASED}),
+        step=StepRow(name="delivered", request=b"", answer=b""),
+    )
+    await store.apply(done)
+
+    assert list((await store.states()).items()) == [(row.task_id, row.state) for row in rows]
+    assert await store.released_without("delivered") == [rows[2].task_id]
+    assert set(await store.released_without("sign")) == {rows[1].task_id, rows[2].task_id}
 
 
 async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:

@@ -649,6 +649,22 @@ async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_pa
     await again.close()
 
 
+async def test_a_purge_that_had_deleted_the_log_only_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await complete(store, 1, 2)
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, batch=batch()))
+    await end(store)
+    await store.close()
+    for path in tmp_path.glob("*.log"):
+        path.unlink()
+
+    again = open_store(tmp_path)
+
+    assert not await again.batches(TASK)
+    await again.close()
+
+
 async def test_a_full_disk_fails_the_group_and_later_writes_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

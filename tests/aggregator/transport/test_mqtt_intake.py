@@ -8,25 +8,36 @@ import threading
 import tomllib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import aiomqtt
 import pytest
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
+from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.tasks.series_orders import take_own_order
 from fleetcount_aggregator.transport import mqtt_intake
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
-from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, SessionAccepted
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, ReleaseAnswer, SessionAccepted
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.task.task import SignedTask
-from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
+from fleetcount_protocol.wire.device import (
+    INSTALMENT,
+    INSTALMENT_REPLY,
+    RELEASE_ANSWER,
+    SESSION_REPLY,
+    SESSION_REQUEST,
+    SIGNED_TASK,
+)
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
     receipt_topic,
+    release_topic,
     report_topic,
     series_topic,
     session_reply_topic,
@@ -217,6 +228,46 @@ async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_
     assert first.signed.series == second.signed.series == series
     assert [one.key_list.aggregator_id for one in first.key_lists] == [ALPHA, "beta"]
     assert [one.order for one in second.orders] == [stop]
+
+
+async def test_outcomes_are_retained_once_a_connection_also_those_of_windows_that_left_memory(
+    broker_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    series = await network.stand()
+    ids = [window_task(series, index).task_id for index in range(2)]
+    asked: list[TaskId] = []
+    answer = DeviceService.release
+
+    async def counted(service: DeviceService, task_id: TaskId) -> ReleaseAnswer:
+        asked.append(task_id)
+        return await answer(service, task_id)
+
+    async def end(index: int) -> None:
+        task = window_task(series, index)
+        await network.advance_to(task.round_one_opens)
+        await network.look_after_all()
+        await network.run_to_the_end(task)
+
+    await end(0)
+    await network.stop(0)
+    await network.start(0)
+    monkeypatch.setattr(DeviceService, "release", counted)
+
+    core = network.core(0)
+    async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", broker_port) as client, taking(core, broker_port):
+        for index, task_id in enumerate(ids):
+            if index:
+                await end(index)
+            await client.subscribe(release_topic("test", task_id), qos=1)
+            assert RELEASE_ANSWER.decode(await next_on(client, "release")).abort_reason == "too_few_reports"
+        await asyncio.sleep(4 * mqtt_intake._ANNOUNCE_S)
+
+    assert asked[:2] == ids, "each once, whatever else has ended"
+    assert len(asked) == len(set(asked))
+    assert ids[0] not in network.core(0).context.tasks
+    await network.stop_all()
 
 
 async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ class AbortReason(enum.Enum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     INSTALL_FAILED = "install_failed"
     LOG_LOST = "log_lost"
+    NOT_SERVED = "not_served"
 
 
 class MissingReason(enum.Enum):

@@ -20,6 +20,7 @@ from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, REC
 from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
 from fleetcount_aggregator.intake.unsealing import unseal_somewhere
 from fleetcount_aggregator.storage.store import InstalmentRun, StoreBusyError, StoreOutcome
+from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["Intake"]
@@ -116,7 +117,7 @@ class Intake:
     async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
         """Decide about instalments of one shape up to the store's own constraints."""
         arrivals = _Arrivals.of(columns)
-        task = self._context.tasks.get(columns.task_id)
+        task = await task_here(self._context, columns.task_id)
         if task is None:
             arrivals.refuse(RejectReason.UNKNOWN_TASK)
             return arrivals
@@ -181,7 +182,7 @@ class Intake:
             for reason, count in refused.items():
                 self._context.metrics.refused(reason, count)
             del refused[RejectReason.BUSY]
-            if refused and one.columns.task_id in self._context.tasks:
+            if refused and one.columns.task_id in self._context.states:
                 counts.setdefault(one.columns.task_id, Counter()).update(refused)
         for task_id, reasons in counts.items():
             await self._context.store.count_rejections(task_id, reasons)

@@ -39,6 +39,7 @@ from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.tasks.install import install_from_leader
 from fleetcount_aggregator.tasks.key_lists import own_key_list
+from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.tasks.rollback_guard import check_rollback
 from fleetcount_aggregator.tasks.series_install import install_series_from_leader
 from fleetcount_aggregator.tasks.series_orders import take_delivered_order
@@ -54,9 +55,9 @@ class Helper:
         self._batches = HelperBatches(context, verification)
         self._steps = steps
 
-    def _led_by(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
+    async def _led_by(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
         """Return the task if the caller leads it and it has not been aborted."""
-        task = self._context.tasks.get(task_id)
+        task = await task_here(self._context, task_id)
         if task is None:
             missing = task_id in self._context.missing
             raise PeerRefusalError(PeerProblem.ABORTED if missing else PeerProblem.UNKNOWN_TASK)
@@ -94,7 +95,7 @@ class Helper:
 
     async def propose_batch(self, caller: AggregatorId, proposal: BatchProposal) -> BatchReply:
         """Answer a proposal: the first one closes intake, and a report that is incomplete then stays out of the set."""
-        task = self._led_by(caller, proposal.task_id)
+        task = await self._led_by(caller, proposal.task_id)
         if self._context.clock.now() < task.closes:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         await close_intake(self._context, proposal.task_id)
@@ -102,12 +103,12 @@ class Helper:
 
     async def finish_batch(self, caller: AggregatorId, request: FinishBatch) -> BatchDecision:
         """Check the leader's messages against our own seeds; every report of the batch it leaves out is out here."""
-        task = self._led_by(caller, request.task_id)
+        task = await self._led_by(caller, request.task_id)
         return await guarded(self._batches.finish(task, request))
 
     async def seal_set(self, caller: AggregatorId, request: SealSet) -> SetAgreed:
         """Store the one set of the task."""
-        task = self._led_by(caller, request.task_id)
+        task = await self._led_by(caller, request.task_id)
         self._context.failpoints.hit("helper.before_seal_store")
         await guarded(seal_here(self._context, task, request.accepted, request.set_digest))
         self._batches.forget(request.task_id)
@@ -118,20 +119,20 @@ class Helper:
 
     async def commit(self, caller: AggregatorId, request: CommitQuery) -> Commitment:
         """Draw the noise, once, and return the commitment to the noised share."""
-        task = self._led_by(caller, request.task_id)
+        task = await self._led_by(caller, request.task_id)
         await check_rollback(self._context, caller, request.task_id)
         return await guarded(self._steps.commit(task, request.set_digest))
 
     async def open_share(self, caller: AggregatorId, request: OpenQuery) -> NoisedShare:
         """Open the noised share against every commitment; only one list of commitments is ever accepted."""
-        task = self._led_by(caller, request.task_id)
+        task = await self._led_by(caller, request.task_id)
         share = await guarded(self._steps.open(task, request))
         self._context.failpoints.hit("helper.after_open_store")
         return share
 
     async def sign_record(self, caller: AggregatorId, request: RecordProposal) -> RecordSignature:
         """Recompute the record from the opened shares and sign it if it is the same."""
-        task = self._led_by(caller, request.task_id)
+        task = await self._led_by(caller, request.task_id)
         self._context.failpoints.hit("helper.before_sign_store")
         signature = await guarded(self._steps.sign(task, request))
         self._context.failpoints.hit("helper.after_sign_store")
@@ -139,7 +140,7 @@ class Helper:
 
     async def deliver_record(self, caller: AggregatorId, request: FinishedRecord) -> State:
         """Take the finished record: the task is released here too."""
-        task = self._led_by(caller, request.task_id)
+        task = await self._led_by(caller, request.task_id)
         self._context.failpoints.hit("helper.before_deliver_store")
         await guarded(self._steps.finish(task, request))
         self._context.failpoints.hit("helper.after_deliver_store")
@@ -149,11 +150,12 @@ class Helper:
 
     async def abort(self, caller: AggregatorId, request: AbortTask) -> State:
         """Abort the task here; the answer "released" says it was too late."""
-        task = self._context.tasks.get(request.task_id)
+        task = await task_here(self._context, request.task_id)
         if task is None:
             raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
         if caller != task.leader_id:
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
+        self._batches.forget(request.task_id)
         return await abort_here(self._context, request.task_id, request.reason)
 
     async def status(self, task_id: TaskId, caller: AggregatorId | None = None) -> TaskStatus:
@@ -163,7 +165,7 @@ class Helper:
         from the set's digest which of them count. `caller` is None for this aggregator's own operator.
         """
         row = await self._context.store.task(task_id)
-        if row is None or not self._listed(task_id, caller):
+        if row is None or not await self._listed(task_id, caller):
             raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
         counts = await self._context.store.rejections(task_id)
         return TaskStatus(
@@ -174,8 +176,8 @@ class Helper:
             ledger_rows=len(await self._context.store.ledger()),
         )
 
-    def _listed(self, task_id: TaskId, caller: AggregatorId | None) -> bool:
+    async def _listed(self, task_id: TaskId, caller: AggregatorId | None) -> bool:
         if caller is None:
             return True
-        task = self._context.tasks.get(task_id)
+        task = await task_here(self._context, task_id)
         return task is not None and caller in {one.aggregator_id for one in task.task.aggregators}

@@ -17,6 +17,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.leader import Leader
+from fleetcount_aggregator.tasks.loading import let_go
 from fleetcount_aggregator.tasks.windows import decide_windows
 
 __all__ = ["Scheduler"]
@@ -50,8 +51,11 @@ class Scheduler:
     def pending(self) -> list[InstalledTask]:
         """Return the tasks that need this aggregator now; those that have ended for good are not looked at again."""
         live = self._context.live
-        for task_id in [task_id for task_id, task in live.items() if self._is_over(task)]:
-            del live[task_id]
+        for task in [task for task in live.values() if self._is_over(task)]:
+            del live[task.task_id]
+            self._delivered.discard(task.task_id)
+            self._spread.discard(task.task_id)
+            let_go(self._context, task)
         return [task for task in live.values() if not self._rests(task)]
 
     def _is_over(self, task: InstalledTask) -> bool:
@@ -83,8 +87,8 @@ class Scheduler:
         if task.is_leader:
             if self._earlier_window_is_open(task):
                 return
-            await self._leader.drive(task)
-            self._delivered.add(task.task_id)
+            if await self._leader.drive(task) is State.RELEASED:
+                self._delivered.add(task.task_id)
         else:
             await self._wait_for_leader(task)
 

@@ -130,6 +130,15 @@ class MemoryStore:
         """See `Store.task`."""
         return self._tasks.get(task_id)
 
+    async def states(self) -> Mapping[TaskId, State]:
+        """See `Store.states`."""
+        return {task_id: row.state for task_id, row in self._tasks.items()}
+
+    async def released_without(self, step: str) -> Sequence[TaskId]:
+        """See `Store.released_without`."""
+        released = [task_id for task_id, row in self._tasks.items() if row.state is State.RELEASED]
+        return [task_id for task_id in released if (task_id, step) not in self._steps]
+
     async def install_series(self, row: SeriesRow) -> SeriesRow:
         """See `Store.install_series`."""
         return self._series.setdefault(row.series_id, row)

@@ -202,6 +202,10 @@ class ReportLogs:
 
     # The end of a task.
 
+    def holds(self, task_id: TaskId) -> bool:
+        """Whether there is something of a task that `purge` deletes."""
+        return task_id in self._logs or self._lost_path(task_id).exists()
+
     def purge(self, task_id: TaskId, chosen: bytes) -> None:
         """Keep the digests of an ended task and delete its log; doing it again changes nothing.
 

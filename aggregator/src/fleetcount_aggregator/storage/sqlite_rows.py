@@ -42,12 +42,15 @@ __all__ = [
     "read_ledger",
     "read_log_states",
     "read_rejections",
+    "read_released_without",
     "read_session",
     "read_sessions",
     "read_sessions_of",
+    "read_states",
     "read_step",
     "read_task",
     "read_tasks",
+    "read_unpurged",
     "takes_instalments",
 ]
 
@@ -118,6 +121,21 @@ def read_task(db: sqlite3.Connection, task_id: TaskId) -> TaskRow | None:
     """See `Store.task`."""
     row = db.execute(f"{_TASK} WHERE task_id = ?", (task_id,)).fetchone()
     return _task_row(row) if row else None
+
+
+def read_states(db: sqlite3.Connection) -> Mapping[TaskId, State]:
+    """See `Store.states`."""
+    rows = db.execute("SELECT task_id, state FROM tasks ORDER BY place").fetchall()
+    return {TaskId(row[0]): _state(row[1]) for row in rows}
+
+
+def read_released_without(db: sqlite3.Connection, step: str) -> Sequence[TaskId]:
+    """See `Store.released_without`."""
+    query = (
+        "SELECT task_id FROM tasks WHERE state = ? AND NOT EXISTS"
+        " (SELECT 1 FROM steps WHERE steps.task_id = tasks.task_id AND steps.name = ?)"
+    )
+    return [TaskId(row[0]) for row in db.execute(query, (State.RELEASED.value, step)).fetchall()]
 
 
 def _task_row(row: Sequence[Any]) -> TaskRow:
@@ -300,6 +318,15 @@ def raise_high_water(db: sqlite3.Connection, peer: AggregatorId, ledger_rows: in
 def read_high_water(db: sqlite3.Connection) -> Mapping[AggregatorId, int]:
     """See `Store.high_water`."""
     return {AggregatorId(row[0]): row[1] for row in db.execute("SELECT peer, ledger_rows FROM marks").fetchall()}
+
+
+def read_unpurged(db: sqlite3.Connection) -> set[TaskId]:
+    """Return the tasks of which `purge_task` would delete something."""
+    query = (
+        "SELECT task_id FROM batches UNION SELECT task_id FROM steps WHERE passing = 1"
+        " UNION SELECT task_id FROM tasks WHERE chosen IS NOT NULL"
+    )
+    return {TaskId(row[0]) for row in db.execute(query).fetchall()}
 
 
 def purge_task(db: sqlite3.Connection, task_id: TaskId) -> None:

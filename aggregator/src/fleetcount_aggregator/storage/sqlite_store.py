@@ -121,7 +121,9 @@ class SqliteStore:
                 _end_lost(writer, given_up)
                 states = sqlite_rows.read_log_states(writer)
             logs.open(states)
-            _purge_ended(writer, logs, [state.task_id for state in states if state.ended])
+            unpurged = sqlite_rows.read_unpurged(writer)
+            left = [one.task_id for one in states if one.ended and (one.task_id in unpurged or logs.holds(one.task_id))]
+            _purge_ended(writer, logs, left)
             opened.pop_all()
         return cls(path, lock, writer, reader, logs)
 
@@ -302,6 +304,16 @@ class SqliteStore:
         """See `Store.task`."""
         row: TaskRow | None = await self._read(lambda db: sqlite_rows.read_task(db, task_id))
         return row
+
+    async def states(self) -> Mapping[TaskId, State]:
+        """See `Store.states`."""
+        states: Mapping[TaskId, State] = await self._read(sqlite_rows.read_states)
+        return states
+
+    async def released_without(self, step: str) -> Sequence[TaskId]:
+        """See `Store.released_without`."""
+        found: Sequence[TaskId] = await self._read(lambda db: sqlite_rows.read_released_without(db, step))
+        return found
 
     async def install_series(self, row: SeriesRow) -> SeriesRow:
         """See `Store.install_series`."""

@@ -314,6 +314,14 @@ class Store(Protocol):
         """Return one task, or None."""
         ...
 
+    async def states(self) -> Mapping[TaskId, State]:
+        """Return the state of every task, in order of installation."""
+        ...
+
+    async def released_without(self, step: str) -> Sequence[TaskId]:
+        """Return the released tasks that have not taken a step, in any order."""
+        ...
+
     async def install_series(self, row: SeriesRow) -> SeriesRow:
         """Remember a series; return the row that is stored, which is the first one."""
         ...

@@ -11,7 +11,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_TASKS_PER_LIST, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import InstallTask
 from fleetcount_protocol.task.signal import normal_signal
-from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.signing import verify_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_transport.logs import log
@@ -22,9 +22,10 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, charge_of_series, check_budget
+from fleetcount_aggregator.tasks.loading import read_task
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, check_period, period_charge, series_charge
 
-__all__ = ["check_budgets", "check_task_here", "install", "install_from_leader", "load_tasks"]
+__all__ = ["check_budgets", "check_task_here", "install", "install_from_leader"]
 
 
 def check_task_here(context: Context, signed: SignedTask, verify_key: bytes) -> None:
@@ -81,7 +82,9 @@ async def install(context: Context, signed: SignedTask, verify_key: bytes) -> In
             )
         )
         log.info("task_installed", task=str(row.task_id), name=signed.task.name)
-        return _remember(context, row)
+        task = read_task(context, row)
+        context.take_up(task, row.state)
+        return task
 
 
 async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> None:
@@ -123,24 +126,3 @@ async def install_from_leader(context: Context, caller: AggregatorId, request: I
         log.warning("task_refused", task=str(signed.task.task_id), name=signed.task.name, reason=str(error))
         raise PeerRefusalError(PeerProblem.TASK_REFUSED) from error
     return context.states[task.task_id]
-
-
-async def load_tasks(context: Context) -> None:
-    """Take up every task of the store, when the process starts.
-
-    Raises:
-        FleetcountError: a stored task cannot be read (another signing key, a damaged file).
-    """
-    for row in await context.store.tasks():
-        _remember(context, row)
-
-
-def _remember(context: Context, row: TaskRow) -> InstalledTask:
-    signed = decode_signed_task(row.signed)
-    task = InstalledTask(
-        signed=signed,
-        verify_key=context.at_rest.open(row.verify_key, b"verify key", row.task_id),
-        position=signed.task.position_of(context.aggregator_id),
-    )
-    context.take_up(task, row.state)
-    return task

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.series.signed_file import decode_signed_series
@@ -21,6 +22,8 @@ from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError
 from fleetcount_aggregator.tasks.series_notes import orders_of
 
 __all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_status"]
+
+_SET_ASIDE: Final = "(a task that this version does not serve)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +86,15 @@ def read_status(state_directory: Path) -> AggregatorStatus:
 
 
 def _task_line(database: sqlite3.Connection, row: TaskRow) -> TaskLine:
-    task = decode_signed_task(row.signed).task
+    try:
+        task = decode_signed_task(row.signed).task
+        name, window = task.name, None if task.series is None else task.series.index
+    except DecodeError:
+        name, window = _SET_ASIDE, None
     return TaskLine(
         task_id=row.task_id,
-        name=task.name,
-        window=None if task.series is None else task.series.index,
+        name=name,
+        window=window,
         state=row.state,
         abort_reason=row.abort_reason,
         rejections=sqlite_rows.read_rejections(database, row.task_id),

@@ -39,7 +39,7 @@ from fleetcount_transport.mqtt_connection import MqttConnection, Reconnecting
 
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.intake.device_service import DeviceService
 
@@ -191,27 +191,28 @@ class MqttIntake:
 
     async def _announce(self, client: MqttConnection) -> None:
         """Keep subscriptions and retained messages in step with the tasks."""
-        reading: set[TaskId] = set()
+        reading: dict[TaskId, str] = {}
         announced: set[TaskId] = set()
-        released: set[TaskId] = set()
+        published = 0
         while True:
             await self._follow(client, reading)
             await self._publish_tasks(client, announced)
-            await self._publish_releases(client, released)
+            published = await self._publish_releases(client, published)
             await asyncio.sleep(_ANNOUNCE_S)
 
-    async def _follow(self, client: MqttConnection, reading: set[TaskId]) -> None:
+    async def _follow(self, client: MqttConnection, reading: dict[TaskId, str]) -> None:
         """Subscribe to the report topics of open tasks, and leave those of closed ones."""
         opened = {task_id for task_id in self._context.live if self._context.states[task_id] in _OPEN}
-        for task_id in opened - reading:
-            await client.subscribe(self._report_topic(task_id), qos=1)
-            reading.add(task_id)
-        for task_id in reading - opened:
-            await client.unsubscribe(self._report_topic(task_id))
-            reading.discard(task_id)
+        for task_id in opened - reading.keys():
+            topic = self._report_topic(task_id)
+            await client.subscribe(topic, qos=1)
+            reading[task_id] = topic
+        for task_id in reading.keys() - opened:
+            await client.unsubscribe(reading[task_id])
+            del reading[task_id]
 
     def _report_topic(self, task_id: TaskId) -> str:
-        return report_topic(self._deployment, task_id, self._context.tasks[task_id].position)
+        return report_topic(self._deployment, task_id, self._context.live[task_id].position)
 
     async def _publish_tasks(self, client: MqttConnection, announced: set[TaskId]) -> None:
         """Keep every open task this aggregator leads as a retained message, and take closed ones away."""
@@ -246,15 +247,16 @@ class MqttIntake:
     def _series_topic(self, series: InstalledSeries) -> str:
         return series_topic(self._deployment, series.series_id, series.position)
 
-    async def _publish_releases(self, client: MqttConnection, released: set[TaskId]) -> None:
-        """Keep the outcome of every task this aggregator leads as a retained message until the task expires."""
-        now = self._context.clock.now()
-        for task in list(self._context.tasks.values()):
-            ended = self._context.states[task.task_id] in FINAL_STATES and now < task.task.expiry
-            if task.is_leader and ended and task.task_id not in released:
-                answer = await self._service.release(task.task_id)
-                payload = RELEASE_ANSWER.encode(answer)
-                await client.publish(release_topic(self._deployment, task.task_id), payload, qos=1, retain=True)
+    async def _publish_releases(self, client: MqttConnection, published: int) -> int:
+        """Keep the outcome of every task this aggregator leads as a retained message until the task expires.
+
+        Returns how many of the outcomes are published; what a connection has published is not looked at again.
+        """
+        fresh = self._context.outcomes[published:]
+        for task_id, expiry in fresh:
+            if self._context.clock.now() < expiry:
+                payload = RELEASE_ANSWER.encode(await self._service.release(task_id))
+                await client.publish(release_topic(self._deployment, task_id), payload, qos=1, retain=True)
                 # A task announced before a restart of this process is still retained.
-                await client.publish(task_topic(self._deployment, task.task_id), b"", qos=1, retain=True)
-                released.add(task.task_id)
+                await client.publish(task_topic(self._deployment, task_id), b"", qos=1, retain=True)
+        return published + len(fresh)

@@ -19,6 +19,7 @@ __all__ = [
     "fault_of_signatures",
     "read_signatures",
     "signed_task",
+    "stored_task_bytes",
 ]
 
 SIGNED_TASK_LABEL: Final = b"FCSTSK01"
@@ -50,6 +51,17 @@ def decode_signed_task(data: bytes) -> SignedTask:
     signatures = read_signatures(reader)
     reader.finish()
     return signed_task(task, signatures)
+
+
+def stored_task_bytes(data: bytes) -> bytes:
+    """Return the bytes that a `.task` file holds of its task, whether or not it may be asked.
+
+    Raises:
+        DecodeError: it is no such file.
+    """
+    reader = Reader(data, "signed task", _MAX_SIGNED_BYTES)
+    reader.expect(SIGNED_TASK_LABEL)
+    return reader.sized(4, len(TASK_LABEL), MAX_TASK_BYTES)
 
 
 def signed_task(task: Task, signatures: tuple[bytes, ...]) -> SignedTask:

@@ -1,0 +1,222 @@
+"""What an aggregator keeps in memory of ended windows: their states; and what it does with tasks of older versions."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.store import StepRow, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.tasks.loading import load_tasks
+from fleetcount_aggregator.tasks.status import read_status
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import FinishedRecord, Receipt
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.signed_file import encode_signed_task
+from fleetcount_protocol.task.task import Release, ReleaseKind, SignedTask, Task
+
+from tests.support.aggregators import Network, TestDevice, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
+MANY = 2_100
+FAINT = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 1000), level=Fraction(19, 20))
+LIMITS = Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60, total_epsilon=None)
+
+
+async def run_window(network: Network, series: Series, index: int) -> list[TestDevice]:
+    """Let devices answer a window and let it end everywhere; return the devices."""
+    task = window_task(series, index)
+    await network.advance_to(task.round_one_opens)
+    await network.look_after_all()
+    devices = await answer_all(network, task, COINS, offset=10 * index)
+    await network.run_to_the_end(task)
+    return devices
+
+
+async def fill(network: Network, series: Series, position: int, last: int) -> None:
+    """Put ended windows up to `last` into a store, as if they had been released and delivered in their turn."""
+    seat, context = network.seats[position], network.core(position).context
+    first, at_rest = context.series[series.series_id].following, context.at_rest
+    await network.stop(position)
+    store = seat.open_store()
+    released = frozenset({State.RELEASED})
+    writes = []
+    for index in range(first, last + 1):
+        task = window_task(series, index)
+        row = TaskRow(
+            task_id=task.task_id,
+            signed=encode_signed_task(SignedTask(task=task, signatures=())),
+            verify_key=at_rest.seal(bytes(32), b"verify key", task.task_id),
+            state=State.RELEASED,
+            abort_reason="",
+            installed_at=task.round_one_opens,
+        )
+        decided = WindowRow(series_id=series.series_id, index=index, task_id=task.task_id)
+        writes.append(store.decide_windows([decided], row))
+        for name in ("sign", "delivered") if position == 0 else ("sign",):
+            step = StepRow(name=name, request=b"the record", answer=b"")
+            writes.append(store.apply(TaskChange(task_id=task.task_id, required=released, step=step)))
+    for at in range(0, len(writes), 1000):
+        await asyncio.gather(*writes[at : at + 1000])
+    await store.close()
+
+
+async def finished(network: Network, task_id: TaskId) -> FinishedRecord:
+    answer = await network.core(0).service.release(task_id)
+    return FinishedRecord(task_id=task_id, record=answer.record, signatures=answer.signatures)
+
+
+async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(2, directory=tmp_path, limits=LIMITS)
+    await network.start_all()
+    schedule = replace(network.series()[0].series.schedule, every_s=20, windows=MANY + 2)
+    series = await network.stand(schedule=schedule, release=FAINT)
+    devices = await run_window(network, series, 0)
+    for position in range(2):
+        await fill(network, series, position, MANY)
+    await network.advance_to(schedule.closes(MANY))
+    reads: Counter[TaskId] = Counter()
+    read = SqliteStore.task
+
+    async def counted(store: SqliteStore, task_id: TaskId) -> TaskRow | None:
+        reads[task_id] += 1
+        return await read(store, task_id)
+
+    monkeypatch.setattr(SqliteStore, "task", counted)
+
+    await network.start_all()
+    at_start = sum(reads.values())
+    old = window_task(series, 0).task_id
+    record = await finished(network, old)
+
+    for position in range(2):
+        context = network.core(position).context
+        assert len(context.states) >= MANY
+        assert not set(context.tasks) & {one for one, state in context.states.items() if state in FINAL_STATES}
+    assert at_start < 20, "only the windows that had not ended"
+    assert decode_record(record.record).task.task_id == old
+    assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is State.RELEASED
+    assert (await network.core(0).helper.status(old, AggregatorId("beta"))).state is State.RELEASED
+    [again, *_] = await devices[0].send(devices[0].second(*COINS[0]))
+    assert isinstance(again, Receipt)
+    await run_window(network, series, MANY + 1)
+    latest = decode_record((await finished(network, window_task(series, MANY + 1).task_id)).record)
+    assert latest.chain is not None
+    assert (latest.chain.previous_index, latest.chain.missing) == (MANY, ())
+    await network.stop_all()
+
+
+async def test_windows_that_end_leave_memory_and_come_back_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_aggregator.tasks.loading._MOST_ENDED", 1)
+    network = Network(2)
+    await network.start_all()
+    series = await network.stand()
+    for index in range(4):
+        await run_window(network, series, index)
+    ids = [window_task(series, index).task_id for index in range(4)]
+    held = [[one for one in ids if one in network.core(position).context.tasks] for position in range(2)]
+
+    states = [
+        await network.core(1).helper.deliver_record(AggregatorId("alpha"), await finished(network, one)) for one in ids
+    ]
+
+    assert held == [[ids[3]]] * 2
+    assert states == [State.RELEASED] * 4
+    assert [one for one in ids if one in network.core(1).context.tasks] == [ids[3]]
+    assert not network.core(0).scheduler._delivered
+    assert [one for one, _ in network.core(0).context.outcomes] == ids
+
+
+# Tasks of older versions.
+
+
+def old_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take tasks as they were before signals were paths."""
+    monkeypatch.setattr("fleetcount_protocol.task.rules.check_signal", lambda _: None)
+
+
+async def asked_of_old(tmp_path: Path) -> tuple[Network, Task]:
+    network = Network(2, directory=tmp_path)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    return network, await network.ask(signal="Vehicle Speed")
+
+
+async def test_an_ended_task_of_an_older_version_is_left_to_the_store_and_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_version(monkeypatch)
+    network, task = await asked_of_old(tmp_path)
+    await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+    before = await finished(network, task.task_id)
+    await network.stop_all()
+    monkeypatch.undo()
+
+    await network.start_all()
+
+    assert await finished(network, task.task_id) == before
+    assert not network.core(0).context.tasks
+    assert [row.signal for row in await network.core(0).context.store.ledger()] == ["Vehicle Speed"]
+    assert [(one.name, one.state) for one in read_status(tmp_path).tasks] == [
+        ("(a task that this version does not serve)", State.RELEASED)
+    ]
+    series = await network.stand()
+    assert series.series_id in network.core(1).context.series
+    await network.stop_all()
+
+
+async def test_a_task_of_an_older_version_that_still_runs_ends_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old_version(monkeypatch)
+    network, task = await asked_of_old(tmp_path)
+    await network.stop_all()
+    monkeypatch.undo()
+
+    for _ in range(2):
+        await network.start_all()
+        for position in range(2):
+            answer = await network.core(position).service.release(task.task_id)
+            assert (answer.state, answer.abort_reason) == (State.ABORTED, "not_served")
+        await network.stop_all()
+
+
+async def test_a_task_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask()
+    context = network.core(0).context
+    row = await context.store.task(task.task_id)
+    assert row is not None
+    other = TaskId(bytes(32))
+    await context.store.install(replace(row, task_id=other, signed=row.signed.replace(b"Vehicle.C", b"Vehicle C")))
+
+    with pytest.raises(DecodeError, match="signal is 'Vehicle CurrentLocation'"):
+        await load_tasks(context)
+    await network.stop_all()
+
+
+async def test_a_task_whose_debit_still_counts_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetcount_protocol.task.rules.MIN_BATCH_SIZE", 1)
+    network = Network(2, directory=tmp_path, limits=replace(LIMITS, smallest_min_batch_size=1))
+    await network.start_all()
+    task = await network.ask(min_batch_size=1)
+    await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+    await network.stop_all()
+    monkeypatch.undo()
+
+    with pytest.raises(DecodeError, match="min_batch_size is 1"):
+        await network.start(0)
