@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Coroutine
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Limits
@@ -47,7 +49,7 @@ async def fill(network: Network, series: Series, position: int, last: int) -> No
     await network.stop(position)
     store = seat.open_store()
     released = frozenset({State.RELEASED})
-    writes = []
+    writes: list[Coroutine[Any, Any, object]] = []
     for index in range(first, last + 1):
         task = window_task(series, index)
         row = TaskRow(

@@ -4,6 +4,7 @@ A series has thousands of windows: what has ended is read from the store again. 
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, TaskError
@@ -83,7 +84,7 @@ async def load_tasks(context: Context) -> None:
             await _take_up(context, row)
 
 
-async def _ended_windows(context: Context, states: dict[TaskId, State]) -> set[TaskId]:
+async def _ended_windows(context: Context, states: Mapping[TaskId, State]) -> set[TaskId]:
     """Return the windows that nothing is left to do for, and note the outcomes of those this aggregator leads."""
     led = [series for series in context.series.values() if series.is_leader]
     owed = set(await context.store.released_without(Step.DELIVERED.value) if led else ())
