@@ -86,16 +86,19 @@ async def load_tasks(context: Context) -> None:
 
 async def _ended_windows(context: Context, states: Mapping[TaskId, State]) -> set[TaskId]:
     """Return the windows that nothing is left to do for, and note the outcomes of those this aggregator leads."""
-    led = [series for series in context.series.values() if series.is_leader]
-    owed = set(await context.store.released_without(Step.DELIVERED.value) if led else ())
-    for series in led:
+    led = any(series.is_leader for series in context.series.values())
+    owed = frozenset(await context.store.released_without(Step.DELIVERED.value) if led else ())
+    found: set[TaskId] = set()
+    for series in context.series.values():
         schedule = series.series.schedule
         for index, task_id in enumerate(series.windows):
-            if states.get(task_id) in FINAL_STATES:
+            if task_id is None or states.get(task_id) not in FINAL_STATES:
+                continue
+            if series.is_leader:
                 context.note_outcome(task_id, schedule.closes(index) + schedule.expiry_s)
-    helped = {task_id for one in context.series.values() if not one.is_leader for task_id in one.windows}
-    windows = helped.union(*(set(one.windows) - owed for one in led))
-    return {task_id for task_id in windows if states.get(task_id) in FINAL_STATES}
+            if not (series.is_leader and task_id in owed):
+                found.add(task_id)
+    return found
 
 
 async def _take_up(context: Context, row: TaskRow) -> None:
