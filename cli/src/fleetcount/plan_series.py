@@ -52,6 +52,7 @@ def compare_ways(asked: Asked, output: Path | None) -> None:
     Raises:
         MechanismError: no way keeps the promise.
     """
+    from fleetcount_mechanisms.accounting.shape import SeriesShape
     from fleetcount_mechanisms.comparison import Unit, compare
     from fleetcount_mechanisms.errors import InfeasibleTargetError
     from fleetcount_protocol.series.fields import DAY_S, Coin, Schedule
@@ -59,7 +60,7 @@ def compare_ways(asked: Asked, output: Path | None) -> None:
     windows = asked.windows
     schedule = Schedule(first=0, every_s=asked.every, windows=windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S)
     units: dict[Unit, Coin] = {"window": Coin.WINDOW, "day": Coin.DAY, "series": Coin.SERIES}
-    shapes = {unit: schedule.shape(coin) for unit, coin in units.items()}
+    shapes: dict[Unit, SeriesShape] = {unit: schedule.shape(coin) for unit, coin in units.items()}
     rows = compare(
         asked.devices,
         asked.values,

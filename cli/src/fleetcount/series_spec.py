@@ -94,8 +94,11 @@ def read_series_spec(path: Path, now: float, verify_seed_digest: Digest) -> Seri
     parties = tuple(replace(one, hpke_keys=()) for one in read_aggregators(root))
     answer: AnswerLaw = Truth(domain.values) if mechanism is None else mechanism
     release, delta = _promise(root, answer, schedule.shape(coin))
+    name, deployment, signal = read_names(task)
     return Series(
-        **read_names(task),
+        name=name,
+        deployment=deployment,
+        signal=signal,
         domain=domain,
         mode=mode,
         mechanism=mechanism,

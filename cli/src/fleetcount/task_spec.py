@@ -69,8 +69,11 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
     domain = read_domain(root)
     mechanism = read_mechanism(root, mode, domain.values)
     opens, one, two, expiry = _windows(root, mode, now, task.integer("time_precision_s", 1, 86_400, 1))
+    name, deployment, signal = read_names(task)
     return Task(
-        **read_names(task),
+        name=name,
+        deployment=deployment,
+        signal=signal,
         domain=domain,
         mode=mode,
         mechanism=mechanism,
@@ -87,13 +90,10 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
     )
 
 
-def read_names(task: Table) -> dict[str, str]:
+def read_names(task: Table) -> tuple[str, str, str]:
     """Return name, deployment and signal of [task]; raises as `read_spec`."""
-    return {
-        "name": task.text("name", _TEXT, "1 to 200 characters"),
-        "deployment": task.deployment("deployment"),
-        "signal": task.text("signal", _TEXT, "a VSS path"),
-    }
+    name = task.text("name", _TEXT, "1 to 200 characters")
+    return name, task.deployment("deployment"), task.text("signal", _TEXT, "a VSS path")
 
 
 # The question's values.

@@ -28,6 +28,7 @@ __all__ = ["Compared", "Threat", "Unit", "compare"]
 Unit = Literal["window", "day", "series"]
 _HALF: Final = Fraction(1, 2)
 _GRID: Final = 10**4
+_LARGEST_LOCAL: Final = Fraction(20)
 _PLACES: Final = 5
 _LOCAL_NOISE: Final = TwoSidedNoise(Fraction(1))
 """Noise of the aggregators on randomized answers: it hides the number of devices, the promise needs none."""
@@ -117,7 +118,7 @@ def _local(values: int, shape: SeriesShape, epsilon: Fraction, delta: Fraction) 
         sizes = Counter({1: shape.windows})
         return rounded_up(units_loss(design, sizes, delta), _PLACES) <= epsilon
 
-    low, high = 0, int(min(epsilon, 20) * _GRID) + 1
+    low, high = 0, int(min(epsilon, _LARGEST_LOCAL) * _GRID) + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if keeps(middle) else (low, middle)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, cast
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.losses import noise_for
+from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_transport.toml_table import Table
@@ -117,9 +117,7 @@ class AskedMechanism:
 
 
 @lru_cache(maxsize=256)
-def _promised_noise(
-    made: Mechanism, values: int, series: Series, law: type[GaussianNoise] | type[TwoSidedNoise]
-) -> GaussianNoise | TwoSidedNoise:
+def _promised_noise(made: Mechanism, values: int, series: Series, law: type[PlannedNoise]) -> PlannedNoise:
     # Cached: a case is made in several places, and the exact sums of a long unit take seconds.
     return noise_for_promise(made.answer(values), series.shape, cast("Fraction", series.epsilon), series.delta, law)
 
