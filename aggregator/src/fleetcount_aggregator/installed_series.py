@@ -76,7 +76,7 @@ class InstalledSeries:
     def is_later_step(self, index: int) -> bool:
         """Whether a window asks what follows from the record of the window before."""
         walk = self.series.drill_down
-        return walk is not None and walk.step(index) > 0
+        return walk is not None and walk.step_of(index) > 0
 
     def window(self, index: int, survivors: tuple[int, ...] = ()) -> InstalledTask:
         """Return the task of a window with its verify key: the same at every aggregator and at any time."""

@@ -62,7 +62,7 @@ class Chain:
     def task(self, index: int) -> Task | WalkEnd:
         """Return the task of a window whose earlier windows were all followed, or why a walk does not ask it."""
         walk = self.series.drill_down
-        if walk is None or not walk.step(index):
+        if walk is None or not walk.step_of(index):
             return window_task(self.series, index)
         if self._record is None or self.last != index - 1:
             nothing = self.pending.get(index - 1) == WalkEnd.NOTHING_SURVIVED.value

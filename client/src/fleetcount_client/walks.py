@@ -58,7 +58,7 @@ class Walks:
         from fleetcount_protocol.release.walk import WalkEnd  # Only with the first drill-down.
 
         walk = series.drill_down
-        if walk is None or not walk.step(index):
+        if walk is None or not walk.step_of(index):
             return ()
         opens, length = series.schedule.opens(index), series.schedule.round_one_s
         if self._known.get(series.series_id, (-1, ()))[0] != index:
@@ -69,7 +69,7 @@ class Walks:
         backoff = Backoff(often, self.source)
         while self.timer.now() < opens + length:
             try:
-                found = await self._follow(series, index - walk.step(index), index)
+                found = await self._follow(series, index - walk.step_of(index), index)
             except (MachineError, PeerError, UsageError) as error:
                 _LOG.info("the record before window %d of series %s: %s", index, series.name, error)
                 found = None

@@ -36,7 +36,7 @@ def next_step(series: Series, before: ReleaseRecord) -> tuple[int, ...] | WalkEn
     if walk is None or window is None or window.series_id != series.series_id:
         raise UsageError(f"the record is not of a drill-down {series.series_id}")
     index = window.index + 1
-    step, domain = walk.step(index), before.task.domain
+    step, domain = walk.step_of(index), before.task.domain
     if not step or index >= series.schedule.windows or not isinstance(domain, Prefixes):
         raise UsageError(f"window {window.index} is the last step of its walk; nothing follows from its record")
     if before.task.canonical != window_task(series, window.index, parents(domain, walk, step - 1)).canonical:

@@ -36,8 +36,8 @@ def window_task(series: Series, index: int, survivors: tuple[int, ...] = ()) -> 
     if type(index) is not int or not 0 <= index < series.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {series.schedule.windows - 1}")
     walk = series.drill_down
-    if walk is not None and walk.step(index):
-        domain = candidates(survivors, walk, walk.step(index))
+    if walk is not None and walk.step_of(index):
+        domain = candidates(survivors, walk, walk.step_of(index))
         return _task(window_fields(series, series.series_id, index, domain))
     if survivors:
         raise UsageError(f"window {index} follows no step of a drill-down, allowed: no survivors")

@@ -48,7 +48,7 @@ class DrillDown:
     threshold: int
     most_survivors: int
 
-    def step(self, index: int) -> int:
+    def step_of(self, index: int) -> int:
         """Return which step of its walk a window is, from 0 on: a new walk begins every `len(levels)` windows."""
         return index % len(self.levels)
 
