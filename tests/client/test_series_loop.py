@@ -27,7 +27,7 @@ from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.orders import OrderAction, sign_order
 from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
+from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -357,6 +357,50 @@ async def test_a_serving_device_joins_what_is_offered_and_obeys_while_it_serves(
     # Every poll finds the window that is under way among what is unfinished; it is answered once all the same.
     outcomes = [record.args for record in caplog.records if record.message.startswith("task ")]
     assert [args[1] for args in outcomes if args] == ["delivered", "delivered"]  # type: ignore[index]
+
+
+class Noting(MemoryTransport):
+    """A transport that says what was done over it."""
+
+    def __init__(self, inner: MemoryTransport) -> None:
+        vars(self).update(vars(inner))
+        self.done: list[str] = []
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        self.done.append("list")
+        return await super().list_tasks()
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        self.done.append("upload")
+        return await super().upload(task, position, instalments)
+
+    async def close(self) -> None:
+        self.done.append("close")
+
+
+async def test_a_serving_device_gives_its_connection_up_as_its_series_ends_and_not_at_the_next_poll(
+    tmp_path: Path,
+) -> None:
+    world = Deployment()
+    series = world.series()
+    world.offers = [world.offer(series)]
+    transport = Noting(world.transport())
+    device = world.device(tmp_path / "device.db", transport, join=AUTO)
+
+    serving = asyncio.create_task(device.serve())
+    async with asyncio.timeout(60):
+        while "list" not in _after_the_last_upload(transport.done) or answered(world, series) != [0, 1, 2, 3]:
+            await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert _after_the_last_upload(transport.done)[0] == "close"
+
+
+def _after_the_last_upload(done: list[str]) -> list[str]:
+    return done[len(done) - done[::-1].index("upload") :] if "upload" in done else []
 
 
 @pytest.mark.parametrize("coin", list(Coin))

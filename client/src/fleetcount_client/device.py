@@ -401,6 +401,8 @@ class Device:
             _LOG.warning("series %s: %s", series_id.hex()[:12], error)
         finally:
             self._busy -= 1
+        if self._busy == 0 and self._idle_close_s < math.inf:
+            await self.close()  # All that is left waits already, and closed nothing while this was under way.
 
     async def _answer_logged(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
         outcome = await self.answer_task(signed, sources)
