@@ -67,7 +67,7 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "network-small"])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("network-")])
 def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> None:
     output = tmp_path / "out"
 
@@ -82,14 +82,15 @@ def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_network_example_runs_real_programs(fleetcount: Callable, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "released"), [("network-small", " 1/1 "), ("network-series", " 10/12 ")])
+def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: Path, name: str, released: str) -> None:
     output = tmp_path / "out"
 
-    ran = fleetcount("simulate", study(tmp_path, example_text("network-small")), "--output", output)
+    ran = fleetcount("simulate", study(tmp_path, example_text(name)), "--output", output)
 
     assert ran.code == 0, ran.err
     assert json.loads((output / "run.json").read_text())["engine"] == "network"
-    assert " 1/1 " in ran.out
+    assert released in ran.out
 
 
 def test_the_same_seed_gives_the_same_tables_whatever_the_workers(fleetcount: Callable, tmp_path: Path) -> None:

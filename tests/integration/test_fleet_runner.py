@@ -17,6 +17,7 @@ from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.run import Ask, Asked, ask
+from fleetcount_simulator.network.series_question import faultless_plan
 from fleetcount_simulator.network.series_run import ask_series
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
@@ -53,15 +54,22 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
     )
 
 
-async def test_every_window_of_a_series_has_its_record_and_all_devices(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("transports", "broker"),
+    [(("grpc", "mqtt"), "auto"), pytest.param(("mqtt",), "embedded", marks=pytest.mark.slow, id="in turns")],
+)
+async def test_every_window_of_a_series_has_its_record_and_all_devices(
+    tmp_path: Path, transports: tuple[str, ...], broker: str
+) -> None:
     frames = [[(None, *COLOURS)[(number + window) % 4] for number in range(DEVICES)] for window in range(2)]
-    asked = replace(asked_of("own", "grpc", "mqtt", noise=Fraction(8), exactly=True), readings=frames[0], frames=frames)
+    asked = asked_of("own", *transports, noise=Fraction(8), exactly=True)
+    plan = faultless_plan(asked.question.domain, frames)
 
-    async with running(tmp_path, 2, broker="auto") as parties:
-        answer = await ask_series(parties, asked, tmp_path)
+    async with running(tmp_path, 2, broker=broker) as parties:
+        answer = await ask_series(parties, replace(asked, series=plan.part), plan, tmp_path)
 
-    assert (answer.delivered, answer.reasons) == ((DEVICES, DEVICES), {})
-    first, second = answer.records
+    assert [(one.account.counted.tolist(), one.reasons) for one in answer.windows] == [([6, 6, 6, 6], {})] * 2
+    first, second = (one.record for one in answer.windows)
     assert first is not None
     assert second is not None
     assert second.chain is not None

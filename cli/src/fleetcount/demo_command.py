@@ -157,12 +157,11 @@ def started(options: "DemoOptions", directory: Path) -> "contextlib.AbstractAsyn
 
 
 def asked_of(question: "Question", options: "DemoOptions", progress: "Progress") -> "Ask":
-    """Return what is asked of the vehicles: once, or in a window for each of the question's scenarios."""
+    """Return what is asked of the vehicles in the question's first scenario."""
     from fleetcount_simulator.network.device_faults import FleetFaults
     from fleetcount_simulator.network.fleet_spec import OWN
     from fleetcount_simulator.network.run import Ask
 
-    scenarios = (question.scenario, *question.later)
     return Ask(
         name=question.scenario.task_name,
         question=question.network,
@@ -172,7 +171,6 @@ def asked_of(question: "Question", options: "DemoOptions", progress: "Progress")
         device_faults=FleetFaults.none(question.vehicles),
         coin_seed=options.seed if options.insecure_coins else None,
         progress=partial(_step, progress),
-        frames=[one.readings for one in scenarios] if question.later else (),
     )
 
 

@@ -5,6 +5,7 @@ What it leaves is a directory of records as `fleetcount series records` makes it
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ from fleetcount.release_report import table_lines
 from fleetcount.series_records import SERIES_FILE, Chain, save_record
 
 if TYPE_CHECKING:
-    from fleetcount_simulator.network.series_run import AskedSeries
+    from fleetcount_simulator.network.series_run import SeriesAsked
 
     from fleetcount.demo_question import DemoOptions, Question
     from fleetcount.progress import Progress
@@ -33,15 +34,19 @@ _FRAME_MS: Final = 1_200
 
 async def asked_series(
     question: "Question", options: "DemoOptions", directory: Path, progress: "Progress"
-) -> "AskedSeries":
+) -> "SeriesAsked":
     """Start aggregators, broker and vehicles and ask every window; everything has ended when this returns."""
+    from fleetcount_simulator.network.series_question import faultless_plan
     from fleetcount_simulator.network.series_run import ask_series
 
+    scenarios = (question.scenario, *question.later)
+    plan = faultless_plan(question.scenario.domain, [one.readings for one in scenarios])
+    asked = replace(asked_of(question, options, progress), series=plan.part)
     async with started(options, directory) as parties:
-        return await ask_series(parties, asked_of(question, options, progress), directory)
+        return await ask_series(parties, asked, plan, directory)
 
 
-def finish_series(question: "Question", options: "DemoOptions", result: "AskedSeries") -> None:
+def finish_series(question: "Question", options: "DemoOptions", result: "SeriesAsked") -> None:
     """Write every file and say what came of each window.
 
     Raises:
@@ -50,18 +55,20 @@ def finish_series(question: "Question", options: "DemoOptions", result: "AskedSe
     """
     from fleetcount.series_files import describe_series
 
-    records = [record for record in result.records if record is not None]
+    windows = result.windows
+    records = {index: one.record for index, one in enumerate(windows) if one.record is not None}
     if not records:
-        reason = next((answer.abort_reason for answer in result.answers if answer is not None), "")
+        reason = next((one.answer.abort_reason for one in windows if one.answer is not None), "")
         raise RefusedByPolicyError(f"no window was released: {reason}") if reason else MachineError("no record in time")
     truths = [scenario.truths() for scenario in (question.scenario, *question.later)]
     with staged_directory(options.output) as stage:
         names = _write(stage, question.scenario.question, result, truths)
-    for index, record in enumerate(result.records):
-        _say_window(index, record, truths[index], result.delivered[index], question.vehicles)
-    for line in [*table_lines(records[-1], truths[_index(records[-1])]), "", *describe_series(result.signed, 100)]:
+    for index, one in enumerate(windows):
+        _say_window(index, one.record, truths[index], int(one.account.counted.sum()), question.vehicles)
+    last = max(records)
+    for line in [*table_lines(records[last], truths[last]), "", *describe_series(result.signed, 100)]:
         click.echo(line)
-    say_how(result.broker, result.reasons)
+    say_how(windows[0].broker, windows[0].reasons)
     click.echo(f"wrote {', '.join(names)} in {options.output}")
     click.echo(f"ask them: fleetcount series export --records {options.output} --largest 3")
 
@@ -77,19 +84,19 @@ def _say_window(index: int, record: ReleaseRecord | None, truths: Sequence[int],
     )
 
 
-def _write(stage: Path, question: str, result: "AskedSeries", truths: Sequence[Sequence[int]]) -> list[str]:
+def _write(stage: Path, question: str, result: "SeriesAsked", truths: Sequence[Sequence[int]]) -> list[str]:
     """Write all files into an empty directory; return what is said to have been written."""
     series = result.signed.series
     (stage / SERIES_FILE).write_bytes(encode_signed_series(result.signed))
     chain = Chain(series)
     released: list[ReleaseRecord] = []
     scale = max(1.0, *(float(count) for counts in truths for count in counts))
-    for record, answer in zip(result.records, result.answers, strict=True):
+    for index, one in enumerate(result.windows):
+        record, answer = one.record, one.answer
         if record is None or answer is None:
             continue
         chain.follow(record)
         save_record(stage, record, answer.signatures)
-        index = _index(record)
         (stage / f"window-{index:02d}.csv").write_text(comparison_csv(record, truths[index]), encoding="utf-8")
         title = f"Window {index}: {title_of(question, record)}"
         draw(stage / f"window-{index:02d}", title, record, truths[index], scale)
@@ -124,9 +131,3 @@ def _time_lapse(pictures: Sequence[Path], path: Path) -> list[str]:
     frames = [frame.resize(frames[0].size).quantize() for frame in frames]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=_FRAME_MS, loop=0)
     return [path.name]
-
-
-def _index(record: ReleaseRecord) -> int:
-    if record.task.series is None:
-        raise MachineError("the record is of no window of a series")
-    return record.task.series.index

@@ -28,7 +28,7 @@ from fleetcount_simulator.network.deployments import free_ports
 from fleetcount_simulator.network.device_faults import DeviceFault, draw_device_faults
 from fleetcount_simulator.network.faulty_transport import FaultyTransport, Tally, Trace
 from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
-from fleetcount_simulator.network.fleet_spec import FleetSpec
+from fleetcount_simulator.network.fleet_spec import FleetSpec, SeriesPart
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.outages import first_failpoints, outages_of
 from fleetcount_simulator.network.parties import Parties
@@ -59,7 +59,7 @@ def test_gaussian_noise_is_asked_as_it_is_whatever_the_coins_promise() -> None:
 
     for mechanism in (gaussian, coins):
         asked = question_of(case_of(mechanism=mechanism)).release
-        assert (asked.kind, asked.noise_variance, asked.noise_epsilon) == (ReleaseKind.GAUSSIAN, 9, None)
+        assert (asked.kind, asked.noise_variance, asked.noise_epsilon) == (ReleaseKind.GAUSSIAN, Fraction(9), None)
 
 
 # Readings.
@@ -245,6 +245,9 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
         readings=[(1.5, -2.0), None, "dark red", 3.25],
         device_faults=[0, 4, 0, 0],
         skews=[0.0, -0.25, 0.0, 0.0],
+        series=SeriesPart(
+            readings=[[(1.5, -2.0), None, "red", 3.25]], faults=[[0, 4, 0, 0]], came=[0], gone=[1], news_s=5.0
+        ),
     )
     (tmp_path / "spec.json").write_text(spec.encode())
 

@@ -8,7 +8,7 @@ import pytest
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, PeerError
 from fleetcount_simulator.network import shared_transport
-from fleetcount_simulator.network.shared_transport import Channel
+from fleetcount_simulator.network.shared_transport import Channel, SharedTransport
 
 
 class Far:
@@ -99,3 +99,25 @@ async def test_closing_tells_everybody_who_waits() -> None:
     errors = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert [type(error) for error in errors] == [Unreachable] * 4
+
+
+async def test_devices_that_ask_in_the_same_moment_what_is_on_offer_share_one_answer() -> None:
+    class Inner:
+        calls = 0
+
+        async def list_series(self) -> tuple[Any, ...]:
+            self.calls += 1
+            return (f"answer {self.calls}",)
+
+        async def close(self) -> None:
+            return
+
+    inner = Inner()
+    shared = SharedTransport(inner)  # type: ignore[arg-type] # lists alone
+
+    first: list[Any] = await asyncio.gather(*(shared.list_series() for _ in range(50)))
+    later: Any = await shared.list_series()
+    await shared.disconnect()
+
+    assert set(first) == {("answer 1",)}
+    assert later == ("answer 2",)

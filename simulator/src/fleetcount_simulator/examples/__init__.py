@@ -21,6 +21,7 @@ EXAMPLES: Final = (
     "commuters-month",
     "gowalla",
     "network-small",
+    "network-series",
 )
 """The names, the first to try first."""
 

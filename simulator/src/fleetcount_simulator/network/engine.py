@@ -6,12 +6,12 @@ aggregator: two runs of one seed differ by that noise, and by which messages a l
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from fleetcount_mechanisms.design import Outputs
@@ -32,6 +32,8 @@ from fleetcount_simulator.network.question import (
     reading_of,
 )
 from fleetcount_simulator.network.run import Ask, Asked, ask
+from fleetcount_simulator.network.series_question import SeriesPlan, plan_of
+from fleetcount_simulator.network.series_run import SeriesAsked, ask_series
 from fleetcount_simulator.network.watch import ProgressCallback
 from fleetcount_simulator.network.windows import OUTAGE_S, SKEW_S, Windows, doubled, stretched, with_outage
 from fleetcount_simulator.study.readings import PARTICIPATION
@@ -68,6 +70,7 @@ class NetworkEngine:
     transport: str = "both"
     broker: str = "auto"
     progress: ProgressCallback = _silent
+    _last: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.transport not in _TRANSPORTS:
@@ -83,7 +86,7 @@ class NetworkEngine:
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """Ask the case's question once a run, one run after the other; see `Engine.run`.
 
-        `tallies` are those of `faults.TALLIES` and "seconds", from signing a task to its record.
+        `tallies` are those of `faults.TALLIES` and "seconds", from signing a task, or opening a window, to its record.
 
         Raises:
             ScenarioError: real devices cannot be asked this; says what to change.
@@ -92,12 +95,60 @@ class NetworkEngine:
         return _outcome(case, self.ask(case, epoch, runs, seed))
 
     def ask(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> list[Asked]:
-        """Do what `run` does and return everything that is known about each run. Not for use inside an event loop."""
-        if case.epochs.series is not None:
-            raise ScenarioError("engine is 'network' with a [series]; allowed are: 'exact-law', 'per-device'")
+        """Do what `run` does and return everything that is known about each run. Not for use inside an event loop.
+
+        The windows of a series are asked together, at the first epoch that is wanted of it.
+        """
         question = question_of(case)
         faults.check(case.faults, case.aggregators)
+        if case.epochs.series is not None:
+            return [one.windows[epoch] for one in self.ask_series(case, runs, seed)]
         return asyncio.run(self._ask_all(case, question, epoch, runs, seed))
+
+    def ask_series(self, case: Case, runs: Sequence[int], seed: np.random.SeedSequence) -> list[SeriesAsked]:
+        """Ask the case's series once a run, each of new aggregators, or return what came of it when it was asked last.
+
+        `seed` as in `run`, of any window.
+
+        Raises:
+            ScenarioError, ProcessError: as `run`.
+        """
+        question = question_of(case)
+        wanted = (case.index, seed.entropy, tuple(runs))
+        if self._last.get("wanted") != wanted:
+            plans = [plan_of(case, question, run, seed) for run in runs]
+            first = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key[:-1], 0))
+            asked = asyncio.run(self._ask_series(case, question, dict(zip(runs, plans, strict=True)), first))
+            self._last.update(wanted=wanted, asked=asked)
+        return list(self._last["asked"])
+
+    async def _ask_series(
+        self, case: Case, question: NetworkQuestion, plans: Mapping[int, SeriesPlan], seed: np.random.SeedSequence
+    ) -> list[SeriesAsked]:
+        return [await self._ask_run(case, question, run, plan, seed) for run, plan in plans.items()]
+
+    async def _ask_run(
+        self, case: Case, question: NetworkQuestion, run: int, plan: SeriesPlan, seed: np.random.SeedSequence
+    ) -> SeriesAsked:
+        """Ask a series; on a machine that was too slow for its windows again, in windows twice as long.
+
+        Every attempt is a new series of new aggregators, which would charge the same signal for both, with the same
+        coins. The last one is returned.
+        """
+        transports = self._transports(case.population.devices)
+        one = replace(self._ask_of(case, question, 0, run, seed, transports), series=plan.part, limits=_ledgers(case))
+        attempt = 0
+        while True:
+            again = one if attempt == 0 else _longer(one, attempt)
+            with tempfile.TemporaryDirectory(prefix="fleetcount-") as directory:
+                root, broker = Path(directory), self.broker if "mqtt" in transports else ""
+                async with running(root, case.aggregators, broker=broker) as parties:
+                    (root / "run").mkdir(mode=0o700)
+                    answer = await ask_series(parties, again, plan, root / "run")
+            attempt += 1
+            if answer.missing == 0 or attempt == _ATTEMPTS:
+                return answer
+            self.progress("missed", answer.missing, plan.truths.size)
 
     async def _ask_all(
         self, case: Case, question: NetworkQuestion, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence
@@ -168,6 +219,13 @@ def engine(*, transport: str = "both", broker: str = "auto", progress: ProgressC
         ScenarioError: an unknown transport or broker.
     """
     return NetworkEngine(transport=transport, broker=broker, progress=progress or _silent)
+
+
+def _ledgers(case: Case) -> dict[str, Fraction]:
+    """Return what owners allow in a series: every question, and what the case's ledgers have room for."""
+    series, total = case.epochs.series, case.epochs.device_epsilon
+    limits = _ALLOWED if total is None else _ALLOWED | {"total_epsilon": total}
+    return limits if series is None else limits | {"total_delta": series.delta}
 
 
 def _limits(case: Case) -> dict[str, str]:

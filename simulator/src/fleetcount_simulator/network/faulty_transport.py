@@ -6,7 +6,7 @@ Wraps a transport and a clock; must not change a byte of a message. Its notes ar
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fleetcount_client.timer import SystemTimer
@@ -28,7 +28,7 @@ from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 from fleetcount_simulator.network.device_faults import DeviceFault
 
-__all__ = ["FaultyTransport", "SkewedTimer", "Tally", "Trace", "last_round", "rounds_of"]
+__all__ = ["FaultyTransport", "SkewedTimer", "Tally", "Trace", "WindowTransport", "last_round", "rounds_of"]
 
 _LATE = frozenset({RejectReason.TOO_LATE, RejectReason.TASK_CLOSED})
 _AFTER_CLOSE_S = 0.05
@@ -123,7 +123,7 @@ class FaultyTransport:
     ) -> None:
         self._inner = inner
         self._faults = faults
-        self._trace = trace
+        self.trace = trace
         self._tally = tally
         self._reorder = reorder
         self._chance = chance
@@ -155,12 +155,13 @@ class FaultyTransport:
         round_number = instalments[0].round
         closes = task.round_two_closes if round_number == 2 else task.round_one_closes
         opens = task.round_one_closes if round_number == 2 else task.round_one_opens
-        if DeviceFault.LOST in self._faults:
+        # Who was switched off after round one sends nothing more for this task.
+        if DeviceFault.LOST in self._faults or (DeviceFault.DROPPED in self._faults and round_number == 2):
             await self._until(closes)
             raise Unreachable("lost on the way")
         if DeviceFault.LATE in self._faults and round_number == last_round(task):
             # Over MQTT no aggregator reads the topic any more, and no refusal will come.
-            self._trace.late = True
+            self.trace.late = True
             await self._until(closes + _AFTER_CLOSE_S)
         elif self._reorder:
             await asyncio.sleep(self._chance.uniform(0.0, _SHUFFLE * (closes - opens)))
@@ -170,7 +171,7 @@ class FaultyTransport:
             self._copies.add(copy)
             copy.add_done_callback(self._copies.discard)
         if DeviceFault.DROPPED in self._faults and self._has_round_one(task):
-            self._trace.left.set()
+            self.trace.left.set()
         return answers
 
     async def release(self, task: Task) -> ReleaseAnswer:
@@ -191,10 +192,10 @@ class FaultyTransport:
         self, task: Task, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         for instalment in instalments:
-            self._trace.note_sent(position, instalment)
+            self.trace.note_sent(position, instalment)
         answers = await self._inner.upload(task, position, instalments)
         for answer in answers:
-            if self._trace.note_answer(position, answer):
+            if self.trace.note_answer(position, answer):
                 self._tally.receipts[answer.round] += 1
                 self._tally.latest[answer.round] = self._clock.now()
         return answers
@@ -208,7 +209,62 @@ class FaultyTransport:
             return
 
     def _has_round_one(self, task: Task) -> bool:
-        return all((1, position) in self._trace.receipted for position in range(len(task.aggregators)))
+        return all((1, position) in self.trace.receipted for position in range(len(task.aggregators)))
 
     async def _until(self, moment: float) -> None:
         await asyncio.sleep(max(0.0, moment - self._clock.now()))
+
+
+class WindowTransport:
+    """One device's transport through the windows of a series: each window's messages meet the faults of that window."""
+
+    def __init__(self, inner: Transport, of_window: Callable[[int], FaultyTransport]) -> None:
+        """Say what is on offer and open sessions over `inner`; upload over what `of_window` makes for a window."""
+        self._inner = inner
+        self._of_window = of_window
+        self._windows: dict[int, FaultyTransport] = {}
+
+    def window(self, index: int) -> FaultyTransport:
+        """Return the device's way to the aggregators in a window."""
+        if index not in self._windows:
+            self._windows[index] = self._of_window(index)
+        return self._windows[index]
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Ask for the tasks on offer."""
+        return await self._inner.list_tasks()
+
+    async def list_series(self) -> tuple[SeriesOffer, ...]:
+        """Ask for the series on offer."""
+        return await self._inner.list_series()
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        """Open sessions."""
+        return await self._inner.open_sessions(aggregator, requests)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        """Upload as the faults of the task's window let it.
+
+        Raises:
+            Unreachable: the message was lost.
+        """
+        if task.series is None:
+            raise Unreachable("this device answers a series alone")
+        return await self.window(task.series.index).upload(task, position, instalments)
+
+    async def release(self, task: Task) -> ReleaseAnswer:
+        """Ask for a release."""
+        return await self._inner.release(task)
+
+    async def close(self) -> None:
+        """Close the device's own connection, where it has one."""
+        await self._inner.close()
+
+    async def stop(self) -> None:
+        """Stop the copies that are still under way."""
+        for one in self._windows.values():
+            await one.stop()

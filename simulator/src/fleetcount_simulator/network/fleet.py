@@ -16,23 +16,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.device import Device
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.messages import Instalment, Receipt
-from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.series import Series
-from fleetcount_protocol.task.domain import Signal
 from fleetcount_protocol.task.task import SignedTask, Task
 
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.device_faults import DeviceFault
 from fleetcount_simulator.network.faulty_transport import Tally, Trace
-from fleetcount_simulator.network.fleet_report import report_of, uncertain
+from fleetcount_simulator.network.fleet_report import AskedOf, report_of, uncertain
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
-from fleetcount_simulator.network.simulated_device import SimulatedDevice, simulated_devices
+from fleetcount_simulator.network.series_fleet import SeriesFleet
+from fleetcount_simulator.network.simulated_device import DeviceMaker, SimulatedDevice, enrol, simulated_devices
 
 __all__ = ["main"]
 
@@ -61,34 +59,52 @@ class _Fleet:
         )
         self.connections = Connections(spec, authority)
         self.tally = Tally()
-        self.devices = simulated_devices(spec, authority, self.connections, self._file, self.tally)
+        maker = DeviceMaker(spec, authority, self.connections, self._file)
+        self._tasked = [] if spec.series else simulated_devices(maker, self.connections, self.tally)
+        self._series = SeriesFleet(maker, spec.series, self.connections, self.tally) if spec.series else None
+        self._asked: list[AskedOf] = []
 
     async def enrol(self) -> float:
         """Let every device that is on connect and open its sessions; return the seconds it took all but the first.
 
         The first one waits for what an aggregator loads with its first session.
         """
-        asked = [one for one in self.devices if DeviceFault.ABSENT not in one.faults]
+        asked = [one.device for one in self._tasked if DeviceFault.ABSENT not in one.faults]
+        asked += [one.device for one in self._series.devices] if self._series else []
         started = time.perf_counter()
         for group in (asked[:1], asked[1:]):
             started = time.perf_counter()
             await self._enrol(group)
         return time.perf_counter() - started
 
-    async def _enrol(self, devices: list[SimulatedDevice]) -> None:
+    async def _enrol(self, devices: list[Device]) -> None:
         shared = self._spec.connections == SHARED
         gate, deadline = asyncio.Semaphore(len(devices) if shared else _ENROLLING), time.time() + _ENROL_S
 
-        async def one(device: SimulatedDevice) -> None:
+        async def one(device: Device) -> None:
             async with gate:
-                await device.enrol(self._spec.aggregators, deadline, stay=self.connections.stay)
+                await enrol(device, self._spec.aggregators, deadline, stay=self.connections.stay)
                 self.tally.enrolled += 1
 
         async with asyncio.TaskGroup() as group:
             for device in devices:
-                group.create_task(one(device), name=f"enrol {device.number}")
+                group.create_task(one(device), name="enrol")
 
-    async def wait_for_task(self) -> SignedTask:
+    async def answer(self, joined: Callable[[], None]) -> Counter[str]:
+        """Let every device answer what is asked; return why devices say they were not counted.
+
+        In a series `joined` is called once the devices that are there from the beginning have joined.
+        """
+        if self._series is not None:
+            self._asked = await self._series.attend(joined)
+            return self._series.reasons()
+        signed = await self._wait_for_task()
+        await self._answer_all(signed)
+        devices = [(one.number, one.outcome, one.trace) for one in self._tasked]
+        self._asked = [AskedOf(task=signed.task, devices=devices, file=Path(self._spec.report_file))]
+        return Counter(one.reason for one in self._tasked if one.reason)
+
+    async def _wait_for_task(self) -> SignedTask:
         """Return the task once an aggregator offers it; one connection asks for all."""
         scout = self.connections.scout()
         try:
@@ -104,53 +120,17 @@ class _Fleet:
         finally:
             await scout.close()
 
-    async def answer(self, signed: SignedTask) -> None:
+    async def _answer_all(self, signed: SignedTask) -> None:
         """Let every device answer the task to its end, or until its last window has long closed."""
         task, skews = signed.task, self._spec.skews
         window_s = task.round_one_closes - task.round_one_opens
-        for one, skew in zip(self.devices, skews, strict=True):
+        for one, skew in zip(self._tasked, skews, strict=True):
             one.timer.error_s = skew * window_s
         deadline = task.round_two_closes + _GRACE_S + max(0.0, -min(skews, default=0.0)) * window_s
         async with asyncio.TaskGroup() as group:
-            for one in self.devices:
+            for one in self._tasked:
                 group.create_task(self._answer(one, signed, deadline))
-        await asyncio.gather(*(one.transport.stop() for one in self.devices))
-
-    async def wait_for_series(self) -> Series:
-        """Return the series once an aggregator offers it with the key lists of all; one connection asks for all."""
-        scout = self.connections.scout()
-        try:
-            while True:
-                try:
-                    offered = await scout.list_series()
-                except (Unreachable, PeerError):
-                    offered = ()
-                for offer in offered:
-                    series = offer.signed.series
-                    if series.name == self._spec.task_name and len(offer.key_lists) == len(series.aggregators):
-                        return series
-                await asyncio.sleep(_POLL_S)
-        finally:
-            await scout.close()
-
-    async def answer_series(self, series: Series) -> list[int]:
-        """Let every device join and answer all windows; return how many delivered each."""
-        schedule, frames = series.schedule, self._spec.frames
-        tasks = {window_task(series, index).task_id: index for index in range(schedule.windows)}
-
-        def reads(place: int) -> Callable[[], Signal]:
-            return lambda: frames[max(0, int(time.time() - schedule.first) // schedule.every_s)][place]
-
-        ended = await asyncio.gather(
-            *(
-                one.answer_series({self._spec.signal: reads(place)}, schedule.end + _GRACE_S)
-                for place, one in enumerate(self.devices)
-            )
-        )
-        delivered = [0] * schedule.windows
-        for outcome in (outcome for outcomes in ended for outcome in outcomes):
-            delivered[tasks[outcome.task_id]] += outcome.kind is OutcomeKind.DELIVERED
-        return delivered
+        await asyncio.gather(*(one.transport.stop() for one in self._tasked))
 
     async def _answer(self, one: SimulatedDevice, signed: SignedTask, deadline: float) -> None:
         if DeviceFault.ABSENT in one.faults:
@@ -158,7 +138,7 @@ class _Fleet:
         else:
             await one.answer(signed, deadline)
 
-    async def probe(self, task: Task) -> None:
+    async def probe(self) -> None:
         """Send every message without an answer again: an aggregator that holds it gives its receipt at any time.
 
         A refusal now only says that the bytes are not there; the device does not count as late for it.
@@ -167,19 +147,20 @@ class _Fleet:
         try:
             await asyncio.gather(
                 *(
-                    _probe(direct, task, one.trace, position, instalment)
-                    for one in self.devices
-                    if uncertain(one.trace, task)
-                    for (_, position), instalment in list(one.trace.pending.items())
+                    _probe(direct, asked.task, trace, position, instalment)
+                    for asked in self._asked
+                    for _, _, trace in asked.devices
+                    if uncertain(trace, asked.task)
+                    for (_, position), instalment in list(trace.pending.items())
                 )
             )
         finally:
             await direct.disconnect()
 
-    def report(self, task: Task) -> None:
-        """Write the file that says what became of the devices."""
-        devices = [(one.number, one.outcome, one.trace) for one in self.devices]
-        report_of(devices, task).write(Path(self._spec.report_file))
+    def report(self) -> None:
+        """Write the files that say what became of the devices, one a task."""
+        for asked in self._asked:
+            report_of(asked.devices, asked.task).write(asked.file)
 
     async def close(self) -> None:
         """Close connections and the state file."""
@@ -228,26 +209,18 @@ async def _serve(spec: FleetSpec) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
-    _say(ready=True, devices=len(fleet.devices))
-    reporter: asyncio.Task[None] | None = None
-    signed: SignedTask | None = None
+    _say(ready=True, devices=len(spec.numbers))
     while (command := await commands.get()) != "end":
         if command == "enrol":
             reporter = asyncio.create_task(_report_progress(fleet), name="progress")
             _say_progress(fleet, "enrolled", seconds=await fleet.enrol())
-            delivered: list[int] = []
-            if spec.frames:
-                delivered = await fleet.answer_series(await fleet.wait_for_series())
-            else:
-                signed = await fleet.wait_for_task()
-                await fleet.answer(signed)
-                fleet.report(signed.task)
+            reasons = await fleet.answer(lambda: _say_progress(fleet, "joined"))
             reporter.cancel()
-            reasons = Counter(one.reason for one in fleet.devices if one.reason)
-            _say_progress(fleet, "done", reasons=dict(reasons.most_common(5)), delivered=delivered)
-        elif command == "probe" and signed is not None:
-            await fleet.probe(signed.task)
-            fleet.report(signed.task)
+            fleet.report()
+            _say_progress(fleet, "done", reasons=dict(reasons.most_common(5)))
+        elif command == "probe":
+            await fleet.probe()
+            fleet.report()
             _say(event="probed")
     await fleet.close()
 

@@ -19,7 +19,7 @@ from fleetcount_simulator.model import Integers
 from fleetcount_simulator.network.faulty_transport import Trace, rounds_of
 from fleetcount_simulator.network.fleet_spec import write_private
 
-__all__ = ["OUTCOMES", "FleetReport", "report_of", "uncertain"]
+__all__ = ["OUTCOMES", "AskedOf", "FleetReport", "report_of", "uncertain", "window_file"]
 
 OUTCOMES: Final = (*(kind.value for kind in OutcomeKind), "absent", "dropped", "unfinished")
 """How an answer ended: as the device itself says, or that it was off, was switched off, or was still waiting."""
@@ -67,6 +67,21 @@ class FleetReport:
         """Return the complete reports, as the set digest takes them."""
         chosen = np.flatnonzero(self.complete)
         return [(ReportId(self.report_ids[row].tobytes()), Digest(self.share_digests[row].tobytes())) for row in chosen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AskedOf:
+    """A task that was asked of the devices of a process: of each its number, how its answer ended, and its trace."""
+
+    task: Task
+    devices: Sequence[tuple[int, str, Trace]] = field(repr=False)
+    file: Path
+    """Where its report goes."""
+
+
+def window_file(file: Path, index: int) -> Path:
+    """Return where the report of a window of a series goes, beside the file for a single task."""
+    return file.with_stem(f"{file.stem}-window-{index:05d}")
 
 
 def report_of(devices: Sequence[tuple[int, str, Trace]], task: Task) -> FleetReport:

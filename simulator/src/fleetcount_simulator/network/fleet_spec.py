@@ -14,10 +14,35 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.domain import Signal
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
-__all__ = ["OWN", "SHARED", "FleetSpec", "write_private"]
+__all__ = ["OWN", "SHARED", "FleetSpec", "SeriesPart", "write_private"]
 
 OWN: Final = "own"
 SHARED: Final = "shared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPart:
+    """What devices do in a series: by window and device `readings` and `faults`, as `FleetSpec` has them for one task.
+
+    By device: `came`, the window before which it joins, and `gone`, that before which it leaves. Each asks for news of
+    the series every `news_s` seconds.
+    """
+
+    readings: Sequence[Sequence[Signal]] = field(repr=False)
+    faults: Sequence[Sequence[int]] = field(repr=False)
+    came: Sequence[int] = field(repr=False)
+    gone: Sequence[int] = field(repr=False)
+    news_s: float
+
+    def of(self, chosen: slice) -> "SeriesPart":
+        """Return the part of some of the devices."""
+        return SeriesPart(
+            readings=[row[chosen] for row in self.readings],
+            faults=[row[chosen] for row in self.faults],
+            came=self.came[chosen],
+            gone=self.gone[chosen],
+            news_s=self.news_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +54,8 @@ class FleetSpec:
     when it is asked for `signal`, meets the faults `device_faults[i]` (`device_faults.DeviceFault`), and its clock is
     fast by `skews[i]` windows (negative: slow). `spread` is the part of a window in which devices send first,
     `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed` decides every
-    coin, secret and share and gives no privacy; None leaves them to the operating system. With `frames` a series is
-    answered, and device i reads `frames[w][i]` in window w.
+    coin, secret and share and gives no privacy; None leaves them to the operating system. With `series` the devices
+    answer the series of the name `task_name` instead.
     """
 
     name: str
@@ -55,7 +80,7 @@ class FleetSpec:
     readings: Sequence[Signal] = field(repr=False)
     device_faults: Sequence[int] = field(repr=False)
     skews: Sequence[float] = field(repr=False)
-    frames: Sequence[Sequence[Signal]] = field(default=(), repr=False)
+    series: SeriesPart | None = None
 
     def encode(self) -> str:
         """Return the JSON text of the file."""
@@ -66,14 +91,17 @@ class FleetSpec:
         """Return what a file written by `encode` says; its writer is the parent process, so values are not checked."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
-        readings = _signals(content.pop("readings"))
-        frames = tuple(_signals(frame) for frame in content.pop("frames"))
-        return cls(**content, aggregators=aggregators, readings=readings, frames=frames)
+        readings = _readings(content.pop("readings"))
+        part: dict[str, Any] | None = content.pop("series")
+        if part is not None:
+            part["readings"] = [_readings(row) for row in part["readings"]]
+        series = None if part is None else SeriesPart(**part)
+        return cls(**content, aggregators=aggregators, readings=readings, series=series)
 
 
-def _signals(readings: list[Any]) -> "list[Signal]":
+def _readings(content: Sequence[Any]) -> list[Signal]:
     # A position is a tuple for the domain, and a list in JSON.
-    return [cast("Signal", tuple(one) if isinstance(one, list) else one) for one in readings]
+    return cast("list[Signal]", [tuple(one) if isinstance(one, list) else one for one in content])
 
 
 def _aggregator(content: Mapping[str, Any]) -> Aggregator:

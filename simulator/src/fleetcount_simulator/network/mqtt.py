@@ -26,7 +26,8 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
-from fleetcount_protocol.wire.topics import report_topic, session_topic, task_filter
+from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.topics import report_topic, series_filter, session_topic, task_filter
 from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
 
 __all__ = ["SharedMqtt"]
@@ -85,6 +86,7 @@ class SharedMqtt:
         self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
         self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
         self._tasks: dict[TaskId, SignedTask] = {}
+        self._offers: dict[str, SeriesOffer] = {}
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Return the tasks the broker has handed over so far: ask again until the wanted one is there.
@@ -96,8 +98,13 @@ class SharedMqtt:
         return tuple(self._tasks.values())
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Return nothing: a study asks single tasks."""
-        return ()
+        """Return the latest offers the broker has handed over, one a series and aggregator; as `list_tasks`.
+
+        Raises:
+            Unreachable: the broker does not answer.
+        """
+        await self._connected()
+        return tuple(self._offers.values())
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -155,7 +162,8 @@ class SharedMqtt:
 
     async def _subscribe(self, connection: MqttConnection) -> None:
         base = task_filter(self._deployment).removesuffix("+/task")
-        for topic in (f"{base}receipt/+", f"{base}session-reply/+", task_filter(self._deployment)):
+        offers = (task_filter(self._deployment), series_filter(self._deployment))
+        for topic in (f"{base}receipt/+", f"{base}session-reply/+", *offers):
             await connection.subscribe(topic, qos=1)
 
     def _new_connection(self) -> MqttConnection:
@@ -184,6 +192,9 @@ class SharedMqtt:
             elif kind == "session-reply":
                 answer = SESSION_REPLY.decode(payload)
                 self._sessions.settle(answer.session_id, answer)
+            elif topic.endswith("/series"):
+                if payload:
+                    self._offers[topic] = SERIES_OFFER.decode(payload)
             elif payload:
                 signed = SIGNED_TASK.decode(payload)
                 self._tasks[signed.task.task_id] = signed

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
@@ -23,8 +24,9 @@ from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, TaskId
-from fleetcount_protocol.limits import MAX_RECORD_BYTES
+from fleetcount_protocol.limits import MAX_RECORD_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_signed_order, sign_order
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signed_file import encode_signed_series, signed_series
 from fleetcount_protocol.series.signing import sign_series
@@ -171,26 +173,43 @@ class Parties:
         """Give a task a new verify key, let every operator sign it and hand it to the leader; return it."""
         verify_key = secrets.token_bytes(32)
         task = replace(draft, verify_key_digest=Digest(hashlib.sha256(verify_key).digest()))
-        configs = [self.deployment.config_of(position) for position in range(len(task.aggregators))]
-        signatures = [sign_task(task, load_signing_key(config.parent / "keys" / "signing.key")) for config in configs]
-        directory = configs[0].parent / "tasks"
-        name = task.task_id.hex()[:16]
+        signatures = tuple(sign_task(task, self._signing_key(at)) for at in range(len(task.aggregators)))
+        directory, name = self._task_directory, task.task_id.hex()[:16]
         # The task appears last, and at once: the leader looks for its key when it sees it.
         write_private(directory / f"{name}.verify-key", verify_key)
-        write_private(directory / f"{name}.task", encode_signed_task(signed_task(task, tuple(signatures))))
+        write_private(directory / f"{name}.task", encode_signed_task(signed_task(task, signatures)))
         return task
 
     def submit_series(self, draft: Series) -> SignedSeries:
-        """Give a series a new seed of verify keys, let every operator sign it and hand it to the leader; return it."""
-        seed = secrets.token_bytes(32)
+        """Give a series a new seed of its verify keys, let every operator sign it and hand it to the leader."""
+        seed = secrets.token_bytes(VERIFY_KEY_BYTES)
         series = replace(draft, verify_seed_digest=Digest(hashlib.sha256(seed).digest()))
-        configs = [self.deployment.config_of(position) for position in range(len(series.aggregators))]
-        keys = [load_signing_key(config.parent / "keys" / "signing.key") for config in configs]
-        signed = signed_series(series, tuple(sign_series(series, key) for key in keys))
-        directory, name = configs[0].parent / "tasks", series.series_id.hex()[:16]
+        signatures = tuple(sign_series(series, self._signing_key(at)) for at in range(len(series.aggregators)))
+        directory, name = self._task_directory, series.series_id.hex()[:16]
+        # As with a task: the seed first.
         write_private(directory / f"{name}.verify-seed", seed)
+        signed = signed_series(series, signatures)
         write_private(directory / f"{name}.series", encode_signed_series(signed))
         return signed
+
+    def order(self, series: Series, number: int, action: OrderAction, from_window: int) -> None:
+        """Give an order about a series as the operator of its leader."""
+        order = SeriesOrder(
+            series_id=series.series_id,
+            number=number,
+            action=action,
+            aggregator_id=series.aggregators[0].aggregator_id,
+            from_window=from_window,
+        )
+        path = self._task_directory / f"{series.series_id.hex()[:16]}.{number:04}.order"
+        write_private(path, encode_signed_order(sign_order(order, self._signing_key(0))))
+
+    @property
+    def _task_directory(self) -> Path:
+        return self.deployment.config_of(0).parent / "tasks"
+
+    def _signing_key(self, position: int) -> Ed25519PrivateKey:
+        return load_signing_key(self.deployment.config_of(position).parent / "keys" / "signing.key")
 
     async def release(self, task: Task, position: int) -> ReleaseAnswer | None:
         """Return what an aggregator says about a task's release; None when it does not answer."""

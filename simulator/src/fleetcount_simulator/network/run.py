@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from fleetcount_protocol.ids import Digest
@@ -30,18 +30,26 @@ from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import Account, account_of
 from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.fleet_report import FleetReport
-from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, write_private
+from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, SeriesPart, write_private
 from fleetcount_simulator.network.machine_speed import measure_speed
 from fleetcount_simulator.network.outages import outages_of
 from fleetcount_simulator.network.parties import START_S, Parties
 from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.watch import ProgressCallback, Watch
-from fleetcount_simulator.network.windows import IN_TURNS, Enrolment, Windows, load_before, windows_for
+from fleetcount_simulator.network.windows import (
+    ANNOUNCE_S,
+    IN_TURNS,
+    Enrolment,
+    Windows,
+    load_before,
+    windows_for,
+)
 
-__all__ = ["Ask", "Asked", "Begun", "ProgressCallback", "ask", "begin", "checked"]
+__all__ = ["EXPIRY_S", "Ask", "Asked", "Enrolled", "ProgressCallback", "ask", "checked_record", "start_and_enrol"]
 
+WatchT = TypeVar("WatchT", bound=Watch)
 _LONGEST_CALL_S: Final = 20.0
-_EXPIRY_S: Final = 86_400
+EXPIRY_S: Final = 86_400
 _LOCAL: Final = Fraction(20)
 """The loss of a randomized response under exact limits: how large it is depends on the question."""
 _FILES: Final = 16_384
@@ -67,8 +75,8 @@ class Ask:
     `transports` names the transport of each fleet process; device i belongs to process i modulo their number and reads
     `readings[i]`. `connections` is "own", a connection a device, or "shared", one a process. `limits` are what the
     owners allow, fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins to the
-    operating system. With `frames` it is for `ask_series`, and device i reads `frames[w][i]` in window w. `shape` makes
-    room for faults in the windows; it is told in how many seconds aggregators start.
+    operating system. With `series` the devices wait for a series of this name. `shape` makes room for faults in the
+    windows; it is told in how many seconds aggregators start.
     """
 
     name: str
@@ -80,9 +88,9 @@ class Ask:
     device_faults: FleetFaults
     faults: Faults = Faults()  # noqa: RUF009 - Faults is frozen
     coin_seed: int | None = field(default=None, repr=False)
+    series: SeriesPart | None = field(default=None, repr=False)
     shape: Callable[[Windows, float], Windows] = _as_they_are
     progress: ProgressCallback
-    frames: Sequence[Sequence[Signal]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,6 +112,15 @@ class Asked:
     broker: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Enrolled(Generic[WatchT]):
+    """Devices that are ready to be asked: who follows them, the windows they need, and the seconds until then."""
+
+    watch: WatchT
+    windows: Windows
+    ready_s: float
+
+
 async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
     """Ask once; the aggregators have been started, the devices' processes start and end here.
 
@@ -114,11 +131,12 @@ async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
         ProcessError: a process did not start, or ended before its time.
         SignatureError: a record whose signatures do not verify.
     """
-    begun, signed_at = await begin(parties, asked, directory), time.time()
-    watch, windows, rounds = begun.watch, begun.windows, 2 if asked.question.two_rounds else 1
+    rounds = 2 if asked.question.two_rounds else 1
+    enrolled = await start_and_enrol(parties, asked, directory, Watch, ANNOUNCE_S)
+    watch, windows, signed_at = enrolled.watch, enrolled.windows, time.time()
     task = parties.submit(_task(parties, asked, windows))
     answer = await watch.run(task, outages_of(asked.faults, _last_window(task)), windows.release_s)
-    record = checked(answer, task, parties) if answer is not None else None
+    record = checked_record(answer, task, parties) if answer is not None else None
     reports = await watch.reports(released=record is not None)
     return Asked(
         task=task,
@@ -126,44 +144,37 @@ async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
         answer=answer,
         account=_account(asked, task, reports, rounds),
         reasons=watch.reasons,
-        stages={"ready": begun.ready_s, **watch.stages(task), "asked": watch.ended_at - signed_at},
+        stages={"ready": enrolled.ready_s, **watch.stages(task), "asked": watch.ended_at - signed_at},
         broker=parties.broker,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Begun:
-    """Devices that are connected and have their sessions: who follows them, and windows in which all get in."""
+async def start_and_enrol(
+    parties: Parties, asked: Ask, directory: Path, follow: "type[WatchT]", announce_s: float
+) -> "Enrolled[WatchT]":
+    """Start the devices' processes, wait for the aggregators and let all devices open their sessions.
 
-    watch: Watch
-    windows: Windows
-    enrolled_s: float
-    ready_s: float
-
-
-async def begin(parties: Parties, asked: Ask, directory: Path) -> Begun:
-    """Start the devices' processes and let every device enrol.
+    `announce_s` is as in `windows_for`.
 
     Raises:
-        ProcessError: as `ask`.
+        ProcessError: a process did not start, or ended before its time.
     """
     started, load = time.perf_counter(), load_before()
     _raise_file_limit()
     rounds = 2 if asked.question.two_rounds else 1
     draft = _task(parties, asked, Windows(round_one_s=1, round_two_s=rounds - 1, release_s=1))
-    limits = _exactly(draft, max(1, len(asked.frames))) if asked.limits is None else asked.limits
+    limits = _exactly(draft, asked.series) if asked.limits is None else asked.limits
     fleets = {
         await _start_fleet(parties, asked, limits, place, directory): _report_file(directory, place)
         for place in range(len(asked.transports))
     }
     count, speed = len(parties.deployment.plans), measure_speed(draft)
     start_s = await _ready(parties, list(fleets), asked.progress)
-    watch = Watch(parties, fleets, len(asked.readings), rounds, asked.progress)
+    watch = follow(parties, fleets, len(asked.readings), rounds, asked.progress)
     devices = _by_way(asked, parties.broker, count)
     enrolment = Enrolment(devices=devices, seconds=await watch.enrol(), load=load)
-    windows = asked.shape(windows_for(enrolment, rounds, count, speed), start_s)
-    ready_s = time.perf_counter() - started
-    return Begun(watch=watch, windows=windows, enrolled_s=enrolment.seconds, ready_s=ready_s)
+    windows = asked.shape(windows_for(enrolment, rounds, count, speed, announce_s), start_s)
+    return Enrolled(watch=watch, windows=windows, ready_s=time.perf_counter() - started)
 
 
 async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCallback) -> float:
@@ -193,11 +204,12 @@ def _report_file(directory: Path, place: int) -> Path:
     return directory / f"fleet-{place}.npz"
 
 
-def _exactly(task: Task, times: int) -> dict[str, Fraction]:
-    """Return what an owner allows who allows this task so many times and not more."""
+def _exactly(task: Task, series: SeriesPart | None) -> dict[str, Fraction]:
+    """Return what an owner allows who allows this task, once or in every window of a series, and not more."""
     epsilon = task.design.ledger_loss.epsilon
     if epsilon is None:
         raise ProcessError("a release without noise is allowed by nobody who does not say so")
+    times = 1 if series is None else len(series.readings)
     return {
         "largest_epsilon": Fraction(epsilon),
         "largest_local_epsilon": _LOCAL,
@@ -247,7 +259,7 @@ def _task(parties: Parties, asked: Ask, windows: Windows) -> Task:
         round_one_opens=opens,
         round_one_closes=closes,
         round_two_closes=closes + windows.round_two_s,
-        expiry=closes + windows.round_two_s + _EXPIRY_S,
+        expiry=closes + windows.round_two_s + EXPIRY_S,
         time_precision_s=1,
         min_batch_size=question.min_batch_size,
         release=question.release,
@@ -284,20 +296,14 @@ async def _start_fleet(
         readings=asked.readings[chosen],
         device_faults=asked.device_faults.flags[chosen].tolist(),
         skews=asked.device_faults.skews[chosen].tolist(),
-        frames=[frame[chosen] for frame in asked.frames],
+        series=None if asked.series is None else asked.series.of(chosen),
     )
     path = directory / f"{name}.json"
     write_private(path, spec.encode().encode())
     return await parties.children.start(name, [sys.executable, "-m", "fleetcount_simulator.network.fleet", str(path)])
 
 
-def checked(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
-    """Return the record of an answer, None if the task was not released.
-
-    Raises:
-        SignatureError: a signature that does not verify.
-        ProcessError: the record of another task.
-    """
+def checked_record(answer: ReleaseAnswer, task: Task, parties: Parties) -> ReleaseRecord | None:
     if answer.state is not TaskState.RELEASED:
         return None
     record = decode_record(answer.record)

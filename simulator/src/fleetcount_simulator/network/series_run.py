@@ -1,90 +1,104 @@
-"""One series asked of real devices through real aggregators: every window followed to its record.
+"""One series asked of real devices through real aggregators: offered, joined, followed window by window, accounted for.
 
-As `run` for one task, whose processes it uses; it must not do the work of a device or an aggregator.
+Starts nothing that `run` does not start; it must not do the work of a device or an aggregator.
 """
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.messages import ReleaseAnswer
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.fields import Coin, Participants, Schedule
+from fleetcount_protocol.series.fields import Participants, Schedule
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.task.task import UploadStyle
 
+from fleetcount_simulator.errors import ProcessError
+from fleetcount_simulator.faults import TALLIES
+from fleetcount_simulator.network.counted import Account, account_of
+from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.parties import Parties
-from fleetcount_simulator.network.run import Ask, Begun, begin, checked
-from fleetcount_simulator.network.windows import ANNOUNCE_S
+from fleetcount_simulator.network.run import EXPIRY_S, Ask, Asked, checked_record, start_and_enrol
+from fleetcount_simulator.network.series_question import SeriesPlan
+from fleetcount_simulator.network.series_watch import SeriesWatch
+from fleetcount_simulator.network.windows import RELEASE_S, Windows
 
-__all__ = ["AskedSeries", "ask_series"]
+__all__ = ["SeriesAsked", "ask_series", "check_chain"]
 
-_EXPIRY_S: Final = 86_400
-_PAUSE_S: Final = 2
-"""Between windows, so that a release is not delayed by the next one's reports."""
-_MQTT_S: Final = 7
-"""How long a device that asks over MQTT waits for retained tasks that do not come, before it looks at series."""
-_JOINING: Final = 1.5
-"""How much longer joining takes than enrolling: every device asks for the series, judges it and reserves."""
+_OFFER_S: Final = 4.0
+"""From signing a series to the offer of all aggregators, on an idle machine."""
+_JOIN_S: Final = 0.015
+_RESERVE_S: Final = 0.0005
+"""For one device to check and join a series, and for each of its windows in the ledger: three times what it costs."""
+_PAUSED: Final = "paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AskedSeries:
-    """What came of it: by window the checked record (None: aborted, or none in time), its answer, who delivered.
+class SeriesAsked:
+    """What came of a series: of every window what `run.ask` says of a task, in order.
 
-    `reasons` are what devices said that did not answer every window, the commonest first; `ended_at` is when the last
-    window's end was known, Unix seconds.
+    A paused window has neither record nor answer, and all its devices are "absent". `stages` of a window holds "asked",
+    the seconds from its opening to its record.
     """
 
     signed: SignedSeries
-    records: tuple[ReleaseRecord | None, ...]
-    answers: tuple[ReleaseAnswer | None, ...]
-    delivered: tuple[int, ...]
-    reasons: Mapping[str, int]
-    broker: str
-    ended_at: float
+    windows: tuple[Asked, ...]
+
+    @property
+    def missing(self) -> int:
+        """How many answers of devices that nothing befell were not counted: this machine was too slow for them."""
+        return sum(one.account.missing for one in self.windows)
 
 
-async def ask_series(parties: Parties, asked: Ask, directory: Path) -> AskedSeries:
-    """Ask a window for every one of `asked.frames`; the aggregators have been started.
+async def ask_series(parties: Parties, asked: Ask, plan: SeriesPlan, directory: Path) -> SeriesAsked:
+    """Ask a series once; as `run.ask`. The records are checked one by one and along their chain.
 
     Raises:
-        ProcessError, SignatureError: as `run.ask`.
+        ProcessError: a process did not start or ended before its time, the devices joined too late, receipts that do
+            not explain what was counted, or records that do not follow each other.
+        SignatureError: a record whose signatures do not verify.
     """
-    begun = await begin(parties, asked, directory)
-    signed = parties.submit_series(_series(parties, asked, begun))
-    tasks = [window_task(signed.series, index) for index in range(len(asked.frames))]
-    answers, delivered = await begun.watch.run_windows(tasks, begun.windows.release_s)
-    pairs = zip(answers, tasks, strict=True)
-    return AskedSeries(
+    enrolled = await start_and_enrol(parties, asked, directory, SeriesWatch, 0.0)
+    watch, windows = enrolled.watch, enrolled.windows
+    joining_s = _JOIN_S * plan.truths.shape[1] + _RESERVE_S * plan.truths.size
+    lead_s = _OFFER_S + joining_s + windows.lead_s + windows.round_one_s
+    signed = parties.submit_series(_series(parties, asked, plan, windows, lead_s))
+    series = signed.series
+    ends = await watch.attend(series, plan, windows.release_s)
+    records: dict[int, ReleaseRecord] = {}
+    for index, (answer, _) in ends.items():
+        record = None if answer is None else checked_record(answer, window_task(series, index), parties)
+        if record is not None:
+            records[index] = record
+    check_chain(records, plan.pauses)
+    reports = await watch.window_reports(series, list(records))
+    return SeriesAsked(
         signed=signed,
-        records=tuple(None if answer is None else checked(answer, task, parties) for answer, task in pairs),
-        answers=tuple(answers),
-        delivered=tuple(delivered),
-        reasons=begun.watch.reasons,
-        broker=parties.broker,
-        ended_at=begun.watch.ended_at,
+        windows=tuple(
+            Asked(
+                task=window_task(series, index),
+                record=records.get(index),
+                answer=ends[index][0] if index in ends else None,
+                account=_account(asked, plan, index, reports[index]),
+                reasons=watch.reasons,
+                stages={"asked": ends[index][1] - series.schedule.opens(index) if index in ends else 0.0},
+                broker=parties.broker,
+            )
+            for index in range(series.schedule.windows)
+        ),
     )
 
 
-def _series(parties: Parties, asked: Ask, begun: Begun) -> Series:
-    question, windows = asked.question, begun.windows
-    length = windows.round_one_s + windows.round_two_s
-    lead_s = ANNOUNCE_S + _JOINING * begun.enrolled_s + (_MQTT_S if "mqtt" in asked.transports else 0)
-    schedule = Schedule(
-        first=math.ceil(time.time() + lead_s) + 2,
-        every_s=length + _PAUSE_S,
-        windows=len(asked.frames),
-        round_one_s=windows.round_one_s,
-        round_two_s=windows.round_two_s,
-        expiry_s=_EXPIRY_S,
-    )
+def _series(parties: Parties, asked: Ask, plan: SeriesPlan, windows: Windows, lead_s: float) -> Series:
+    """Return the series, its windows as near to each other as their releases let them be."""
+    question = asked.question
+    rounds_s = windows.round_one_s + windows.round_two_s
+    every_s = rounds_s + max(1, windows.release_s - RELEASE_S)
     return Series(
         name=asked.name,
         deployment=parties.deployment.name,
@@ -92,10 +106,17 @@ def _series(parties: Parties, asked: Ask, begun: Begun) -> Series:
         domain=question.domain,
         mode=question.mode,
         mechanism=question.mechanism,
-        schedule=schedule,
-        coin=Coin.WINDOW,
+        schedule=Schedule(
+            first=math.ceil(time.time() + lead_s) + every_s,
+            every_s=every_s,
+            windows=plan.series.windows,
+            round_one_s=windows.round_one_s,
+            round_two_s=windows.round_two_s,
+            expiry_s=EXPIRY_S,
+        ),
+        coin=plan.series.coin,
         participants=Participants.HIDDEN,
-        delta=Fraction(1, 10**9),
+        delta=plan.series.delta,
         release=question.release,
         upload_style=UploadStyle.TWO_INSTALMENTS,
         time_precision_s=1,
@@ -103,3 +124,30 @@ def _series(parties: Parties, asked: Ask, begun: Begun) -> Series:
         aggregators=tuple(replace(one, hpke_keys=()) for one in parties.deployment.aggregators),
         verify_seed_digest=Digest(bytes(32)),
     )
+
+
+def check_chain(records: Mapping[int, ReleaseRecord], pauses: Sequence[tuple[int, int]]) -> None:
+    """Refuse records, by window, of which one does not name the one before it, or a pause as what is between them.
+
+    Raises:
+        ProcessError: names the window.
+    """
+    paused = {window for first, last in pauses for window in range(first, last + 1)}
+    before: int | None = None
+    for index, record in sorted(records.items()):
+        link = record.chain
+        previous = None if before is None else records[before].digest
+        if link is None or (link.previous_index, link.previous) != (before, previous):
+            raise ProcessError(f"the record of window {index} does not follow that of window {before}")
+        named = {one.index for one in link.missing if one.reason == _PAUSED}
+        if named != paused & set(range(0 if before is None else before + 1, index)):
+            raise ProcessError(f"the record of window {index} says that {sorted(named)} were paused before it")
+        before = index
+
+
+def _account(asked: Ask, plan: SeriesPlan, index: int, reports: Sequence[FleetReport]) -> Account:
+    values, rounds = asked.question.domain.values, 2 if asked.question.two_rounds else 1
+    if any(first <= index <= last for first, last in plan.pauses):
+        tallies = dict.fromkeys(TALLIES, 0) | {"absent": plan.truths.shape[1]}
+        return Account(counted=np.zeros(values + 1, dtype=np.int64), missing=0, tallies=tallies)
+    return account_of(reports, plan.truths[index], plan.unharmed[index], values, rounds)

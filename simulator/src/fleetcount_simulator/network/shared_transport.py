@@ -33,6 +33,8 @@ _ENTRY_BYTES: Final = 128
 """More than ids, tags and lengths of one instalment take in a batch."""
 _IN_FLIGHT: Final = 2
 """Batches on the way at once: while the aggregator works on one, the next one fills and travels."""
+_MOST_LISTING: Final = 1 << 16
+"""Devices that share one answer to what is on offer: all that ask in the same moment."""
 _GATHER_S: Final = 0.04
 """How long a batch that is not full waits for more: a call costs as much as some ten messages in it."""
 
@@ -110,16 +112,18 @@ class SharedTransport:
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
+        self._listing: Channel[None, tuple[SignedTask, ...]] = Channel(self._all_tasks, _MOST_LISTING)
+        self._listing_series: Channel[None, tuple[SeriesOffer, ...]] = Channel(self._all_series, _MOST_LISTING)
         self._sessions: dict[AggregatorId, Channel[SessionRequest, SessionAccepted | SessionRefused]] = {}
         self._uploads: dict[tuple[TaskId, int], Channel[Instalment, Receipt | Refusal]] = {}
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
-        """Ask for the tasks on offer."""
-        return await self._inner.list_tasks()
+        """Ask for the tasks on offer together with other devices; all get the same answer."""
+        return await self._listing.put(None)
 
     async def list_series(self) -> tuple[SeriesOffer, ...]:
-        """Ask for the series on offer."""
-        return await self._inner.list_series()
+        """Ask for the series on offer together with other devices; all get the same answer."""
+        return await self._listing_series.put(None)
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -153,9 +157,15 @@ class SharedTransport:
     async def disconnect(self) -> None:
         """Close the channels and the inner transport."""
         channels: list[Channel[Any, Any]] = [*self._sessions.values(), *self._uploads.values()]
-        for channel in channels:
+        for channel in (*channels, self._listing, self._listing_series):
             await channel.close()
         await self._inner.close()
+
+    async def _all_tasks(self, asking: list[None]) -> list[tuple[SignedTask, ...]]:
+        return [await self._inner.list_tasks()] * len(asking)
+
+    async def _all_series(self, asking: list[None]) -> list[tuple[SeriesOffer, ...]]:
+        return [await self._inner.list_series()] * len(asking)
 
 
 def _batch_of(instalment: Instalment) -> int:

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
@@ -15,12 +15,10 @@ from typing import Any, Final
 from fleetcount_client.backoff import Retry
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
-from fleetcount_client.outcome import Outcome, OutcomeKind
-from fleetcount_client.policy import JoinRule, OwnerPolicy
-from fleetcount_client.series_rows import SeriesState
+from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.signals import SignalSource, constant
 from fleetcount_client.spool import SpoolFile
-from fleetcount_client.transport import Unreachable
+from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
@@ -33,7 +31,7 @@ from fleetcount_simulator.network.device_faults import DeviceFault
 from fleetcount_simulator.network.faulty_transport import FaultyTransport, SkewedTimer, Tally, Trace
 from fleetcount_simulator.network.fleet_spec import FleetSpec
 
-__all__ = ["SimulatedDevice", "coins_of", "simulated_devices"]
+__all__ = ["DeviceMaker", "SimulatedDevice", "coins_of", "delays_of", "enrol", "simulated_devices"]
 
 _RETRY: Final = Retry(base_s=0.2, cap_s=2.0)
 _NOTHING: Final = Fraction(1, 10**9)
@@ -51,14 +49,6 @@ class SimulatedDevice:
     timer: SkewedTimer
     outcome: str = "unfinished"
     reason: str = field(default="", repr=False)
-
-    async def enrol(self, aggregators: Sequence[Aggregator], deadline: float, *, stay: bool) -> bool:
-        """Connect and open the sessions of its next answers; `stay` connected. Returns whether all accepted."""
-        try:
-            return await self.device.open_sessions(aggregators, deadline)
-        finally:
-            if not stay:
-                await self.device.close()
 
     async def answer(self, signed: SignedTask, deadline: float) -> None:
         """Answer a task; be switched off where its faults or the deadline (Unix seconds) say so."""
@@ -80,49 +70,85 @@ class SimulatedDevice:
             await asyncio.gather(*waiting, return_exceptions=True)
             await self.device.close()
 
-    async def answer_series(self, source: Mapping[str, SignalSource], deadline: float) -> tuple[Outcome, ...]:
-        """Join the series on offer and answer its windows; return how each ended, none if it may not join."""
-        try:
-            async with asyncio.timeout(max(0.0, deadline - time.time())):
-                outcomes = await self.device.answer(source)
-        except (TimeoutError, Unreachable):
-            self.reason = "no answer before the last window closed: this machine is too busy"
-            return ()
-        finally:
-            await self.device.close()
-        late = next((one.reason for one in outcomes if one.kind is not OutcomeKind.DELIVERED), "")
-        refused = next((row.reason for row in self.device.series.rows() if row.state is SeriesState.REFUSED), "")
-        self.reason = late or refused
-        return outcomes
+
+async def enrol(device: Device, aggregators: Sequence[Aggregator], deadline: float, *, stay: bool) -> bool:
+    """Connect a device and open the sessions of its next answers; `stay` connected. Returns whether all accepted."""
+    try:
+        return await device.open_sessions(aggregators, deadline)
+    finally:
+        if not stay:
+            await device.close()
 
 
-def simulated_devices(
-    spec: FleetSpec, authority: CertificateAuthority, connections: Connections, file: SpoolFile, tally: Tally
-) -> list[SimulatedDevice]:
-    """Return the devices of a process, each with a new key, a certificate and a place in the state file."""
-    trust = TrustStore(spec.deployment, [_trusted(one) for one in spec.aggregators])
-    policies = {refusing: _policy(spec, refusing=refusing) for refusing in (False, True)}
-    settings = DeliverySettings(spread=Fraction(spec.spread), call_timeout_s=spec.call_timeout_s, retry=_RETRY)
+class DeviceMaker:
+    """Makes the devices of a process, each with a new key, a certificate and a place in the state file."""
+
+    def __init__(
+        self, spec: FleetSpec, authority: CertificateAuthority, connections: Connections, file: SpoolFile
+    ) -> None:
+        self.spec = spec
+        self._authority = authority
+        self._idle_close_s = connections.idle_close_s
+        self._file = file
+        self._trust = TrustStore(spec.deployment, [_trusted(one) for one in spec.aggregators])
+        self._policies = {refusing: _policy(spec, refusing=refusing) for refusing in (False, True)}
+        news_s = spec.series.news_s if spec.series else DeliverySettings().poll_interval_s
+        self._settings = DeliverySettings(
+            spread=Fraction(spec.spread), call_timeout_s=spec.call_timeout_s, retry=_RETRY, poll_interval_s=news_s
+        )
+
+    def identity(self) -> DeviceIdentity:
+        """Return the identity of one more device."""
+        return DeviceIdentity.generate(self._authority)
+
+    def policy(self, *, refusing: bool = False) -> OwnerPolicy:
+        """Return what owners allow; `refusing`, that of one whose ledger is full."""
+        return self._policies[refusing]
+
+    def device(
+        self,
+        place: int,
+        identity: DeviceIdentity,
+        transport: Transport,
+        signal: SignalSource,
+        *,
+        timer: SkewedTimer,
+        policy: OwnerPolicy,
+        conditions: Callable[[], bool] = lambda: True,
+    ) -> Device:
+        """Return the device at a place of the process; it joins a series at its owner's word."""
+        number = self.spec.numbers[place]
+        return Device(
+            identity=identity,
+            trust=self._trust,
+            policy=policy,
+            spool=self._file.device(str(number)),
+            transport=transport,
+            signals={self.spec.signal: signal},
+            timer=timer,
+            source=coins_of(self.spec.coin_seed, number),
+            settings=self._settings,
+            conditions=conditions,
+            idle_close_s=self._idle_close_s,
+        )
+
+
+def simulated_devices(maker: DeviceMaker, connections: Connections, tally: Tally) -> list[SimulatedDevice]:
+    """Return the devices of a process that answer one task."""
+    spec = maker.spec
 
     def one(place: int) -> SimulatedDevice:
         number, faults = spec.numbers[place], DeviceFault(spec.device_faults[place])
-        identity = DeviceIdentity.generate(authority)
-        # Delays are no secret and no coin: they come from the study's seed and the device's number.
-        chance = random.Random(f"{spec.coin_seed}/delays/{number}")  # noqa: S311 - as said.
-        trace, timer = Trace(), SkewedTimer()
+        trace, timer, identity = Trace(), SkewedTimer(), maker.identity()
+        chance = delays_of(spec.coin_seed, number)
         transport = FaultyTransport(connections.of(identity), faults, trace, tally, reorder=spec.reorder, chance=chance)
-        device = Device(
-            identity=identity,
-            trust=trust,
-            policy=policies[DeviceFault.REFUSED in faults],
-            spool=file.device(str(number)),
-            transport=transport,
-            signals={spec.signal: constant(spec.readings[place])},
+        device = maker.device(
+            place,
+            identity,
+            transport,
+            constant(spec.readings[place]),
             timer=timer,
-            source=coins_of(spec.coin_seed, number),
-            settings=settings,
-            idle_close_s=connections.idle_close_s,
-            join=JoinRule.AUTO,
+            policy=maker.policy(refusing=DeviceFault.REFUSED in faults),
         )
         return SimulatedDevice(
             number=number, faults=faults, device=device, transport=transport, trace=trace, timer=timer
@@ -151,6 +177,11 @@ def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:
         allow_one_sided=True,
         **limits,
     )
+
+
+def delays_of(coin_seed: int | None, number: int) -> random.Random:
+    """Return what draws a device's delays: no secret and no coin, from the study's seed and the device's number."""
+    return random.Random(f"{coin_seed}/delays/{number}")  # noqa: S311 - as said.
 
 
 def coins_of(coin_seed: int | None, number: int) -> RandomSource:

@@ -76,25 +76,6 @@ class Watch:
             self.reasons.update(line["reasons"])
         return answer
 
-    async def run_windows(
-        self, tasks: Sequence[Task], patience_s: float
-    ) -> tuple[list[ReleaseAnswer | None], list[int]]:
-        """Return the answer with each window's end, None where none came in time, and how many devices delivered.
-
-        Raises:
-            ProcessError: a process ended before its time.
-        """
-        work = [self._releases(tasks, patience_s), *(self._until(one, "done") for one in self._fleets)]
-        answers: list[ReleaseAnswer | None]
-        answers, *lines = await self._guarded(work, range(len(self._parties.deployment.plans)))
-        for line in lines:
-            self.reasons.update(line["reasons"])
-        await self._end()
-        return answers, [sum(column) for column in zip(*(line["delivered"] for line in lines), strict=True)]
-
-    async def _releases(self, tasks: Sequence[Task], patience_s: float) -> list[ReleaseAnswer | None]:
-        return [await self._release(task, patience_s, place, len(tasks)) for place, task in enumerate(tasks)]
-
     async def _guarded(
         self, work: Sequence[Coroutine[Any, Any, Any]], steady: Iterable[int], *beside: Coroutine[Any, Any, None]
     ) -> list[Any]:
@@ -160,16 +141,16 @@ class Watch:
             "release": self.ended_at - task.round_two_closes,
         }
 
-    async def _release(self, task: Task, patience_s: float, place: int = 0, of: int = 1) -> ReleaseAnswer | None:
+    async def _release(self, task: Task, patience_s: float) -> ReleaseAnswer | None:
         """Ask every aggregator in turn until one knows how the task ended."""
         await asyncio.sleep(max(0.0, task.round_two_closes - time.time()))
         deadline = time.monotonic() + patience_s
-        self._progress("release", place, of)
+        self._progress("release", 0, 1)
         while time.monotonic() < deadline:
             for position in range(len(task.aggregators)):
                 answer = await self._parties.release(task, position)
                 if answer is not None and answer.state in (TaskState.RELEASED, TaskState.ABORTED):
-                    self._progress("release", place + 1, of)
+                    self._progress("release", 1, 1)
                     self.ended_at = time.time()
                     return answer
             await asyncio.sleep(_POLL_S)
@@ -180,24 +161,24 @@ class Watch:
         """Return the account of every fleet process and let it end; uncertain messages are asked about once more."""
         reports = [FleetReport.read(file) for file in self._fleets.values()]
         if released:
-            digest = await self._digest()
+            digest = await self._digest(self._task)
             if not explains(reports, digest):
                 await asyncio.gather(*(self._probe(fleet) for fleet in self._fleets))
                 reports = [FleetReport.read(file) for file in self._fleets.values()]
             if not explains(reports, digest):
                 raise ProcessError("the receipts of the devices do not explain the set the aggregators agreed on")
-        await self._end()
+        await self._end_fleets()
         return reports
 
-    async def _end(self) -> None:
+    async def _end_fleets(self) -> None:
         for fleet in self._fleets:
             await fleet.tell("end")
             await fleet.succeed()
 
-    async def _digest(self) -> Digest:
+    async def _digest(self, task: Task) -> Digest:
         for _ in range(_DIGEST_TRIES):
-            for position in range(len(self._task.aggregators)):
-                status = await self._parties.status(position, self._task.task_id)
+            for position in range(len(task.aggregators)):
+                status = await self._parties.status(position, task.task_id)
                 if status is not None and status.set_digest is not None:
                     return status.set_digest
             await asyncio.sleep(_POLL_S)

@@ -88,8 +88,13 @@ def load_before() -> float:
     return os.getloadavg()[0] / cores
 
 
-def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed) -> Windows:
-    """Return the windows in which all devices get in, at the speed at which they enrolled."""
+def windows_for(
+    enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed, announce_s: float = ANNOUNCE_S
+) -> Windows:
+    """Return the windows in which all devices get in, at the speed at which they enrolled.
+
+    `announce_s` is until devices hear of the task; those of a series know its windows beforehand.
+    """
     total = sum(enrolment.devices.values())
     one, two, shares = enrolment.work_s(1), enrolment.work_s(2), total * speed.share_s
     # What does not grow with the fleet is waiting for a turn: on a crowded machine each turn comes later.
@@ -97,7 +102,7 @@ def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Spee
     if rounds == 1:
         one, two, shares = one + shares, 0.0, 0.0
     return Windows(
-        round_one_s=_whole(one / enrolment.cores * MARGIN + (ANNOUNCE_S + SLACK_S) * patience),
+        round_one_s=_whole(one / enrolment.cores * MARGIN + (announce_s + SLACK_S) * patience),
         round_two_s=_whole((two + shares) / enrolment.cores * MARGIN + SLACK_S * patience) if rounds == 2 else 0,
         release_s=RELEASE_S + math.ceil(total * aggregators * speed.verify_s),
     )

@@ -1,0 +1,158 @@
+"""From a study's case with a series to what real devices do in it: window by window readings and faults, their stays.
+
+Pure: starts nothing. What real aggregators and devices cannot be asked is refused here, before anything is started.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES, MAX_SERIES_WINDOWS
+from fleetcount_protocol.task.domain import Signal, ValueDomain
+from fleetcount_protocol.task.fields import ReleaseKind
+from numpy.typing import NDArray
+
+from fleetcount_simulator.engines.opened_sums import run_seed
+from fleetcount_simulator.engines.participation import earliest_joining
+from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.model import Case
+from fleetcount_simulator.network.device_faults import draw_device_faults
+from fleetcount_simulator.network.fleet_spec import SeriesPart
+from fleetcount_simulator.network.question import NetworkQuestion, reading_of
+from fleetcount_simulator.series import Coin, Series, schedule_of, stays
+
+__all__ = ["SeriesPlan", "faultless_plan", "plan_of", "series_of"]
+
+MOST_ANSWERS: Final = 1_000_000
+"""Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""
+_TIMED_FAULTS: Final = ("late", "clock_skew_s", "outage", "naive")
+"""Faults of time and of aggregators: in a series what they do to one window would reach into the next."""
+_NEWS_S: Final = 5.0
+_NEWS_EACH_S: Final = 0.025
+"""To check an offer costs a device about 4 ms: the more devices, the less often, below a fifth of a core in all."""
+_NO_NEWS_S: Final = 3_600.0
+"""Where nobody gives orders; asking would take connections from devices that wait for their turn."""
+_DELTA: Final = Fraction(1, 10**9)
+_NOISED: Final = (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SeriesPlan:
+    """What the fleet of one run does in a series. Arrays are (windows, devices).
+
+    `truths` are values 0..V, `unharmed` says whom neither a fault nor its stay keeps from being counted, `pauses` are
+    (first, last) window of each outage, ascending and apart.
+    """
+
+    series: Series
+    part: SeriesPart = field(repr=False)
+    truths: NDArray[np.int64] = field(repr=False)
+    unharmed: NDArray[np.bool_] = field(repr=False)
+    pauses: Sequence[tuple[int, int]]
+
+
+def series_of(case: Case, question: NetworkQuestion) -> Series:
+    """Return the series of a case that real devices can be asked.
+
+    Raises:
+        ScenarioError: they cannot; names the key and what is allowed.
+    """
+    series = case.epochs.series
+    if series is None:
+        raise ScenarioError("the case has no [series]")
+    if series.coin is Coin.DAY:
+        raise ScenarioError(
+            "series.coin is 'day', a real UTC day that no study waits for; the network engine takes: 'window', 'series'"
+        )
+    if series.windows > MAX_SERIES_WINDOWS or series.windows * case.population.devices > MOST_ANSWERS:
+        raise ScenarioError(
+            f"series.windows is {series.windows} for {case.population.devices} devices; the network engine takes at"
+            f" most {MAX_SERIES_WINDOWS} windows and {MOST_ANSWERS} answers"
+        )
+    if question.release.kind not in _NOISED:
+        raise ScenarioError(
+            f"mechanism {case.mechanism.name!r} has release {question.release.kind.label!r}; real devices are asked a"
+            " series with noise on both sides only: 'geometric', 'gaussian'"
+        )
+    for name in _TIMED_FAULTS:
+        if getattr(case.faults, name):
+            raise ScenarioError(
+                f"faults.{name} is given with a [series]; the network engine takes: loss, drop_out, ignition,"
+                " duplicates, reorder"
+            )
+    if 2 * len(_pauses(series)) > MAX_ORDERS_PER_SERIES:
+        raise ScenarioError(
+            f"series.outages has {len(_pauses(series))} entries; the network engine takes at most"
+            f" {MAX_ORDERS_PER_SERIES // 2}"
+        )
+    if case.epochs.device_epsilon is None:
+        most = replace(case, epochs=replace(case.epochs, device_epsilon=Fraction(LARGEST_BUDGET)))
+        if earliest_joining(most) > 0:
+            raise ScenarioError(
+                f"all windows of mechanism {case.mechanism.name!r} lose more than epsilon {LARGEST_BUDGET} at delta"
+                f" {float(series.delta):g}, the most a device's ledger can allow: take more noise or fewer windows"
+            )
+    return series
+
+
+def plan_of(case: Case, question: NetworkQuestion, run: int, seed: np.random.SeedSequence) -> SeriesPlan:
+    """Return what the fleet of a numbered run does; `seed` as in `Engine.run`, of any window.
+
+    The faults of window t are those that the run meets at epoch t.
+    """
+    series, devices = series_of(case, question), case.population.devices
+    rounds = 2 if question.two_rounds else 1
+    readings = [reading_of(question.domain, value) for value in range(question.domain.values + 1)]
+    truths = np.empty((series.windows, devices), dtype=np.int64)
+    unharmed = np.empty((series.windows, devices), dtype=np.bool_)
+    faults: list[list[int]] = []
+    came, gone = stays(series, 0, devices)
+    for window in range(series.windows):
+        own = run_seed(np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key[:-1], window)), run)
+        drawn = draw_device_faults(case, window, rounds, own.spawn(2)[1])
+        truths[window] = case.population.truths(window, 0, devices)
+        unharmed[window] = drawn.unharmed
+        # Who has not joined or has left is away because of that alone: real leaving keeps it from answering.
+        away = (window < came) | (window >= gone)
+        faults.append(np.where(away, 0, drawn.flags).tolist())
+    part = SeriesPart(
+        readings=[[readings[value] for value in row] for row in truths.tolist()],
+        faults=faults,
+        came=came.tolist(),
+        gone=gone.tolist(),
+        news_s=max(_NEWS_S, devices * _NEWS_EACH_S),
+    )
+    return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
+
+
+def faultless_plan(domain: ValueDomain, readings: Sequence[Sequence[Signal]]) -> SeriesPlan:
+    """Return the plan of devices that draw a coin a window, stay from the first to the last and meet no fault.
+
+    `readings` are by window and device.
+    """
+    truths = np.array([[domain.value_of(reading) for reading in row] for row in readings], dtype=np.int64)
+    windows, devices = truths.shape
+    part = SeriesPart(
+        readings=readings,
+        faults=[[0] * devices] * windows,
+        came=[0] * devices,
+        gone=[windows] * devices,
+        news_s=_NO_NEWS_S,
+    )
+    series = Series(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
+    unharmed = np.ones(truths.shape, dtype=np.bool_)
+    return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
+
+
+def _pauses(series: Series) -> list[tuple[int, int]]:
+    """Return the runs of windows without a release."""
+    runs: list[tuple[int, int]] = []
+    for first, last in sorted(series.outages):
+        if runs and first <= runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], max(last, runs[-1][1]))
+        else:
+            runs.append((first, last))
+    return runs
