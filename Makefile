@@ -1,7 +1,7 @@
 # The front door. Every target sets up what it needs in .venv (never as root, never outside the repository).
 #   make demo ARGS="--vehicles 500 --epsilon 0.5"      options of a target go into ARGS
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-quick mutants mutants-quick check bench bench-quick reproduce clean
+.PHONY: help setup demo test campaign test-quick mutants mutants-quick check bench bench-quick reproduce clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -23,6 +23,10 @@ test: ## every test, then a dozen planted bugs; says what could not run here
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test $(ARGS)
 	@$(if $(ARGS),,scripts/mutants --quick)
+
+campaign: ## the tests that take minutes each: coverage, a week of records, a hundred real windows
+	@$(PYTHON) scripts/bootstrap.py test
+	@FLEETCOUNT_CAMPAIGN=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py
 
 test-quick: ## the tests that take less than ten seconds each
 	@$(PYTHON) scripts/bootstrap.py test

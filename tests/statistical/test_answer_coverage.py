@@ -8,7 +8,6 @@ seldom; noise of twice the spread too often.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -26,7 +25,8 @@ from fleetcount_mechanisms.responses import KaryResponse, MangatVector, Optimize
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 
-CAMPAIGN = bool(os.environ.get("FLEETCOUNT_CAMPAIGN"))
+from tests.support.campaign import CAMPAIGN
+
 RUNS = 60_000 if CAMPAIGN else 10_000
 LEVEL = Fraction(19, 20)
 LOWEST, HIGHEST = (0.945, 0.999) if CAMPAIGN else (0.939, 0.9995)
