@@ -32,7 +32,7 @@ __all__ = ["add_series_signature", "describe_series", "new_series_files", "read_
 
 MAX_SERIES_FILE_BYTES: Final = 4 * 2**20
 _SEED_BYTES: Final = 32
-_COIN_WORDS: Final = {Coin.WINDOW: "every window", Coin.DAY: "a whole UTC day", Coin.SERIES: "the whole series"}
+_COIN_WORDS: Final = {Coin.WINDOW: "one window", Coin.DAY: "a whole UTC day", Coin.SERIES: "the whole series"}
 
 
 def seed_path(series_path: Path) -> Path:
