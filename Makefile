@@ -26,7 +26,7 @@ test: ## every test, then a dozen planted bugs; says what could not run here
 
 campaign: ## the tests that take minutes each: coverage, a week of records, a hundred real windows
 	@$(PYTHON) scripts/bootstrap.py test
-	@FLEETCOUNT_CAMPAIGN=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py
+	@FLEETCOUNT_CAMPAIGN=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py tests/cli/test_demo.py tests/cli/test_simulate.py
 
 test-quick: ## the tests that take less than ten seconds each
 	@$(PYTHON) scripts/bootstrap.py test

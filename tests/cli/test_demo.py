@@ -17,6 +17,8 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json, verify_record_signatures
 from fleetcount_simulator.demo_scenarios import Sighting, bologna_position
 
+from tests.support.campaign import campaign
+
 
 def options(**changes: object) -> DemoOptions:
     plain: dict[str, object] = {
@@ -172,6 +174,7 @@ def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path
     assert processes_of(tmp_path) == []
 
 
+@campaign
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fleetcount: Callable) -> None:

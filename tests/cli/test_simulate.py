@@ -24,6 +24,8 @@ from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
 
+from tests.support.campaign import campaign
+
 STUDY = """
 name = "small"
 seed = 3
@@ -67,7 +69,14 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if not name.startswith("network-")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=campaign if name == "commuters-month" else ())
+        for name in EXAMPLES
+        if not name.startswith("network-")
+    ],
+)
 def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> None:
     output = tmp_path / "out"
 
@@ -82,7 +91,9 @@ def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("name", "released"), [("network-small", " 1/1 "), ("network-series", " 10/12 ")])
+@pytest.mark.parametrize(
+    ("name", "released"), [("network-small", " 1/1 "), pytest.param("network-series", " 10/12 ", marks=campaign)]
+)
 def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: Path, name: str, released: str) -> None:
     output = tmp_path / "out"
 
