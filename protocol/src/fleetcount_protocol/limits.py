@@ -10,6 +10,7 @@ from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
 __all__ = [
     "AES_GCM_TAG_BYTES",
     "COMMITMENT_BLIND_BYTES",
+    "ED25519_SIGNATURE_BYTES",
     "MAX_AGGREGATORS",
     "MAX_BATCH_BYTES",
     "MAX_CERTIFICATE_BYTES",
@@ -83,6 +84,8 @@ MAX_TASK_BYTES: Final = MIB
 MAX_TASKS_PER_LIST: Final = 64
 MAX_TASK_LIST_BYTES: Final = 3 * MIB
 VERIFY_KEY_BYTES: Final = 32
+ED25519_SIGNATURE_BYTES: Final = 64
+"""RFC 8032, section 5.1.6: of tasks, series, key lists, orders and records."""
 
 # Series.
 MAX_SERIES_BYTES: Final = MAX_TASK_BYTES - KIB

@@ -11,11 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.layout import Reader, sized, text_bytes, uint
+from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_KEY_LIST_BYTES, MAX_LISTED_KEYS, MAX_UNIX_TIME
 from fleetcount_protocol.task.codec import encode_key, read_key
 from fleetcount_protocol.task.fields import Aggregator, HpkeKey
 from fleetcount_protocol.task.rules import check_range, check_sealing_keys, require
+from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
 from fleetcount_protocol.task.signing import verify_ed25519
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 KEY_LIST_LABEL: Final = b"FCKEYS01"
-_SIGNATURE_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def decode_key_list(data: bytes) -> KeyList:
 
 def encode_signed_key_list(signed: SignedKeyList) -> bytes:
     """Return a key list and its signature as one file."""
-    return sized(signed.key_list.canonical, 4) + signed.signature
+    return encode_with_signature(signed.key_list.canonical, signed.signature)
 
 
 def decode_signed_key_list(data: bytes) -> SignedKeyList:
@@ -111,11 +111,8 @@ def decode_signed_key_list(data: bytes) -> SignedKeyList:
     Raises:
         DecodeError: it is no such file.
     """
-    reader = Reader(data, "signed key list", 4 + MAX_KEY_LIST_BYTES + _SIGNATURE_BYTES)
-    key_list = decode_key_list(reader.sized(4, len(KEY_LIST_LABEL), MAX_KEY_LIST_BYTES))
-    signature = reader.take(_SIGNATURE_BYTES)
-    reader.finish()
-    return SignedKeyList(key_list=key_list, signature=signature)
+    canonical, signature = read_with_signature(data, "key list", KEY_LIST_LABEL, MAX_KEY_LIST_BYTES)
+    return SignedKeyList(key_list=decode_key_list(canonical), signature=signature)
 
 
 def sign_key_list(key_list: KeyList, key: Ed25519PrivateKey) -> SignedKeyList:

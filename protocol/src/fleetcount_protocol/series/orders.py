@@ -14,10 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId
-from fleetcount_protocol.layout import Reader, sized, text_bytes, uint
+from fleetcount_protocol.layout import Reader, text_bytes, uint
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_SERIES_WINDOWS
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.rules import check_range
+from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
 from fleetcount_protocol.task.signing import verify_ed25519
 
 __all__ = [
@@ -34,7 +35,6 @@ __all__ = [
 ]
 
 ORDER_LABEL: Final = b"FCORDR01"
-_SIGNATURE_BYTES: Final = 64
 _LARGEST_NUMBER: Final = 2**32 - 1
 
 
@@ -104,7 +104,7 @@ def decode_order(data: bytes) -> SeriesOrder:
 
 def encode_signed_order(signed: SignedOrder) -> bytes:
     """Return an order and its signature as one file."""
-    return sized(signed.order.canonical, 4) + signed.signature
+    return encode_with_signature(signed.order.canonical, signed.signature)
 
 
 def decode_signed_order(data: bytes) -> SignedOrder:
@@ -113,11 +113,8 @@ def decode_signed_order(data: bytes) -> SignedOrder:
     Raises:
         DecodeError: it is no such file.
     """
-    reader = Reader(data, "signed order", 4 + MAX_ORDER_BYTES + _SIGNATURE_BYTES)
-    order = decode_order(reader.sized(4, len(ORDER_LABEL), MAX_ORDER_BYTES))
-    signature = reader.take(_SIGNATURE_BYTES)
-    reader.finish()
-    return SignedOrder(order=order, signature=signature)
+    canonical, signature = read_with_signature(data, "order", ORDER_LABEL, MAX_ORDER_BYTES)
+    return SignedOrder(order=decode_order(canonical), signature=signature)
 
 
 def sign_order(order: SeriesOrder, key: Ed25519PrivateKey) -> SignedOrder:

@@ -12,6 +12,7 @@ from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import (
     AES_GCM_TAG_BYTES,
+    ED25519_SIGNATURE_BYTES,
     MAX_AGGREGATORS,
     MAX_BATCH_BYTES,
     MAX_CIPHERTEXT_BYTES,
@@ -76,7 +77,6 @@ __all__ = [
 
 _SMALL_BYTES: Final = 1_024
 _MAC_BYTES: Final = 32
-_SIGNATURE_BYTES: Final = 64
 
 
 def read_reason(number: int) -> RejectReason:
@@ -423,7 +423,7 @@ def _read_release_answer(message: pb.GetReleaseResponse) -> ReleaseAnswer:
         abort_reason=check_label("abort reason", message.abort_reason, MAX_REASON_BYTES),
         record=check_size("record", message.record, 0, MAX_RECORD_BYTES),
         signatures=tuple(
-            check_size("signature", one, _SIGNATURE_BYTES, _SIGNATURE_BYTES) for one in message.signatures
+            check_size("signature", one, ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES) for one in message.signatures
         ),
     )
 

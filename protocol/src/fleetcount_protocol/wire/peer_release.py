@@ -9,6 +9,7 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.limits import (
     COMMITMENT_BLIND_BYTES,
+    ED25519_SIGNATURE_BYTES,
     MAX_AGGREGATORS,
     MAX_PEER_MESSAGE_BYTES,
     MAX_RECORD_BYTES,
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 _SMALL_BYTES: Final = 4_096
-_SIGNATURE_BYTES: Final = 64
 _VECTOR_BYTES: Final = 8 * (MAX_VALUES + 1)
 
 
@@ -172,7 +172,7 @@ def _read_record_signature(message: pb.SignRecordResponse) -> RecordSignature:
     return RecordSignature(
         task_id=TaskId(message.task_id),
         aggregator_id=AggregatorId(message.aggregator_id),
-        signature=check_size("signature", message.signature, _SIGNATURE_BYTES, _SIGNATURE_BYTES),
+        signature=check_size("signature", message.signature, ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES),
     )
 
 
@@ -191,7 +191,7 @@ def _read_finished_record(message: pb.DeliverRecordRequest) -> FinishedRecord:
         task_id=TaskId(message.task_id),
         record=check_size("record", message.record, 1, MAX_RECORD_BYTES),
         signatures=tuple(
-            check_size("signature", one, _SIGNATURE_BYTES, _SIGNATURE_BYTES) for one in message.signatures
+            check_size("signature", one, ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES) for one in message.signatures
         ),
     )
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.limits import (
+    ED25519_SIGNATURE_BYTES,
     MAX_AGGREGATORS,
     MAX_KEY_LIST_BYTES,
     MAX_ORDER_BYTES,
@@ -40,9 +41,8 @@ __all__ = [
 ]
 
 _SMALL_BYTES: Final = 1_024
-_SIGNATURE_BYTES: Final = 64
-_ORDERS_BYTES: Final = MAX_ORDERS_PER_SERIES * (MAX_ORDER_BYTES + _SIGNATURE_BYTES + 16)
-_KEY_LISTS_BYTES: Final = MAX_AGGREGATORS * (MAX_KEY_LIST_BYTES + _SIGNATURE_BYTES + 16)
+_ORDERS_BYTES: Final = MAX_ORDERS_PER_SERIES * (MAX_ORDER_BYTES + ED25519_SIGNATURE_BYTES + 16)
+_KEY_LISTS_BYTES: Final = MAX_AGGREGATORS * (MAX_KEY_LIST_BYTES + ED25519_SIGNATURE_BYTES + 16)
 _PARTS: Final = MAX_ORDERS_PER_SERIES + MAX_AGGREGATORS
 
 
@@ -64,7 +64,7 @@ def _key_list_to_pb(signed: SignedKeyList) -> device_pb2.SignedKeyList:
 
 
 def _read_key_list(message: device_pb2.SignedKeyList) -> SignedKeyList:
-    signature = check_size("signature", message.signature, _SIGNATURE_BYTES, _SIGNATURE_BYTES)
+    signature = check_size("signature", message.signature, ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES)
     return SignedKeyList(key_list=decode_key_list(message.key_list), signature=signature)
 
 
@@ -73,7 +73,7 @@ def _order_to_pb(signed: SignedOrder) -> device_pb2.SignedOrder:
 
 
 def _read_order(message: device_pb2.SignedOrder) -> SignedOrder:
-    signature = check_size("signature", message.signature, _SIGNATURE_BYTES, _SIGNATURE_BYTES)
+    signature = check_size("signature", message.signature, ED25519_SIGNATURE_BYTES, ED25519_SIGNATURE_BYTES)
     return SignedOrder(order=decode_order(message.order), signature=signature)
 
 
