@@ -31,6 +31,7 @@ __all__ = [
     "TwoSidedGeometric",
     "TwoSidedNoise",
     "Warner",
+    "Zooms",
     "optimal_epsilon",
     "plan_question",
     "toss",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     )
     from fleetcount_mechanisms.sampling import SamplingDie, toss
     from fleetcount_mechanisms.statement import AdversaryView
+    from fleetcount_mechanisms.zooms import Zooms
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -76,5 +78,6 @@ else:
             "responses": "KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner",
             "sampling": "SamplingDie toss",
             "statement": "AdversaryView",
+            "zooms": "Zooms",
         },
     )

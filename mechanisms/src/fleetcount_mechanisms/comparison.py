@@ -22,6 +22,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate
 from fleetcount_mechanisms.responses import KaryResponse, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.zooms import Zooms
 
 __all__ = ["Compared", "Threat", "Unit", "compare"]
 
@@ -67,10 +68,12 @@ def compare(
     *,
     aggregators: int = 2,
     level: Fraction = Fraction(95, 100),
+    zooms: Zooms | None = None,
 ) -> tuple[Compared, ...]:
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
-    A way that cannot keep the promise, or not with noise that can be drawn, is left out. Run by who plans a series.
+    A way that cannot keep the promise, or not with noise that can be drawn, or that has no zooms where some are asked
+    for, is left out. Run by who plans a series.
 
     Raises:
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
@@ -78,13 +81,13 @@ def compare(
     found = list[Compared]()
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
         try:
-            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law)
+            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, zooms=zooms)
         except InfeasibleTargetError:
             continue
-        design = Design(answer=answer, noise=noise, values=values, aggregators=aggregators)
+        design = Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)
         plan = Plan(devices=devices, design=design, level=level)
         found.append(Compared(name=name, threat=threat, unit=unit, plan=plan))
-    local = _local(values, shapes["window"], epsilon, delta)
+    local = None if zooms is not None else _local(values, shapes["window"], epsilon, delta)
     if local is not None:
         design = Design(answer=local, noise=_LOCAL_NOISE, values=values, aggregators=aggregators)
         plan = Plan(devices=devices, design=design, level=level)

@@ -5,6 +5,7 @@ from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (d
 hold a time, a key or a signal: these belong to the task.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
@@ -16,6 +17,7 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, AnswerLaw, Rel
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.zooms import Zooms, require_zooms
 
 if (
     TYPE_CHECKING
@@ -74,15 +76,19 @@ class LedgerLoss:
 class Design:
     """One question's law: each device answers by `answer`, each of k `aggregators` adds `noise` to V `values`' sums.
 
+    With `zooms` the values are the squares of a grid: the sums of larger squares are noised and opened beside them.
+
     Raises:
         MechanismError: an answer for another V, another number of aggregators than 2..5, or noise that does not go with
-            the answer: the truth needs noise, one-sided noise goes with the truth alone.
+            the answer: the truth needs noise, one-sided noise goes with the truth alone. Zooms of another V, of answers
+            that devices randomize, or without noise.
     """
 
     answer: AnswerLaw
     noise: NoiseLaw
     values: int
     aggregators: int
+    zooms: Zooms | None = None
 
     def __post_init__(self) -> None:
         """Check that the parts fit."""
@@ -96,10 +102,19 @@ class Design:
             raise MechanismError("a direct release has no noise, allowed: noise; it is all that protects the truth")
         if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
             raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: on direct counts alone")
+        if self.zooms is not None:
+            self._check_zooms(self.zooms)
+
+    def _check_zooms(self, zooms: Zooms) -> None:
+        if zooms.sizes[0] != self.values:
+            raise MechanismError(f"values is {self.values}, allowed: the {zooms.sizes[0]} squares of the zooms' grid")
+        require_zooms(self.answer, zooms.count)
+        if not self.noised:
+            raise MechanismError(f"zooms is {zooms.count} of exact counts, allowed: 1; anybody can add them up")
 
     def __getstate__(self) -> dict[str, object]:
         """Leave out what follows from the parts, so that another process can be handed a design."""
-        return {part: self.__dict__[part] for part in ("answer", "noise", "values", "aggregators")}
+        return {part: self.__dict__[part] for part in ("answer", "noise", "values", "aggregators", "zooms")}
 
     @cached_property
     def kind(self) -> AnswerKind:
@@ -149,9 +164,28 @@ class Design:
         return self.outputs is not Outputs.CELLS
 
     @property
-    def output_count(self) -> int:
-        """How many numbers the aggregators add, noise and open: V, or V + 1 with the baseline."""
+    def summed_count(self) -> int:
+        """How many sums the reports add up to: V, or V + 1 with the baseline."""
         return self.values + self.baseline_opened
+
+    @property
+    def output_count(self) -> int:
+        """How many numbers the aggregators noise and open: the sums, and behind them those of every coarser zoom."""
+        return self.summed_count + self.cell_count - self.values
+
+    @property
+    def cell_count(self) -> int:
+        """How many of these numbers count a cell: V, or the squares of all zooms."""
+        return self.values if self.zooms is None else sum(self.zooms.sizes)
+
+    @property
+    def zoom_count(self) -> int:
+        """At how many zooms one answer is told: 1, or the number of zooms."""
+        return 1 if self.zooms is None else self.zooms.count
+
+    def opened_sums(self, sums: Sequence[int]) -> list[int]:
+        """Return the numbers to noise and open from `summed_count` sums: these, then those of every coarser zoom."""
+        return list(sums) if self.zooms is None else self.zooms.all_sums(sums)
 
     @cached_property
     def channel(self) -> tuple[Fraction, Fraction]:
@@ -175,7 +209,7 @@ class Design:
     def _views(self) -> "tuple[AdversaryView, ...]":
         from fleetcount_mechanisms.statement import views_of  # As above.
 
-        return views_of(self.answer, self.noise, self.aggregators)
+        return views_of(self.answer, self.noise, self.aggregators, self.zoom_count)
 
     @property
     def epsilon(self) -> Decimal | None:

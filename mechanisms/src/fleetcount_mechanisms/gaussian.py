@@ -146,7 +146,7 @@ class DiscreteGaussian:
         object.__setattr__(self, "_first", _table(self.variance, _DRAW_BITS))
 
     def at_most(self, size: int, bits: int = _DRAW_BITS) -> tuple[Fraction, Fraction]:
-        """Return proven bounds of P[|Z| <= size], about 2**-bits apart.
+        """Return proven bounds of `P[|Z| <= size]`, about `2**-bits` apart.
 
         Raises:
             MechanismError: the size is below 0, or bits below 1.

@@ -14,6 +14,7 @@ from fleetcount_mechanisms.conversion import order_epsilon, zcdp_epsilon
 from fleetcount_mechanisms.gaussian import require_variance
 from fleetcount_mechanisms.renyi import amplified, gaussian_rho, panel_gaussian_divergence
 from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.zooms import require_zooms
 
 __all__ = ["STATED_DELTA", "gaussian_loss"]
 
@@ -24,16 +25,18 @@ _LARGEST_ORDER: Final = 512
 _TURNS: Final = 24
 
 
-def gaussian_loss(answer: AnswerLaw, variance: Fraction, relation: Relation) -> tuple[Fraction, Fraction]:
+def gaussian_loss(
+    answer: AnswerLaw, variance: Fraction, relation: Relation, zooms: int = 1
+) -> tuple[Fraction, Fraction]:
     """Return (eps, delta) of the opened counts with one honest aggregator's noise, eps to an error below 1e-60.
 
     delta is `STATED_DELTA`, or 0 where the devices' own randomness alone promises as much. An answer is the truth with
     weight w and otherwise a draw that ignores it, so a loss of (eps, delta/w) of the truth's counts is one of
     (ln(1 + w(e**eps - 1)), delta) (`amplified`). Two values that are sampled have `panel_gaussian_divergence` as well.
-    `relation` is ANY_BIT for one place of a vector, else ANY_VALUE.
+    `relation` is ANY_BIT for one place of a vector, else ANY_VALUE. Each of `zooms` counts as a release of its own.
 
     Raises:
-        MechanismError: a variance outside its range.
+        MechanismError: a variance outside its range, or zooms of answers that have none.
     """
     kind, (hit, miss) = kind_of(answer), channel_of(answer)
     weight, one_cell = hit - miss, answer.values == 1
@@ -42,10 +45,10 @@ def gaussian_loss(answer: AnswerLaw, variance: Fraction, relation: Relation) -> 
         weight = weight if one_cell else 1 - (1 - weight) ** 2
     elif kind.form is AnswerForm.POSITION:
         one_cell = False
-    rho = gaussian_rho(1 if one_cell else 2, 1, require_variance(variance))
+    rho = gaussian_rho(1 if one_cell else 2, require_zooms(answer, zooms), require_variance(variance))
     losses = [(_amplified(rho, weight), STATED_DELTA)]
     if kind.form is AnswerForm.TWO_ROUNDS and not one_cell:
-        losses.append((_sampled_epsilon(weight, variance), STATED_DELTA))
+        losses.append((_sampled_epsilon(weight, variance, zooms), STATED_DELTA))
     if kind.form in (AnswerForm.POSITION, AnswerForm.BITS) and kind.relation is Relation.ANY_VALUE:
         losses.append((Fraction(cast("RandomizedResponse", answer).epsilon), Fraction(0)))
     return min(losses)
@@ -58,9 +61,9 @@ def _amplified(rho: Fraction, weight: Fraction) -> Fraction:
     return loss if weight == 1 else amplified(weight, loss)
 
 
-def _sampled_epsilon(rate: Fraction, variance: Fraction) -> Fraction:
+def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int) -> Fraction:
     """Return the least eps of one sampled answer at `STATED_DELTA`, at the order that floats find."""
-    log_delta, half = log(STATED_DELTA), float(1 / (2 * variance))
+    log_delta, half = log(STATED_DELTA), float(zooms / (2 * variance))
     drawn, left = log(rate), log1p(-rate)
 
     def loss(real_order: float) -> float:
@@ -75,7 +78,7 @@ def _sampled_epsilon(rate: Fraction, variance: Fraction) -> Fraction:
         return renyi + log1p(-1 / order) - (log_delta + log(order)) / (order - 1)
 
     order = round(_lowest(loss, 2.0, float(_LARGEST_ORDER)))
-    return max(Fraction(0), order_epsilon(panel_gaussian_divergence(rate, 1, variance, order), order, STATED_DELTA))
+    return max(Fraction(0), order_epsilon(panel_gaussian_divergence(rate, zooms, variance, order), order, STATED_DELTA))
 
 
 def _lowest(loss: Callable[[float], float], low: float, high: float) -> float:

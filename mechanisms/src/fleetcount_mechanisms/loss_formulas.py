@@ -8,12 +8,14 @@ aggregator's geometric noise.
 from enum import Enum
 from fractions import Fraction
 from math import exp, expm1, fsum, isfinite, lgamma, log, log1p, sqrt
+from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction, require_positive
 from fleetcount_mechanisms.exponential import float_up, fraction_down, near_exp, near_log, near_sqrt
 from fleetcount_mechanisms.sampling import SamplingDie
 
 __all__ = [
+    "NOISE_GRID",
     "Neighbours",
     "central_delta",
     "exact_message_epsilon",
@@ -33,7 +35,8 @@ __all__ = [
     "sampling_sd",
 ]
 
-_NOISE_GRID = 10**6
+NOISE_GRID: Final = 10**6
+"""A planned noise epsilon is a multiple of one part in so many."""
 
 
 class Neighbours(Enum):
@@ -230,13 +233,11 @@ def noise_epsilon_for(target_epsilon: Fraction, sampling_rate: Fraction, neighbo
         raise MechanismError(f"target epsilon is {target}, allowed: 0 < target epsilon <= 100")
     if rate == 1:
         whole = target if neighbours is Neighbours.ONE_CELL else target / 2
-        noise = Fraction(whole.numerator * _NOISE_GRID // whole.denominator, _NOISE_GRID)
+        noise = Fraction(whole.numerator * NOISE_GRID // whole.denominator, NOISE_GRID)
     else:
-        noise = fraction_down(_noise_for(target, rate, neighbours), _NOISE_GRID)
+        noise = fraction_down(_noise_for(target, rate, neighbours), NOISE_GRID)
     if noise <= 0:
-        raise MechanismError(
-            f"target epsilon is {target}, allowed: large enough for a noise epsilon of 1/{_NOISE_GRID}"
-        )
+        raise MechanismError(f"target epsilon is {target}, allowed: large enough for a noise epsilon of 1/{NOISE_GRID}")
     return noise
 
 

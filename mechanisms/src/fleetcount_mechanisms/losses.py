@@ -6,6 +6,7 @@ of participants; the formulas of Sampling Privacy are those of `loss_formulas`.
 
 from decimal import Decimal
 from fractions import Fraction
+from math import floor
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import (
@@ -16,13 +17,14 @@ from fleetcount_mechanisms.answers import (
     channel_of,
     kind_of,
 )
-from fleetcount_mechanisms.errors import InfeasibleTargetError, require_positive
+from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError, require_positive
 from fleetcount_mechanisms.exponential import near_exp, near_log, rounded_up
 from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
-from fleetcount_mechanisms.loss_formulas import exact_release_epsilon, neighbours_of, noise_epsilon_for
+from fleetcount_mechanisms.loss_formulas import NOISE_GRID, exact_release_epsilon, neighbours_of, noise_epsilon_for
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
+from fleetcount_mechanisms.zooms import require_zooms
 
 __all__ = [
     "LARGEST_PLANNED_EPSILON",
@@ -44,32 +46,43 @@ _PLACES: Final = 5
 PlannedNoise = TwoSidedNoise | OneSidedNoise | GaussianNoise
 
 
-def noise_for(answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise) -> PlannedNoise:
-    """Return the weakest noise with which the published counts lose at most epsilon, rounded down.
+def noise_for(
+    answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise, zooms: int = 1
+) -> PlannedNoise:
+    """Return the weakest noise with which the published counts of all zooms lose at most epsilon, rounded down.
 
-    One-sided noise is charged as it is. A response is searched on multiples of 1/1000, the others solved on 10**-6.
-    Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
+    One-sided noise is charged as it is, once a zoom. A response is searched on multiples of 1/1000, the others solved
+    on 10**-6. Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
 
     Raises:
-        MechanismError: a target not in (0, 100], or too small for the grid.
+        MechanismError: a target not in (0, 100], or too small for the grid; zooms of answers that have none.
         InfeasibleTargetError: no noise on this response reaches the target.
     """
     target = require_positive("epsilon", epsilon)
     if law is OneSidedNoise:
-        return OneSidedNoise(min(target, Fraction(LARGEST_PLANNED_EPSILON)))
+        return OneSidedNoise(min(target / require_zooms(answer, zooms), Fraction(LARGEST_PLANNED_EPSILON)))
     if law is GaussianNoise:
-        return _gaussian_for(answer, target)
+        return _gaussian_for(answer, target, zooms)
     if kind_of(answer).form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
         needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
-        return TwoSidedNoise(min(needed, Fraction(LARGEST_PLANNED_EPSILON)))
+        return TwoSidedNoise(min(_shared(needed, zooms), Fraction(LARGEST_PLANNED_EPSILON)))
+    require_zooms(answer, zooms)
     return TwoSidedNoise(_response_noise(answer, target))
 
 
-def _gaussian_for(answer: AnswerLaw, target: Fraction) -> GaussianNoise:
+def _shared(noise_epsilon: Fraction, zooms: int) -> Fraction:
+    """Return the share of each zoom on the grid of `noise_epsilon_for`: numbers that move together are one (F1)."""
+    share = Fraction(floor(noise_epsilon / zooms * NOISE_GRID), NOISE_GRID)
+    if share <= 0:
+        raise MechanismError(f"zooms is {zooms}, allowed: so few that each is left a noise epsilon of 1/{NOISE_GRID}")
+    return share
+
+
+def _gaussian_for(answer: AnswerLaw, target: Fraction, zooms: int) -> GaussianNoise:
     """Return the least variance on the grid whose loss is within the target, by bisection: the loss falls."""
 
     def within(steps: int) -> bool:
-        epsilon, _ = stated_loss(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID)))
+        epsilon, _ = stated_loss(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID)), zooms)
         return rounded_up(epsilon, _PLACES) <= target
 
     low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE))
@@ -101,15 +114,16 @@ def _rounded_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:
     return rounded_up(released_loss(answer, noise_epsilon), _PLACES)
 
 
-def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
+def released_loss(answer: AnswerLaw, noise_epsilon: Fraction, zooms: int = 1) -> Fraction:
     """Return the loss of the opened counts with one honest aggregator's two-sided noise, to an error below 1e-60.
 
-    For any change of the truth, but of one bit where the truth is a vector of them.
+    For any change of the truth, but of one bit where the truth is a vector of them. With zooms a change moves numbers
+    of all of them at once, whose factors e**e1 multiply: the loss is that of one zoom with `zooms` times e1.
 
     Raises:
-        MechanismError: a noise epsilon not in (0, 100].
+        MechanismError: a noise epsilon not in (0, 100], or zooms of answers that have none.
     """
-    noise = TwoSidedNoise(noise_epsilon).epsilon
+    noise = require_zooms(answer, zooms) * TwoSidedNoise(noise_epsilon).epsilon
     form = kind_of(answer).form
     if form is AnswerForm.POSITION:
         # An answer that changes moves two outputs, a factor of e**(2 e1) between their release laws.
@@ -123,7 +137,7 @@ def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
 
 
 def stated_loss(
-    answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, *, any_value: bool = False
+    answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, zooms: int = 1, *, any_value: bool = False
 ) -> tuple[Fraction, Fraction]:
     """Return what a statement says of the opened counts: (epsilon, delta), epsilon to an error below 1e-60.
 
@@ -132,8 +146,10 @@ def stated_loss(
     """
     if isinstance(noise, GaussianNoise):
         one_bit = kind_of(answer).multi_hot and not any_value
-        return gaussian_loss(answer, noise.variance, Relation.ANY_BIT if one_bit else Relation.ANY_VALUE)
-    return (any_value_loss if any_value else released_loss)(answer, noise.epsilon), Fraction(0)
+        return gaussian_loss(answer, noise.variance, Relation.ANY_BIT if one_bit else Relation.ANY_VALUE, zooms)
+    if any_value and kind_of(answer).form is AnswerForm.BITS:
+        return any_value_loss(answer, noise.epsilon), Fraction(0)
+    return released_loss(answer, noise.epsilon, zooms), Fraction(0)
 
 
 def any_value_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:

@@ -23,6 +23,7 @@ from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.zooms import Zooms
 
 __all__ = [
     "Plan",
@@ -212,7 +213,7 @@ class Plan:
     def interval(self, count: int) -> tuple[float, float]:
         """Return the closed-form interval when the estimate falls on `count`: its two ends, the lower one at least 0.
 
-        All n with |x - n| <= z sd(n), x the estimate: the roots of (x - n)**2 = c1 n + c0.
+        All n with `|x - n| <= z sd(n)`, x the estimate: the roots of `(x - n)**2 = c1 n + c0`.
         """
         quantile = _normal_quantile(self.level)
         flat = (quantile * self.sd(0)) ** 2
@@ -270,14 +271,17 @@ def plan_question(
     *,
     noise: type[PlannedNoise] = TwoSidedNoise,
     level: Fraction = _LEVEL,
+    zooms: Zooms | None = None,
 ) -> Plan:
     """Return the plan of a count whose release loses at most epsilon, with the weakest noise of that law.
+
+    With `zooms` all of them together lose as much; the plan's errors are those of one number of any of them.
 
     Raises:
         MechanismError: a parameter outside its range, or no noise reaches epsilon.
     """
-    law = noise_for(answer, _checked_target(epsilon), noise)
-    design = Design(answer=answer, noise=law, values=answer.values, aggregators=aggregators)
+    law = noise_for(answer, _checked_target(epsilon), noise, 1 if zooms is None else zooms.count)
+    design = Design(answer=answer, noise=law, values=answer.values, aggregators=aggregators, zooms=zooms)
     plan = Plan(devices=devices, design=design, level=level)
     return replace(plan, warnings=_warnings(plan))
 

@@ -59,20 +59,20 @@ class AdversaryView:
 _Views = tuple[AdversaryView, ...]
 
 
-def views_of(answer: AnswerLaw, noise: NoiseLaw, aggregators: int) -> _Views:
-    """Return what each adversary could learn of one device from one release, the public first.
+def views_of(answer: AnswerLaw, noise: NoiseLaw, aggregators: int, zooms: int = 1) -> _Views:
+    """Return what each adversary could learn of one device from one release of so many zooms, the public first.
 
     Raises:
-        MechanismError: a law of noise whose promise is not worked out.
+        MechanismError: a law of noise whose promise is not worked out, or zooms of answers that have none.
     """
     if isinstance(noise, OneSidedNoise):
-        return _one_sided(answer.values, noise, aggregators)
+        return _one_sided(answer.values, noise, aggregators, zooms)
     if not isinstance(noise, TwoSidedNoise | GaussianNoise | NoNoise):
         raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose promise is worked out")
-    covered = () if isinstance(noise, NoNoise) else _covered(answer, noise, aggregators)
+    covered = () if isinstance(noise, NoNoise) else _covered(answer, noise, aggregators, zooms)
     form = kind_of(answer).form
     if form is AnswerForm.TWO_ROUNDS:
-        return _sampling(cast("SamplingDie", answer), noise, covered, aggregators)
+        return _sampling(cast("SamplingDie", answer), noise, covered, aggregators, zooms)
     if form is AnswerForm.TRUTH:
         return *covered, _all_aggregators(Fraction(1), aggregators, neighbours_of(answer.values).value)
     return _response(answer, covered, aggregators)
@@ -81,6 +81,10 @@ def views_of(answer: AnswerLaw, noise: NoiseLaw, aggregators: int) -> _Views:
 def delta_up(delta: Fraction) -> Decimal:
     """Return the delta of a finite epsilon as it is printed: 0, or rounded up to 9 places."""
     return rounded_up(delta, _DELTA_PLACES) if delta else Decimal(0)
+
+
+def _counts(zooms: int) -> str:
+    return "the released counts" + (f" of {zooms} zooms" if zooms > 1 else "")
 
 
 def _change(neighbours: str) -> str:
@@ -148,14 +152,14 @@ def _all_aggregators(delta: Fraction, aggregators: int, neighbours: str) -> Adve
 # Noise on both sides: what one honest aggregator's noise covers.
 
 
-def _covered(answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, aggregators: int) -> _Views:
+def _covered(answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, aggregators: int, zooms: int) -> _Views:
     kind = kind_of(answer)
     if kind.form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
-        neighbours, what = neighbours_of(answer.values).value, "the released counts"
+        neighbours, what = neighbours_of(answer.values).value, _counts(zooms)
     else:
         neighbours = (Relation.ANY_BIT if kind.multi_hot else Relation.ANY_VALUE).value
         what = "noised counts of randomized answers"
-    loss = stated_loss(answer, noise)
+    loss = stated_loss(answer, noise, zooms)
     return tuple(
         _finite(
             slug,
@@ -173,14 +177,14 @@ def _covered(answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, aggregator
 
 
 def _sampling(
-    die: SamplingDie, noise: TwoSidedNoise | GaussianNoise | NoNoise, covered: _Views, aggregators: int
+    die: SamplingDie, noise: TwoSidedNoise | GaussianNoise | NoNoise, covered: _Views, aggregators: int, zooms: int
 ) -> _Views:
     """Return the views of a two-round count.
 
     With noise the public, one aggregator and all but one of them see a loss of eps'; without, as in [SP] itself, no
     finite epsilon, delta = p. All together see the truth with probability p; if the bit "this device was sampled"
-    leaks, the loss of a direct release remains, for geometric noise e1 (one-cell) or 2 e1 (two-cell); one round-two
-    message alone loses max ln(1 + p/pi_v).
+    leaks, the loss of a direct release remains, for geometric noise e1 (one-cell) or 2 e1 (two-cell), once a zoom; one
+    round-two message alone loses max ln(1 + p/pi_v).
     """
     neighbours, delta = neighbours_of(die.values), linked_delta(die)
     leaked = ("sampled_bit_leaked", "whoever knows that a device was sampled, and reads the release")
@@ -191,8 +195,8 @@ def _sampling(
         )
         sampled = _revealed(*leaked, Fraction(1), neighbours.value, "the exact counts and that bit")
     else:
-        direct = stated_loss(Truth(die.values), noise)
-        sampled = _finite(*leaked, direct, neighbours.value, "the released counts and that bit")
+        direct = stated_loss(Truth(die.values), noise, zooms)
+        sampled = _finite(*leaked, direct, neighbours.value, f"{_counts(zooms)} and that bit")
     message = _finite(
         "one_round_two_message",
         "whoever opens one round-two message alone",
@@ -234,21 +238,23 @@ def _local(adversary: str, audience: str, answer: AnswerLaw, sees: str) -> Adver
 # One-sided noise (AGeo; Takagi et al., Asymmetric Differential Privacy).
 
 
-def _one_sided(values: int, noise: OneSidedNoise, aggregators: int) -> _Views:
+def _one_sided(values: int, noise: OneSidedNoise, aggregators: int, zooms: int) -> _Views:
     """Return the views of counts of the truth with noise of one sign.
 
     "up": P[z | a value] <= e^eps P[z | none], and no finite bound the other way: z = n proves that none was added. A
     device that has another value instead lowers its own cell, so which of two values it has is not protected either.
-    "down" is the mirror image: P[z | none] <= e^eps P[z | a value].
+    "down" is the mirror image: P[z | none] <= e^eps P[z | a value]. A value is one number of every zoom: eps counts
+    once a zoom.
     """
-    epsilon = rounded_up(noise.epsilon, _PLACES)
+    epsilon = rounded_up(zooms * noise.epsilon, _PLACES)
     had, instead, not_protected = _ONE_SIDED_CLAIMS[noise.direction]
     which = ", nor which of two values it had" if values > 1 else ""
     promise = (
         f"that a device had {had} can always be explained by {instead}, with epsilon {epsilon}; "
         f"that it had {not_protected} is not protected{which}."
     )
-    sentences = ("Released counts", "Shares and released counts", "Their shares and released counts")
+    counts = _counts(zooms).removeprefix("the ")
+    sentences = (counts.capitalize(), f"Shares and {counts}", f"Their shares and {counts}")
     covered = tuple(
         AdversaryView(
             adversary=slug,

@@ -28,11 +28,13 @@ __all__ = [
     "moved_cells",
     "noise_divergence",
     "noise_pure",
+    "told_windows",
     "truth_weight",
     "unit_divergence",
     "unit_loss",
     "unit_pure",
     "window_loss",
+    "zoom_cells",
 ]
 
 _MOST_WINDOWS: Final = 100_000
@@ -71,9 +73,23 @@ def charge_relation(design: Design) -> Relation:
 
 
 def moved_cells(design: Design) -> int:
-    """Return how many opened numbers one changed answer moves, each by 1: two, or one where there is one cell alone."""
+    """Return how many opened numbers one changed answer moves, each by 1: those of one zoom, once a zoom."""
+    return design.zoom_count * zoom_cells(design)
+
+
+def zoom_cells(design: Design) -> int:
+    """Return how many opened numbers of one zoom it moves: two, or one where there is one cell alone."""
     alone = design.values == 1 and design.outputs is not Outputs.ALL
     return 1 if alone else 2
+
+
+def told_windows(design: Design, windows: int) -> int:
+    """Return how many windows of one zoom lose as much: under one toss of a coin each zoom of a window counts as one.
+
+    The numbers of the zooms of a window are moved by one answer, which is one of the answers that the windows of a
+    unit may hold (docs/privacy.md, Theorem 1).
+    """
+    return windows * design.zoom_count
 
 
 def truth_weight(design: Design) -> Fraction:
@@ -81,7 +97,7 @@ def truth_weight(design: Design) -> Fraction:
 
     Of a vector two bits change, and one of them is enough.
     """
-    if design.form is AnswerForm.BITS and moved_cells(design) == 2:
+    if design.form is AnswerForm.BITS and zoom_cells(design) == 2:
         return 1 - (1 - design.exposure) ** 2
     return design.exposure
 
@@ -110,12 +126,12 @@ def unit_divergence(design: Design, windows: int, order: int) -> Fraction:
         return windows * _one_way_loss(design)
     if design.form is not AnswerForm.TWO_ROUNDS:
         return windows * min(_answer_divergences(design, order))
-    moved, rate = windows * moved_cells(design), design.exposure
+    moved, told, rate = windows * moved_cells(design), told_windows(design, windows), design.exposure
     direct, pure = noise_divergence(design.noise, moved, order), unit_pure(design, windows)
     if isinstance(design.noise, GaussianNoise):
-        panel = panel_gaussian_divergence(rate, windows, design.noise.variance, order)
+        panel = panel_gaussian_divergence(rate, told, design.noise.variance, order)
     else:
-        panel = panel_geometric_divergence(rate, windows, _geometric(design.noise), order)
+        panel = panel_geometric_divergence(rate, told, _geometric(design.noise), order)
     pure_bound = () if pure is None else (pure_divergence(pure, order),)
     return min(panel, panel_linear_divergence(rate, direct, order), *pure_bound)
 
@@ -129,8 +145,8 @@ def unit_pure(design: Design, windows: int) -> Fraction | None:
     if design.form is AnswerForm.TWO_ROUNDS:
         if isinstance(design.noise, GaussianNoise):
             return None
-        epsilon, cells = _geometric(design.noise), moved_cells(design)
-        return panel_pure_epsilon(design.exposure, windows, windows, epsilon, cells)
+        told, epsilon = told_windows(design, windows), _geometric(design.noise)
+        return panel_pure_epsilon(design.exposure, told, told, epsilon, zoom_cells(design))
     alone = _answer_pure(design)
     return None if alone is None else windows * alone
 
@@ -163,7 +179,7 @@ def _one_way(design: Design) -> bool:
 
 def _one_way_loss(design: Design) -> Fraction:
     if isinstance(design.noise, OneSidedNoise):
-        return design.noise.epsilon
+        return design.zoom_count * design.noise.epsilon
     return Fraction(design.local_epsilon or 0)
 
 

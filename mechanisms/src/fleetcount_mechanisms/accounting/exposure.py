@@ -14,11 +14,12 @@ from typing import Final
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 from fleetcount_mechanisms.renyi import checked_rate
 
-__all__ = ["Exposure", "chance_of_all", "chance_of_any", "expected_answers", "exposure_of", "quantile"]
+__all__ = ["MOST_UNITS", "Exposure", "chance_of_all", "chance_of_any", "expected_answers", "exposure_of", "quantile"]
 
 RARE: Final = Fraction(1, 10**9)
 _MOST_STATES: Final = 2_000_000
-_MOST_UNITS: Final = 20_000
+MOST_UNITS: Final = 20_000
+"""Units of a series of which `quantile` is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +94,9 @@ def quantile(rate: Fraction, units: Sequence[int], rare: Fraction = RARE) -> int
 
 def _seen(rate: Fraction, sizes: Counter[int]) -> dict[int, int]:
     """Return the law of the answers seen, in integers of 1/denominator**units."""
-    if sizes.total() > _MOST_UNITS or prod(count + 1 for count in sizes.values()) > _MOST_STATES:
+    if sizes.total() > MOST_UNITS or prod(count + 1 for count in sizes.values()) > _MOST_STATES:
         raise MechanismError(
-            f"{sizes.total()} units have {len(sizes)} sizes, allowed: {_MOST_UNITS} units, and not many sizes"
+            f"{sizes.total()} units have {len(sizes)} sizes, allowed: {MOST_UNITS} units, and not many sizes"
         )
     law = {0: 1}
     for size, count in sizes.items():

@@ -17,9 +17,11 @@ from fleetcount_mechanisms.accounting.charges import (
     charge_relation,
     moved_cells,
     noise_pure,
+    told_windows,
     truth_weight,
     unit_divergence,
     unit_pure,
+    zoom_cells,
 )
 from fleetcount_mechanisms.accounting.shape import SeriesShape
 from fleetcount_mechanisms.accounting.units import gaussian_unit_epsilon, geometric_unit_epsilon
@@ -99,7 +101,8 @@ def _patch_loss(design: Design, patch: _Patch, delta: Fraction) -> Fraction:
     touched = Counter[int]()
     for size, _, count in patch:
         touched[size] += count
-    return min(units_loss(design, touched, delta), _uncoined_loss(design, sum(p * n for _, p, n in patch), delta))
+    together = sum(part * count for _, part, count in patch)
+    return min(units_loss(design, touched, delta), _uncoined_loss(design, together, delta, tosses=touched.total()))
 
 
 def part_loss(design: Design, unit: int, changed: int, delta: Fraction) -> Fraction:
@@ -118,14 +121,18 @@ def part_loss(design: Design, unit: int, changed: int, delta: Fraction) -> Fract
     if changed < unit:
         found.append(_uncoined_loss(design, changed, delta))
         if isinstance(design.noise, TwoSidedNoise):
-            rate, cells = design.exposure, moved_cells(design)
-            found.append(panel_pure_epsilon(rate, unit, changed, design.noise.epsilon, cells))
+            told, apart = (told_windows(design, windows) for windows in (unit, changed))
+            epsilon, cells = design.noise.epsilon, zoom_cells(design)
+            found.append(panel_pure_epsilon(design.exposure, told, apart, epsilon, cells))
     return min(found)
 
 
-def _uncoined_loss(design: Design, answers: int, delta: Fraction) -> Fraction:
-    """Return the loss of so many answers as if they were sure to be in the sample, with delta times p."""
-    relaxed = delta / design.exposure
+def _uncoined_loss(design: Design, answers: int, delta: Fraction, *, tosses: int = 1) -> Fraction:
+    """Return the loss of so many answers as if all were sure to be in the sample.
+
+    Delta is multiplied by the chance that one of the `tosses` they share lets any through: p of a single one.
+    """
+    relaxed = delta / (1 - (1 - design.exposure) ** tosses)
     if relaxed >= 1:
         return _NOTHING
     return noise_loss(design.noise, answers * moved_cells(design), relaxed)
@@ -197,8 +204,9 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
         yield sum(known, _NOTHING)
     if sizes.total() == 1:
         yield _amplified(design, min(sizes), delta)
+    told = told_windows(design, min(sizes))
     if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
-        yield geometric_unit_epsilon(design.exposure, min(sizes), design.noise.epsilon, delta, sum(known, _NOTHING))
+        yield geometric_unit_epsilon(design.exposure, told, design.noise.epsilon, delta, sum(known, _NOTHING))
         return
     order_bound = _best_order(
         lambda order: sum((unit_divergence(design, size, order) * count for size, count in sizes.items()), _NOTHING),
@@ -206,7 +214,7 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
     )
     yield order_bound
     if sizes.total() == 1 and isinstance(design.noise, GaussianNoise):
-        yield gaussian_unit_epsilon(design.exposure, min(sizes), design.noise.variance, delta, order_bound)
+        yield gaussian_unit_epsilon(design.exposure, told, design.noise.variance, delta, order_bound)
 
 
 def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:

@@ -72,6 +72,7 @@ def _lines(audience: AdversaryView, design: Design, shape: SeriesShape, delta: F
         yield from _leaked(audience, design, shape, delta)
     elif slug in _SEES and (design.noised or design.device_randomizes):
         sees, honest = _SEES[slug]
+        sees += _of_zooms(design)
         condition = f", as long as {honest} adds its noise" if design.noised else ""
         losses = series_losses(design, shape, delta)
         ending, known = condition + _one_sided(design), _betrayed(design, shape)
@@ -114,6 +115,10 @@ def _finite(
         )
 
 
+def _of_zooms(design: Design) -> str:
+    return f" of {design.zoom_count} zooms each" if design.zoom_count > 1 else ""
+
+
 def _betrayed(design: Design, shape: SeriesShape) -> tuple[bool, ...]:
     """Return for which changes other answers of the same toss of the coin stay as they are."""
     if design.form is not AnswerForm.TWO_ROUNDS:
@@ -143,7 +148,8 @@ def _leaked(audience: AdversaryView, design: Design, shape: SeriesShape, delta: 
     changed = shape.levels, shape.largest_day, shape.windows
     losses = [noise_loss(design.noise, moved * windows, delta) for windows in changed]
     found = SeriesLosses(one_answer=losses[0], one_day=losses[1], whole_series=losses[2])
-    yield from _finite(audience, found, delta, "all releases and these bits", levels=shape.levels)
+    sees = f"all releases{_of_zooms(design)} and these bits"
+    yield from _finite(audience, found, delta, sees, levels=shape.levels)
 
 
 def _message_losses(design: Design, shape: SeriesShape, delta: Fraction) -> SeriesLosses:

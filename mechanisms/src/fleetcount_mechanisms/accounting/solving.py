@@ -6,7 +6,8 @@ It must not choose noise that loses more than the promise: noise is rounded to t
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
-from math import ceil, sqrt
+from functools import cache
+from math import ceil, log, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET, LossBudget
@@ -25,6 +26,7 @@ from fleetcount_mechanisms.errors import (
 from fleetcount_mechanisms.exponential import rounded_up
 from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON, PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.zooms import Zooms
 
 __all__ = ["LARGEST_SD", "noise_for_promise", "sd_of_cell"]
 
@@ -33,6 +35,11 @@ LARGEST_SD: Final = 10_000
 _SD_GRID: Final = 1000
 _EPSILON_GRID: Final = 10**6
 _PLACES: Final = 5
+_TURNS: Final = 8
+_TINY: Final = Fraction(1, 10**300)
+_HUGE: Final = Fraction(10**300)
+"""What is lost of the promise lies between both, or counts as one of them: logarithms are taken of floats."""
+_MOST_TOLD_SD: Final = 10**12
 _Geometric = TwoSidedNoise | OneSidedNoise
 
 
@@ -44,12 +51,14 @@ def noise_for_promise(
     law: type[PlannedNoise] = GaussianNoise,
     *,
     in_ledgers: bool = False,
+    zooms: Zooms | None = None,
 ) -> PlannedNoise:
     """Return the weakest noise with which all answers of one device over the series lose at most (epsilon, delta).
 
     A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
     of 10**-6 up to 10; what the statement prints, rounded up, is within the promise, and with `in_ledgers` so is what
-    a ledger of this budget adds up, which is a little more. One-sided noise keeps it for a value replaced by none.
+    a ledger of this budget adds up, which is a little more. One-sided noise keeps it for a value replaced by none. With
+    `zooms` every window is counted at all of them.
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
@@ -61,7 +70,8 @@ def noise_for_promise(
     sizes, budget = Counter(shape.units), LossBudget.for_promise(epsilon, delta)
 
     def loss(noise: PlannedNoise) -> Fraction:
-        design = Design(answer=answer, noise=noise, values=answer.values, aggregators=FEWEST_AGGREGATORS)
+        parties = FEWEST_AGGREGATORS
+        design = Design(answer=answer, noise=noise, values=answer.values, aggregators=parties, zooms=zooms)
         printed = Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
         return max(printed, charged(design)) if in_ledgers else printed
 
@@ -81,7 +91,11 @@ def _gaussian(step: int) -> GaussianNoise:
 
 
 def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fraction) -> GaussianNoise:
-    step = _first(lambda one: loss(_gaussian(one)) <= epsilon, _SD_GRID // 2, LARGEST_SD * _SD_GRID)
+    @cache
+    def share(step: int) -> Fraction:
+        return loss(_gaussian(step)) / epsilon
+
+    step = _first(lambda one: share(one) <= 1, *_near(share, _SD_GRID // 2, LARGEST_SD * _SD_GRID))
     if step is None:
         # The loss is convex in 1/sd and vanishes with it: t times the noise lose t times less, or still less.
         raise _beyond(ceil(LARGEST_SD * loss(_gaussian(LARGEST_SD * _SD_GRID)) / epsilon))
@@ -113,8 +127,30 @@ def _first(keeps: Callable[[int], bool], least: int, most: int) -> int | None:
     return high
 
 
+def _near(share: Callable[[int], Fraction], least: int, most: int) -> tuple[int, int]:
+    """Return steps close around the first where no more than the promise is lost; `share` of it falls with the step.
+
+    It is nearly a power of the step, so a line through logarithms says where it is 1. An end that stays counts for
+    half (the Illinois rule), or it would stay for ever; what is left is halved by `_first`.
+    """
+    low, high, above, below = least, most, *(_log(share(one)) for one in (least, most))
+    for _ in range(_TURNS):
+        if high - low <= 1 or not below < 0 < above:
+            break
+        guess = round(low * (high / low) ** (above / (above - below)))
+        middle = min(max(guess, low + 1), high - 1)
+        found = _log(share(middle))
+        low, high, above, below = (middle, high, found, below / 2) if found > 0 else (low, middle, above / 2, found)
+    return low, high
+
+
+def _log(share: Fraction) -> float:
+    return log(min(max(share, _TINY), _HUGE))
+
+
 def _beyond(needed: int | None) -> InfeasibleTargetError:
-    found = f"noise of a standard deviation of {needed}" if needed else "more noise than a million"
+    told = needed is not None and needed <= _MOST_TOLD_SD
+    found = f"noise of a standard deviation of {needed}" if told else "more noise than a million"
     return InfeasibleTargetError(f"the promise needs {found}, allowed: at most {LARGEST_SD} an aggregator")
 
 

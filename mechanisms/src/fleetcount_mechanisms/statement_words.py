@@ -1,0 +1,94 @@
+"""The privacy statement of a release in two plain sentences, for people who do not read tables.
+
+They follow from the views that a record signs and from its design, so that every reader says the same. It must not
+promise more than the views do: every number is rounded up.
+"""
+
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Final
+
+from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import OneSidedNoise
+from fleetcount_mechanisms.statement import AdversaryView
+
+__all__ = ["plain_sentences"]
+
+_PUBLIC: Final = "public_and_broker"
+_TOGETHER: Final = "all_aggregators"
+_UP: Final = Context(prec=30, rounding=ROUND_CEILING)
+_LARGEST_SHOWN: Final = 3
+"""From this epsilon on a factor says less to people than its exponent, which then stands alone."""
+_CHANGES: Final = {
+    Relation.ANY_BIT.value: "one place of a device's answer being so rather than not",
+    Relation.ONE_SIDED.value: "a device having said Yes rather than No",
+    "one-cell": "a device being counted rather than not",
+}
+_ANY_CHANGE: Final = "a device having one answer rather than another"
+_NO_BOUND: Final = " The odds of any other change have no bound."
+
+
+def plain_sentences(design: Design, views: Sequence[AdversaryView]) -> tuple[str, ...]:
+    """Return what a reader of the release can learn of a device, and what all operators together can.
+
+    `views` are those of a release of the design, or of a window of a series, which has three an adversary: for one
+    answer, one day and all answers. An adversary that the views do not name gives no sentence.
+    """
+    public = [view for view in views if view.adversary == _PUBLIC]
+    together = [view for view in views if view.adversary == _TOGETHER]
+    found = (_public(design, public) if public else "", _collusion(design, together) if together else "")
+    return tuple(sentence[0].upper() + sentence[1:] for sentence in found if sentence)
+
+
+def _public(design: Design, public: Sequence[AdversaryView]) -> str:
+    first, last, window = public[0], public[-1], len(public) > 1
+    who = f"whoever reads {'all releases of the series' if window else 'this release'}"
+    if design.aggregators > 2:
+        who += f", even together with {design.aggregators - 1} of the {design.aggregators} operators,"
+    if first.epsilon is None or last.epsilon is None:
+        return f"the counts are exact: {who} and knows the other devices learns a device's answer{_chance(first)}."
+    honest = "as long as one operator is honest, " if design.noised else ""
+    if isinstance(design.noise, OneSidedNoise) and not window:
+        # Which side is covered stands in the view's own sentence and nowhere else.
+        return honest + first.sentence.partition(": ")[2]
+    one_sided = first.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=False))
+    change = "one answer against none" if one_sided and window else _CHANGES.get(first.neighbours, _ANY_CHANGE)
+    all_answers = f", and of all its answers to the series together by {_factor(last.epsilon)}" if window else ""
+    failing = f", except with probability {first.delta:f}" if first.delta else ""
+    moved = f"{honest}{who} can move the odds of {change} by {_factor(first.epsilon)} at most{all_answers}{failing}."
+    return moved + _NO_BOUND * one_sided
+
+
+def _collusion(design: Design, together: Sequence[AdversaryView]) -> str:
+    view, window = together[0], len(together) > 1
+    everybody = "both operators" if design.aggregators == 2 else f"all {design.aggregators} operators"
+    seen = f"if {everybody} work together, they see"
+    if view.epsilon is None:
+        return f"{seen} {'each answer' if window else 'the answer'} of a device{_chance(view)}."
+    one_sided = view.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=True))
+    change = "one answer against none" if one_sided and window else _CHANGES.get(view.neighbours, _ANY_CHANGE)
+    moved = f"{seen} randomized answers, which move the odds of {change} by {_factor(view.epsilon)} at most."
+    return moved + _NO_BOUND * one_sided
+
+
+def _one_sided(design: Design, *, opened: bool) -> bool:
+    """Return whether a window's loss holds in one direction alone: its neighbours name a time and no change.
+
+    Noise on both sides covers an answer whose own law has one direction, until the answer itself is opened.
+    """
+    local = design.device_randomizes and design.kind.relation is Relation.ONE_SIDED
+    return isinstance(design.noise, OneSidedNoise) or (local and (opened or not design.noised))
+
+
+def _factor(epsilon: Decimal) -> str:
+    """Return a factor rounded up, with its exponent: "a factor of 2.8 (e^1)"."""
+    power = f"e^{epsilon.quantize(Decimal('0.01'), rounding=ROUND_CEILING).normalize():f}"
+    if epsilon >= _LARGEST_SHOWN:
+        return f"a factor of {power}"
+    factor = _UP.exp(epsilon).quantize(Decimal("0.1"), rounding=ROUND_CEILING).normalize()
+    return f"a factor of {factor:f} ({power})"
+
+
+def _chance(view: AdversaryView) -> str:
+    return "" if view.delta == 1 else f" with probability {view.delta.normalize():f}"
