@@ -101,7 +101,7 @@ class RejectReason(enum.Enum):
     @property
     def final(self) -> bool:
         """Whether sending the same bytes again is pointless (False: the sender should retry later)."""
-        return self not in {RejectReason.BUSY, RejectReason.TOO_EARLY, RejectReason.UNKNOWN_SESSION}
+        return self not in {RejectReason.BUSY, RejectReason.TOO_EARLY}
 
 
 class PeerProblem(enum.Enum):
@@ -124,6 +124,8 @@ class PeerProblem(enum.Enum):
     TOO_TELLING = "too_telling"
     """The record would tell more of a person than the operator allows."""
     TASK_REFUSED = "task_refused"
+    STALE_EPOCH = "stale_epoch"
+    """A newer start of the asking aggregator is known: it is the older of two, or an older copy."""
     MALFORMED = "malformed"
 
     @property

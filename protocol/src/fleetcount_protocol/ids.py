@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from fleetcount_protocol.errors import DecodeError
 
-__all__ = ["AggregatorId", "Digest", "ReportId", "SeriesId", "SessionId", "TaskId"]
+__all__ = ["AggregatorId", "Digest", "ReportId", "SeriesId", "SessionId", "TaskId", "UserName"]
 
 
 class _FixedBytes(bytes):
@@ -73,4 +73,21 @@ class AggregatorId(str):
     def __new__(cls, value: str) -> Self:
         if not cls._PATTERN.fullmatch(value):
             raise DecodeError(f"aggregator id {value[:40]!r} is not 1 to 32 of a-z, 0-9, '-' starting with a letter")
+        return super().__new__(cls, value)
+
+
+class UserName(str):
+    """The name a broker knows a party by, one level of a topic: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'.
+
+    The common name of its certificate. Nothing that means something in a topic or in a pattern of access rules.
+    """
+
+    __slots__ = ()
+    _PATTERN: ClassVar[re.Pattern[str]] = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+    def __new__(cls, value: str) -> Self:
+        if not cls._PATTERN.fullmatch(value):
+            raise DecodeError(
+                f"user name {value[:70]!a} is not 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-', first a letter or digit"
+            )
         return super().__new__(cls, value)

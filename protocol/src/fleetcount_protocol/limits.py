@@ -23,15 +23,20 @@ __all__ = [
     "MAX_INSTALMENTS_PER_BATCH",
     "MAX_INSTALMENT_BYTES",
     "MAX_JSON_BYTES",
+    "MAX_KEPT_TASK_KEYS",
+    "MAX_KEYS_AHEAD",
     "MAX_KEY_LIST_BYTES",
+    "MAX_KEY_NUMBER",
     "MAX_LEDGER_ROWS",
     "MAX_LISTED_KEYS",
+    "MAX_MQTT_PACKET_BYTES",
     "MAX_ORDERS_PER_SERIES",
     "MAX_ORDER_BYTES",
     "MAX_PEER_MESSAGE_BYTES",
     "MAX_PUBLIC_SHARE_BYTES",
     "MAX_REASON_BYTES",
     "MAX_RECORD_BYTES",
+    "MAX_REPORTS_PER_LEAF",
     "MAX_REPORTS_PER_PEER_BATCH",
     "MAX_REPORTS_PER_TASK",
     "MAX_SERIES",
@@ -53,10 +58,12 @@ __all__ = [
     "MAX_UNIX_TIME",
     "MAX_VERIFIER_BYTES",
     "MAX_WINDOW_S",
+    "MAX_ZOOMS",
     "MIN_AGGREGATORS",
     "MIN_BATCH_SIZE",
     "MIN_OPERATORS",
     "SESSION_SECRET_BYTES",
+    "SET_LEAVES",
     "VERIFY_KEY_BYTES",
 ]
 
@@ -81,7 +88,9 @@ MAX_UNIX_TIME: Final = 253_402_300_799
 MAX_WINDOW_S: Final = 31 * DAY_S
 MAX_TASK_LIFETIME_S: Final = 100 * DAY_S
 MAX_TASK_BYTES: Final = MIB
-MAX_TASKS_PER_LIST: Final = 64
+MAX_ZOOMS: Final = 6
+"""Squares of once to 32 times the side: from 64 by 32, the largest such grid, to 2 by 1."""
+MAX_TASKS_PER_LIST: Final = 2_048
 MAX_TASK_LIST_BYTES: Final = 3 * MIB
 VERIFY_KEY_BYTES: Final = 32
 ED25519_SIGNATURE_BYTES: Final = 64
@@ -112,6 +121,12 @@ MAX_SIGNATURE_BYTES: Final = 80
 """A DER signature of P-256 has at most 72 bytes."""
 MAX_SESSION_BYTES: Final = 8 * KIB
 MAX_SESSIONS_PER_REQUEST: Final = 64
+MAX_KEY_NUMBER: Final = 2**16 - 1
+"""How many tasks a session has keys for; then the device opens another one."""
+MAX_KEYS_AHEAD: Final = 256
+"""How far an aggregator derives beyond what it holds: 0.4 ms at most, as much as checking a few signatures."""
+MAX_KEPT_TASK_KEYS: Final = 64
+"""Task keys of one session that an aggregator keeps open below the number its chain has reached."""
 
 # Reports.
 AES_GCM_TAG_BYTES: Final = 16
@@ -128,7 +143,11 @@ MAX_REPORTS_PER_PEER_BATCH: Final = 512
 MAX_VERIFIER_BYTES: Final = 5 * KIB
 """A verifier share at 4,096 bits in chunks of 64: three times 130 elements and a joint-randomness part, 3.2 KB."""
 MAX_IDS_PER_CHUNK: Final = 16_384
-MAX_REPORTS_PER_TASK: Final = 2**24
+MAX_REPORTS_PER_TASK: Final = 2**30
+SET_LEAVES: Final = 256
+"""A set is agreed on by the first bytes of its report ids."""
+MAX_REPORTS_PER_LEAF: Final = 2**24
+"""Four times its part of the largest task: whoever keeps some of the leaves alone can hold to it alone."""
 COMMITMENT_BLIND_BYTES: Final = 32
 MAX_LEDGER_ROWS: Final = 2**63 - 1
 """What the integer of a database can hold: a peer's number is remembered as its high-water mark."""
@@ -137,3 +156,8 @@ MAX_REASON_BYTES: Final = 200
 # Release.
 MAX_RECORD_BYTES: Final = 2 * MIB
 MAX_JSON_BYTES: Final = 8 * MIB
+
+# MQTT.
+MAX_MQTT_PACKET_BYTES: Final = MAX_RECORD_BYTES + 4 * KIB
+"""The largest message there is, a record, with its signatures, its topic and the packet's head. What is longer ends a
+connection unread, so a broker must take nothing longer from anybody (deploy/mosquitto.conf)."""

@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.layout import sized, uint
-from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES
+from fleetcount_protocol.limits import MAX_KEY_NUMBER, MAX_ORDERS_PER_SERIES
 from fleetcount_protocol.series.key_list import SignedKeyList
 from fleetcount_protocol.series.orders import SignedOrder
 from fleetcount_protocol.series.series import SignedSeries
@@ -48,6 +48,7 @@ __all__ = [
     "SessionReply",
     "SessionRequest",
     "SetAgreed",
+    "SetDiffers",
     "TaskState",
     "TaskStatus",
 ]
@@ -64,21 +65,23 @@ class TaskState(enum.Enum):
     ABORTED = "aborted"
 
 
-SESSION_LABEL: Final = b"FCSESS01"
-INSTALMENT_LABEL: Final = b"fleetcount v1 instalment"
+SESSION_LABEL: Final = b"FCSESS02"
+INSTALMENT_LABEL: Final = b"fleetcount v2 instalment"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
     """A device opens a session with one aggregator (docs/wire.md, "Session").
 
-    `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `certificate` the device's X.509 leaf in
-    DER; `expiry` Unix seconds; `signature` ECDSA P-256 over SHA-256 of `signed_bytes`, DER.
+    `sealed_secret` is HPKE(encapsulated key || ciphertext) of 32 random bytes; `ephemeral_key` an X25519 public key of
+    this request alone, 32 bytes; `certificate` the device's X.509 leaf in DER; `expiry` Unix seconds; `signature` ECDSA
+    P-256 over SHA-256 of `signed_bytes`, DER.
     """
 
     aggregator_id: AggregatorId
     key_id: int
     sealed_secret: bytes
+    ephemeral_key: bytes
     certificate: bytes
     expiry: int
     signature: bytes
@@ -103,6 +106,7 @@ class SessionRequest:
                     uint(self.key_id, 1),
                     uint(self.expiry, 8),
                     sized(self.sealed_secret, 2),
+                    sized(self.ephemeral_key, 2),
                     sized(self.certificate, 2),
                 )
             )
@@ -112,10 +116,21 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAccepted:
-    """The aggregator holds the session's secret durably until `expiry`."""
+    """The aggregator holds the session's keys durably until `expiry`.
+
+    `ephemeral_key` is its X25519 public key of this session alone; `confirmation` proves that it has the keys, 32 bytes
+    each.
+    """
 
     session_id: SessionId
     expiry: int
+    ephemeral_key: bytes
+    confirmation: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name, value in (("ephemeral_key", self.ephemeral_key), ("confirmation", self.confirmation)):
+            if len(value) != 32:
+                raise DecodeError(f"{name} of an accepted session has {len(value)} bytes, not 32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +149,14 @@ class Instalment:
     """One sealed part of a report for one aggregator.
 
     `round` is 1 or 2 for the instalments of a two-round report, 0 for a report that travels whole. `public_share` is
-    empty in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report").
+    empty in round 1. `ciphertext` is AES-128-GCM of the share part under the report key (docs/wire.md, "Report"), which
+    comes from the session's task key of this `key_number`, 1..65,535.
     """
 
     task_id: TaskId
     report_id: ReportId
     session_id: SessionId
+    key_number: int
     round: int
     public_share: bytes
     ciphertext: bytes
@@ -149,11 +166,13 @@ class Instalment:
             raise DecodeError(f"round is {self.round}, not 0, 1 or 2")
         if self.round == 1 and self.public_share:
             raise DecodeError("round one carries no public share")
+        if not 1 <= self.key_number <= MAX_KEY_NUMBER:
+            raise DecodeError(f"the number of a task key is {self.key_number}, not 1 to {MAX_KEY_NUMBER}")
 
     @property
     def digest(self) -> Digest:
         """SHA-256 over the instalment's canonical bytes: what a receipt covers and what "the same bytes" means."""
-        named = self.task_id + self.report_id + self.session_id + uint(self.round, 1)
+        named = self.task_id + self.report_id + self.session_id + uint(self.key_number, 2) + uint(self.round, 1)
         digest = hashlib.sha256(INSTALMENT_LABEL + named)
         digest.update(sized(self.public_share, 2))
         digest.update(sized(self.ciphertext, 4))
@@ -354,14 +373,15 @@ class BatchDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealSet:
-    """Leader to helper: the whole accepted set and its digest (docs/wire.md, "Set digest"); one set a task for ever.
+    """Leader to helper: the accepted set by the digests of its leaves (docs/wire.md, "Set digest"); one set a task.
 
-    `accepted` n x 16 bytes, ascending.
+    `leaf_digests` 256 x 32 bytes. `accepted` (n x 16 bytes, ascending) are the reports of the leaves that the helper
+    has said differ, none at first.
     """
 
     task_id: TaskId
-    accepted: bytes
-    set_digest: Digest
+    leaf_digests: bytes
+    accepted: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +390,17 @@ class SetAgreed:
 
     task_id: TaskId
     set_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetDiffers:
+    """Helper to leader: in some leaves the helper holds other reports, so that the leader has to name its own there.
+
+    `leaves` 32 bytes: bit 7 - n % 8 of byte n // 8 says it of leaf n; at least one bit is set.
+    """
+
+    task_id: TaskId
+    leaves: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

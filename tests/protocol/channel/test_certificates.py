@@ -13,7 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fleetcount_protocol.channel import certificates
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, verify_chain
+from fleetcount_protocol.channel.user_names import certified_name, is_user, key_name
 from fleetcount_protocol.errors import SignatureError, UsageError
+from fleetcount_protocol.ids import UserName
 
 NOW = datetime(2027, 1, 15, tzinfo=UTC)
 TIME = NOW.timestamp()
@@ -399,3 +401,46 @@ def test_a_directory_is_no_key_file(tmp_path: Path) -> None:
         certificates.load_private_key(folder)
     with pytest.raises(UsageError, match="not a regular file"):
         certificates.load_certificate(folder)
+
+
+@pytest.mark.parametrize("given", ["a" * 63 + ".b", "a." * 32 + "b"])
+def test_a_name_that_brokers_would_cut_short_is_in_no_certificate(given: str) -> None:
+    with pytest.raises(UsageError, match="user name"):
+        FLEET.issue_new(Purpose.DEVICE, given)
+
+
+def test_a_broker_knows_the_holder_by_the_common_name_or_by_the_key() -> None:
+    certificate = FLEET.issue_device("d-1").certificate
+    other = FLEET.issue_device("d-2").certificate
+
+    assert certified_name(certificate) == "d-1"
+    assert key_name(certificate) == certificates.key_digest(certificate).hex()
+    assert [is_user(certificate, one) for one in (UserName("d-1"), key_name(certificate))] == [True, True]
+    assert [is_user(certificate, one) for one in (UserName("d-2"), key_name(other), UserName("D-1"))] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        [],
+        ["d-1", "d-2"],
+        *([one] for one in ("d/1", "+", "#", "$SYS", "%u", "d 1", "d-1\n", "dä", "-d", "a b")),
+    ],
+)
+def test_a_common_name_that_cannot_stand_in_a_topic_is_nobody_s(subject: list[str]) -> None:
+    names = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, one) for one in subject])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(names)
+        .issuer_name(names)
+        .public_key(P256.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW)
+        .not_valid_after(NOW + YEAR)
+        .sign(P256, hashes.SHA256())
+    )
+
+    with pytest.raises(SignatureError, match="common name"):
+        certified_name(certificate)
+    assert is_user(certificate, key_name(certificate))
+    assert not is_user(certificate, UserName("d-1"))

@@ -61,7 +61,7 @@ def test_receipt_for_other_bytes_is_refused(changes: dict[str, bytes]) -> None:
 
 
 def test_receipt_under_another_secret_is_refused() -> None:
-    forged = make_receipt(replace(SECRET, secret=seed_bytes("other")), STORED)
+    forged = make_receipt(replace(SECRET, receipt_key=seed_bytes("other")), STORED)
 
     with pytest.raises(SignatureError, match="does not verify"):
         check_receipt(SECRET, STORED, forged)

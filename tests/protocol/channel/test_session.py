@@ -1,5 +1,7 @@
 """A session opens for its device at the aggregator it names; a report part opens in its own place only."""
 
+import hashlib
+import hmac
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,8 +11,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.channel import certificates
+from fleetcount_protocol.channel.chain import expand
 from fleetcount_protocol.channel.session import (
     DeviceIdentity,
     SessionSecret,
@@ -20,9 +24,9 @@ from fleetcount_protocol.channel.session import (
     seal_instalment,
     unseal_instalment,
 )
-from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, UsageError
+from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
-from fleetcount_protocol.messages import Instalment, SessionRequest
+from fleetcount_protocol.messages import Instalment, SessionAccepted, SessionRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,17 +39,22 @@ AUTHORITY = certificates.CertificateAuthority.create("Fleet", NOW)
 CREDENTIAL = AUTHORITY.issue_device(now=NOW)
 DEVICE = DeviceIdentity(certificate=CREDENTIAL.certificate, private_key=CREDENTIAL.private_key)
 ALPHA = AggregatorId("alpha")
-REQUEST, SECRET = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(1))
+REQUEST, OPENING = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(1))
+SECRET = session_secret()
+KEY = SECRET.task_key
 TASK, REPORT = TaskId(seed_bytes("task")), ReportId(seed_bytes("report", 16))
 
 
-def accept(request: SessionRequest, now: float = TIME, position: int = 0, **changes: Any) -> SessionSecret:
+def accept(
+    request: SessionRequest, now: float = TIME, position: int = 0, **changes: Any
+) -> tuple[SessionAccepted, SessionSecret]:
+    """Return answer and session, as the aggregator at a position has them."""
     arguments: dict[str, Any] = {
         "key_pairs": {key_pair(position).key_id: key_pair(position)},
         "aggregator_id": aggregator(position).aggregator_id,
         "ca": (AUTHORITY.certificate,),
     }
-    return accept_session(request, now=now, **(arguments | changes))[1]
+    return accept_session(request, now=now, **(arguments | changes))[:2]
 
 
 def resigned(request: SessionRequest, device: DeviceIdentity = DEVICE) -> SessionRequest:
@@ -59,13 +68,21 @@ def refuses(reason: RejectReason, request: SessionRequest, **arguments: Any) -> 
     assert refusal.value.reason is reason
 
 
-def test_session_returns_the_same_secret_each_time() -> None:
-    session_id, secret, digest = accept_session(REQUEST, {1: key_pair(0)}, ALPHA, (AUTHORITY.certificate,), TIME)
+def test_both_sides_have_the_same_session() -> None:
+    accepted, secret, digest = accept_session(REQUEST, {1: key_pair(0)}, ALPHA, (AUTHORITY.certificate,), TIME)
 
-    assert secret == SECRET == accept(REQUEST)
-    assert session_id == REQUEST.session_id == SECRET.session_id
+    assert OPENING.finish(accepted) == secret
+    assert accepted.session_id == REQUEST.session_id == secret.session_id
     assert digest == certificates.key_digest(DEVICE.certificate)
-    assert secret.expiry == TIME + 86_400
+    assert secret.expiry == accepted.expiry == TIME + 86_400
+    assert secret.number == 1
+
+
+def test_a_request_accepted_twice_gives_sessions_that_have_nothing_in_common() -> None:
+    one, other = accept(REQUEST), accept(REQUEST)
+
+    assert one[0] != other[0]
+    assert len({one[1].secret, one[1].receipt_key, other[1].secret, other[1].receipt_key}) == 4
 
 
 def test_post_quantum_session_returns_the_secret() -> None:
@@ -74,9 +91,54 @@ def test_post_quantum_session_returns_the_secret() -> None:
 
     pair = HpkeKeyPair(9, seed_bytes("hybrid", 96))
     key = HpkeKey(key_id=9, public_key=pair.public_key)
-    request, secret = new_session(aggregator(0), key, DEVICE, TIME + 60, SeededRandom(2))
+    request, opening = new_session(aggregator(0), key, DEVICE, TIME + 60, SeededRandom(2))
 
-    assert accept(request, key_pairs={9: pair}) == secret
+    accepted, secret = accept(request, key_pairs={9: pair})
+    assert opening.finish(accepted) == secret
+
+
+def test_only_who_holds_the_sealing_key_can_answer_and_only_this_request() -> None:
+    accepted, _ = accept(REQUEST)
+    other, _ = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 86_400, SeededRandom(7))
+    ephemeral = X25519PrivateKey.generate().public_key().public_bytes_raw()
+    forged = [
+        replace(accepted, ephemeral_key=ephemeral),
+        replace(accepted, ephemeral_key=bytes(32)),
+        replace(accepted, confirmation=bytes(32)),
+        replace(accepted, expiry=accepted.expiry - 1),
+        replace(accept(other)[0], session_id=REQUEST.session_id),
+        replace(accepted, session_id=other.session_id),
+    ]
+    for bit in range(256):
+        changed = bytearray(accepted.confirmation)
+        changed[bit // 8] ^= 1 << bit % 8
+        forged.append(replace(accepted, confirmation=bytes(changed)))
+
+    for answer in forged:
+        with pytest.raises(SignatureError, match="does not verify"):
+            OPENING.finish(answer)
+    assert OPENING.finish(accepted).session_id == REQUEST.session_id
+
+
+def test_a_recording_and_the_sealing_key_open_no_session() -> None:
+    """What is left after both sides threw their ephemeral keys away: the request, the answer, the sealing key."""
+    accepted, secret = accept(REQUEST)
+
+    again = [OPENING.finish(accepted), accept(REQUEST)[1]]
+
+    assert again[0] == secret, "the device's ephemeral key, which lives as long as it waits for the answer"
+    assert again[1].secret != secret.secret
+    info = b"fleetcount v1 session\x05alpha\x01" + certificates.key_digest(DEVICE.certificate)
+    sealed = key_pair(0).open(REQUEST.sealed_secret, info + REQUEST.expiry.to_bytes(8))
+    guesses = (sealed, *(sealed + part for part in (REQUEST.ephemeral_key, accepted.ephemeral_key, bytes(32))))
+    salts = (hashlib.sha256(b"fleetcount v1 session keys" + one).digest() for one in (said(REQUEST, accepted), b""))
+    for guess, salt in itertools.product(guesses, salts):
+        assert expand(hmac.digest(salt, guess, "sha256"), b"fleetcount v1 chain key") != secret.secret
+
+
+def said(request: SessionRequest, accepted: SessionAccepted) -> bytes:
+    signed = request.signed_bytes
+    return len(signed).to_bytes(2) + signed + accepted.ephemeral_key
 
 
 def test_session_is_named_by_the_signed_bytes_not_the_signature() -> None:
@@ -84,7 +146,7 @@ def test_session_is_named_by_the_signed_bytes_not_the_signature() -> None:
 
     assert again.signature != REQUEST.signature
     assert again.session_id == REQUEST.session_id
-    assert accept(again) == SECRET
+    assert accept(again)[0].session_id == REQUEST.session_id
 
 
 def test_certificate_copied_with_another_authority_signature_is_the_same_device() -> None:
@@ -108,13 +170,16 @@ def test_wrong_aggregator_key_time_or_size_is_refused_by_name() -> None:
         {"expiry": 2**60},
         {"sealed_secret": bytes(79)},
         {"sealed_secret": bytes(3_000)},
+        {"ephemeral_key": bytes(31)},
+        {"ephemeral_key": bytes(33)},
         {"certificate": b""},
         {"certificate": bytes(5_000)},
         {"signature": b""},
         {"signature": bytes(81)},
     ):
         refuses(RejectReason.MALFORMED, replace(REQUEST, **changes))
-    assert accept(REQUEST, now=TIME + 86_399) == SECRET
+    refuses(RejectReason.MALFORMED, resigned(replace(REQUEST, ephemeral_key=bytes(32))))  # Of small order.
+    assert accept(REQUEST, now=TIME + 86_399)[1].expiry == TIME + 86_400
 
 
 def test_request_to_another_aggregator_cannot_be_redirected() -> None:
@@ -171,12 +236,12 @@ def test_a_session_ends_with_its_certificate_at_the_latest() -> None:
         for expiry in (end, end + 1)
     )
 
-    assert accept(last, now=now).expiry == end
+    assert accept(last, now=now)[1].expiry == end
     refuses(RejectReason.BAD_CERTIFICATE, beyond, now=now)
 
 
 def test_every_changed_byte_of_a_request_is_refused() -> None:
-    for field in ("sealed_secret", "certificate", "signature"):
+    for field in ("sealed_secret", "ephemeral_key", "certificate", "signature"):
         value: bytes = getattr(REQUEST, field)
         for index in range(len(value)):
             changed = bytearray(value)
@@ -195,14 +260,19 @@ def test_request_bytes_refuse_fields_beyond_their_size() -> None:
         _ = replace(REQUEST, certificate=bytes(65_536)).signed_bytes
 
 
-def test_sessions_differ_and_hide_their_secret() -> None:
-    _, other = new_session(aggregator(0), aggregator(0).hpke_keys[0], DEVICE, TIME + 60, SeededRandom(4))
+def test_sessions_hide_their_secrets() -> None:
+    accepted, secret = accept(REQUEST)
+    shown = repr((OPENING, accepted, secret, secret.task_key))
 
-    assert other.secret != SECRET.secret
-    assert SECRET.secret.hex() not in repr(SECRET)
-    assert "secret=" not in repr(SECRET)
-    with pytest.raises(UsageError, match="32"):
-        replace(SECRET, secret=bytes(31))
+    hidden = (OPENING.secret, accepted.confirmation, secret.secret, secret.receipt_key, secret.task_key.key)
+    for one in hidden:
+        assert one.hex() not in shown
+        assert repr(one) not in shown
+    for word in ("secret=b", "ephemeral=", "receipt_key", "confirmation", "key=b"):
+        assert word not in shown.replace("sealed_secret=b", "").replace("ephemeral_key=b", "")
+    for changes in ({"secret": bytes(31)}, {"receipt_key": bytes(33)}):
+        with pytest.raises(UsageError, match="32"):
+            replace(secret, **changes)
 
 
 def test_identity_needs_its_own_key() -> None:
@@ -227,16 +297,16 @@ def test_identity_is_kept_in_two_files(tmp_path: Path) -> None:
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=160), st.sampled_from([0, 2]), st.integers(0, 4))
 @settings(max_examples=60)
 def test_report_part_returns(plaintext: bytes, public_share: bytes, round_number: int, position: int) -> None:
-    sealed = seal_instalment(SECRET, TASK, REPORT, round_number, position, public_share, plaintext)
+    sealed = seal_instalment(KEY, TASK, REPORT, round_number, position, public_share, plaintext)
 
-    assert unseal_instalment(SECRET, position, sealed) == plaintext
+    assert unseal_instalment(KEY, position, sealed) == plaintext
     assert len(sealed.ciphertext) == len(plaintext) + 16
-    assert sealed == seal_instalment(SECRET, TASK, REPORT, round_number, position, public_share, plaintext)
+    assert sealed == seal_instalment(KEY, TASK, REPORT, round_number, position, public_share, plaintext)
 
 
 def places() -> list[dict[str, Any]]:
     choices = {
-        "secret": [session_secret("one"), session_secret("two")],
+        "key": [session_secret("one").task_key, session_secret("two").moved_on().task_key],
         "task_id": [TASK, TaskId(seed_bytes("other task"))],
         "report_id": [REPORT, ReportId(seed_bytes("other report", 16))],
         "round_number": [0, 1, 2],
@@ -251,7 +321,7 @@ def test_transplants_between_all_pairs_of_places_are_refused() -> None:
     for (_, part), (place, target) in itertools.product(parts, parts):
         moved = replace(target, ciphertext=part.ciphertext)
         try:
-            unseal_instalment(place["secret"], place["aggregator_position"], moved)
+            unseal_instalment(place["key"], place["aggregator_position"], moved)
             opened += 1
         except SealError:
             continue
@@ -259,25 +329,25 @@ def test_transplants_between_all_pairs_of_places_are_refused() -> None:
 
 
 def test_every_changed_byte_of_a_report_part_is_refused() -> None:
-    sealed = seal_instalment(SECRET, TASK, REPORT, 2, 1, seed_bytes("public", 64), seed_bytes("part", 64))
+    sealed = seal_instalment(KEY, TASK, REPORT, 2, 1, seed_bytes("public", 64), seed_bytes("part", 64))
     for field in ("task_id", "report_id", "session_id", "public_share", "ciphertext"):
         value: bytes = getattr(sealed, field)
         for bit in range(8 * len(value)):
             changed = bytearray(value)
             changed[bit // 8] ^= 1 << bit % 8
             with pytest.raises(SealError):
-                unseal_instalment(SECRET, 1, replace(sealed, **{field: type(value)(bytes(changed))}))
+                unseal_instalment(KEY, 1, replace(sealed, **{field: type(value)(bytes(changed))}))
     for field in ("public_share", "ciphertext"):
         value = getattr(sealed, field)
         for other in (*(value[:end] for end in range(len(value))), value + b"\0"):
             with pytest.raises(SealError):
-                unseal_instalment(SECRET, 1, replace(sealed, **{field: other}))
+                unseal_instalment(KEY, 1, replace(sealed, **{field: other}))
+    with pytest.raises(SealError):
+        unseal_instalment(KEY, 1, replace(sealed, key_number=2))
 
 
 def test_keys_of_different_parts_differ() -> None:
-    keys = {
-        report_key(place["secret"], place["task_id"], place["report_id"], place["round_number"]) for place in places()
-    }
+    keys = {report_key(place["key"], place["task_id"], place["report_id"], place["round_number"]) for place in places()}
 
     assert len(keys) == 24
     assert {len(key) for key in keys} == {16}
@@ -291,7 +361,7 @@ def test_parts_beyond_their_size_are_refused() -> None:
         (b"a", b"", -1),
     ):
         with pytest.raises(UsageError):
-            seal_instalment(SECRET, TASK, REPORT, 2, position, share, plaintext)
+            seal_instalment(KEY, TASK, REPORT, 2, position, share, plaintext)
 
 
 @pytest.mark.parametrize(("round_number", "share"), [(-1, b""), (3, b""), (1, b"share")])
@@ -301,6 +371,7 @@ def test_instalment_knows_three_rounds(round_number: int, share: bytes) -> None:
             task_id=TASK,
             report_id=REPORT,
             session_id=SessionId(bytes(16)),
+            key_number=1,
             round=round_number,
             public_share=share,
             ciphertext=bytes(17),

@@ -12,6 +12,7 @@ from fleetcount_mechanisms.sides import Side
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.release import (
     Cell,
     ReleaseRecord,
@@ -133,6 +134,26 @@ def cells(**changes: Any) -> tuple[Cell, ...]:
 def test_impossible_records_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         record(**changes)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 34])
+def test_a_record_holds_the_cells_of_all_zooms(cut: int) -> None:
+    made = record(TASKS["direct_zooms"])
+
+    assert [len(made.cells), made.cells[-1].label] == [32 + 8 + 2, "0,1/4"]
+    with pytest.raises(UsageError, match="cells must be the values 1 to 42"):
+        replace(made, cells=made.cells[:-cut])
+    held = made.canonical.index(made.task.canonical) + len(made.task.canonical) + 9
+    with pytest.raises(DecodeError):
+        decode_record(made.canonical[:held] + uint(42 - cut, 2) + made.canonical[held + 2 :])
+    assert made.canonical[held : held + 2] == uint(42, 2)
+
+
+def test_a_larger_square_has_a_threshold_of_its_own() -> None:
+    made = record(TASKS["one_sided_zooms"])
+    low, last = (replace(one, raw=10, low=0) for one in made.cells[-2:])
+
+    assert [made.side(low), made.side(last)] == [Side.UNKNOWN, Side.SAFE]
 
 
 @pytest.mark.parametrize("mode", [Mode.RESPONSE])

@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, TaskError, UsageError
-from fleetcount_protocol.layout import fraction_bytes, uint
-from fleetcount_protocol.task.domain import Bins, Categories, SquareGrid, ValueDomain
+from fleetcount_protocol.layout import fraction_bytes, text_bytes, uint
+from fleetcount_protocol.task.domain import Bins, Categories, Frame, SquareGrid, ValueDomain
 from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task, decode_task
 from fleetcount_protocol.task.task_json import task_to_json
@@ -26,6 +26,7 @@ NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_si
     lambda text: unicodedata.normalize("NFC", text)
 )
 FRACTIONS = st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10**6)
+OFFSETS = st.sampled_from(("0", "-683195.58", "99999999.999999", "-99999999.999999", "0.000001"))
 DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
     st.builds(
         Bins,
@@ -41,6 +42,7 @@ DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
         size=st.fractions(min_value=Fraction(1, 1000), max_value=1000, max_denominator=1000),
         columns=st.integers(1, 60),
         rows=st.integers(1, 60),
+        frame=st.none() | st.builds(Frame, epsg=st.integers(1024, 32767), offset_x=OFFSETS, offset_y=OFFSETS),
     ),
 )
 
@@ -59,7 +61,7 @@ def tasks(draw: st.DrawFn) -> Task:
         round_one_closes=opens + 60,
         round_two_closes=opens + 120,
         expiry=opens + 180,
-        min_batch_size=draw(st.integers(2, 2**24)),
+        min_batch_size=draw(st.integers(2, 2**30)),
     )
 
 
@@ -174,6 +176,23 @@ def test_half_of_the_devices_may_be_sampled_in_a_window_only() -> None:
         decode_task(sampling_task().canonical.replace(fraction_bytes(Fraction(1, 4)), fraction_bytes(Fraction(1, 2))))
 
 
+def test_zooms_stand_behind_the_noise_and_have_one_spelling() -> None:
+    task = every_task()["sampling_zooms"]
+    one = replace(task, release=replace(task.release, zooms=1))
+    head = uint(1, 1) + uint(2, 1) + fraction_bytes(Fraction(1))
+
+    assert task.canonical == one.canonical.replace(
+        uint(1, 1) + uint(1, 1) + fraction_bytes(Fraction(1)), head + uint(2, 1)
+    )
+    assert task.task_id != one.task_id
+    for zooms in (0, 1, 3, 7, 255):
+        with pytest.raises(DecodeError):
+            decode_task(task.canonical.replace(head + uint(2, 1), head + uint(zooms, 1)))
+    for noised in (0, 1, 3):
+        with pytest.raises(DecodeError):
+            decode_task(task.canonical.replace(head, uint(1, 1) + uint(noised, 1) + fraction_bytes(Fraction(1))))
+
+
 def test_uniform_faces_written_out_are_a_second_spelling() -> None:
     task = sampling_task()
     die = b"\x01" + fraction_bytes(Fraction(1, 4)) + bytes(2)
@@ -249,3 +268,57 @@ def test_task_for_people_says_everything_and_is_json() -> None:
         "sampling_rate": "1/4",
         "face_probabilities": "uniform",
     }
+
+
+def framed(epsg: int, *offsets: str) -> bytes:
+    """Return a task whose frame is spelled like this behind the grid."""
+    task, plain = every_task()["sampling_framed"], every_task()["sampling_framed"].domain
+    assert isinstance(plain, SquareGrid)
+    good = uint(25832, 2) + text_bytes("-683195.58") + text_bytes("-4928877.56")
+    assert task.canonical.count(good) == 1
+    return task.canonical.replace(good, uint(epsg, 2) + b"".join(map(text_bytes, offsets)))
+
+
+def test_a_frame_stands_behind_its_grid_and_changes_nothing_else() -> None:
+    task = every_task()["sampling_framed"]
+    assert isinstance(task.domain, SquareGrid)
+    bare = replace(task, domain=replace(task.domain, frame=None))
+    at = len(b"FCTASK01") + sum(2 + len(text.encode()) for text in (task.name, task.deployment, task.signal))
+    frame = uint(25832, 2) + text_bytes("-683195.58") + text_bytes("-4928877.56")
+
+    assert bare.canonical == task.canonical[:at] + b"\3" + task.canonical[at + 1 :].replace(frame, b"")
+    assert decode_task(framed(25832, "-683195.58", "-4928877.56")) == task
+    assert task.task_id != bare.task_id
+
+
+@pytest.mark.parametrize(
+    ("epsg", "offsets"),
+    [
+        (1023, ("0", "0")),
+        (32768, ("0", "0")),
+        (0, ("0", "0")),
+        (25832, ("", "0")),
+        (25832, ("0", "-0")),
+        (25832, ("1.50", "0")),
+        (25832, ("0", "01")),
+        (25832, ("0", "123456789")),
+        (25832, ("0", "-99999999.9999999")),
+        (25832, ("0",)),
+        (25832, ("0", "0", "0")),
+    ],
+)
+def test_a_frame_has_one_spelling_on_the_wire(epsg: int, offsets: tuple[str, ...]) -> None:
+    with pytest.raises(PeerError):
+        decode_task(framed(epsg, *offsets))
+
+
+def test_a_task_for_people_says_its_frame() -> None:
+    tasks = every_task()
+
+    assert task_to_json(tasks["sampling_framed"])["frame"] == {
+        "epsg": 25832,
+        "offset_x": "-683195.58",
+        "offset_y": "-4928877.56",
+    }
+    assert "frame" not in task_to_json(tasks["sampling_grid"])
+    assert "frame" not in task_to_json(tasks["sampling_h3_envelope"])

@@ -3,10 +3,20 @@
 import timeit
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import TaskError
-from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, H3Cells, Prefixes, SquareGrid
+from fleetcount_protocol.task.domain import (
+    MAX_OFFSET_BYTES,
+    MAX_VALUES,
+    Bins,
+    Categories,
+    Frame,
+    H3Cells,
+    Prefixes,
+    SquareGrid,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -213,3 +223,43 @@ def test_a_place_is_in_its_own_prefix(place: int, bits: int) -> None:
 def test_prefixes_are_ascending_numbers_of_their_bits(bits: int, cells: tuple[int, ...], why: str) -> None:
     with pytest.raises(TaskError, match=why):
         Prefixes(bits=bits, cells=cells)
+
+
+@pytest.mark.parametrize("epsg", [0, 1023, 32768, 65536, -25832, True, 25832.0, "25832", None])
+def test_a_frame_names_a_code_of_the_register(epsg: Any) -> None:
+    with pytest.raises(TaskError, match=r"EPSG code is .* allowed: a whole number from 1024 to 32767"):
+        Frame(epsg=epsg, offset_x="0", offset_y="0")
+
+
+BAD_OFFSETS = [
+    "", "-", "+1", "-0", "0.0", "-0.0", "00", "01", "1.", ".5", "1.50", "1.0", "1e3", "123456789", "0.0000001", " 1",
+    "1 ", "1\n", "1,5", "٣", "１", "nan", "inf", "--1", "1.2.3", "0x1", "1/2", 1, 1.5, None, Fraction(1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", ["offset_x", "offset_y"])
+@pytest.mark.parametrize("offset", BAD_OFFSETS)
+def test_an_offset_has_one_spelling(axis: str, offset: Any) -> None:
+    with pytest.raises(TaskError, match=f"{axis} of the frame is"):
+        Frame(**{"epsg": 25832, "offset_x": "0", "offset_y": "0", axis: offset})
+
+
+@given(st.integers(-(10**14) + 1, 10**14 - 1))
+def test_every_offset_to_a_millionth_has_exactly_one_spelling(millionths: int) -> None:
+    whole, rest = divmod(abs(millionths), 10**6)
+    text = f"{'-' if millionths < 0 else ''}{whole}{f'.{rest:06}'.rstrip('0').rstrip('.')}"
+
+    frame = Frame(epsg=3857, offset_x=text, offset_y="0")
+
+    assert Fraction(frame.offset_x) * 10**6 == millionths
+    assert len(text) <= MAX_OFFSET_BYTES
+    for other in (f"+{text}", f"0{text}", f"{text}0" if "." in text else f"{text}.0", f"{text} "):
+        with pytest.raises(TaskError):
+            Frame(epsg=3857, offset_x="0", offset_y=other)
+
+
+def test_larger_squares_lie_where_the_small_ones_do() -> None:
+    frame = Frame(epsg=25832, offset_x="-683195.58", offset_y="-4928877.56")
+
+    assert replace(GRID, columns=4, frame=frame).coarser(1).frame == frame
+    assert replace(GRID, frame=frame) != GRID

@@ -99,7 +99,7 @@ def test_longest_window_and_lifetime_are_allowed() -> None:
     assert sampling_task(round_one_opens=opens, expiry=opens + 100 * 86_400).round_one_opens == opens
 
 
-@pytest.mark.parametrize("size", [0, 1, -5, 2**24 + 1, 2.5, True])
+@pytest.mark.parametrize("size", [0, 1, -5, 2**30 + 1, 2.5, True])
 def test_smallest_batch_is_at_least_two(size: int) -> None:
     refuses("min_batch_size", min_batch_size=size)
 
@@ -313,6 +313,44 @@ def test_one_sided_release_has_one_threshold_a_cell(thresholds: tuple[int, ...])
         one_round_task(Mode.RESPONSE, release=ONE_SIDED)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "why"),
+    [
+        ("direct_zooms", {"zooms": 4}, r"zooms is 4 of a grid of 4 by 8 squares, allowed: 3 at most"),
+        ("direct_zooms", {"zooms": 0}, "zooms is 0, allowed: a whole number from 1 on"),
+        ("direct_zooms", {"zooms": True}, "zooms is True, allowed"),
+        ("sampling_grid", {"zooms": 2}, "zooms is 2 of a grid of 3 by 2 squares, allowed: 1 at most"),
+        ("direct", {"zooms": 2}, "zooms is 2 of Categories, allowed: 1"),
+        ("sampling_h3_envelope", {"zooms": 2}, "zooms is 2 of H3Cells, allowed: 1"),
+        ("sampling_places", {"zooms": 2}, "zooms is 2 of Prefixes, allowed: 1"),
+        ("sampling_faces_bins", {"zooms": 2}, "zooms is 2 of Bins, allowed: 1"),
+        ("sampling_zooms", {"kind": ReleaseKind.EXACT, "noise_epsilon": None}, "zooms is 2 of an exact release"),
+        ("one_sided_zooms", {"thresholds": (3,) * 8}, "release has 8 thresholds, not 10"),
+    ],
+)
+def test_zooms_are_those_of_a_grid_with_noise(name: str, changes: dict[str, Any], why: str) -> None:
+    task = every_task()[name]
+
+    with pytest.raises(TaskError, match=why):
+        replace(task, release=replace(task.release, **changes))
+
+
+def test_a_randomized_answer_has_no_zooms() -> None:
+    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(9, 10), zooms=2)
+    grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=2, rows=4)
+
+    for mechanism in (KaryResponse(Fraction(1, 2), 8), MangatVector(Fraction(1, 3), 8)):
+        with pytest.raises(TaskError, match=r"zooms is 2 of answers by (k-ary|mangat-vector), allowed: 1"):
+            one_round_task(Mode.RESPONSE, domain=grid, mechanism=mechanism, release=release)
+
+
+def test_a_larger_square_is_named_by_its_place_and_how_many_times_the_side_it_has() -> None:
+    task = every_task()["direct_zooms"]
+
+    assert [task.label(cell) for cell in (1, 32, 33, 40, 41, 42)] == ["0,0", "3,7", "0,0/2", "1,3/2", "0,0/4", "0,1/4"]
+    assert task.design.cell_count == 42
+
+
 def test_upload_styles_and_last_closing_time() -> None:
     envelope = {"upload_style": UploadStyle.ONE_ENVELOPE}
 
@@ -333,7 +371,7 @@ def test_what_follows_from_a_task(name: str) -> None:
     assert context_of(task) == b"FCT1" + task.task_id
     assert prio3.shares == len(task.aggregators)
     verified = list(range(task.values if task.mode is Mode.SAMPLING else task.values + 1))
-    assert len(verified[opened_outputs(task)]) == task.design.output_count
+    assert len(verified[opened_outputs(task)]) == task.design.summed_count
     assert prio3.output_share_size == 8 * len(verified)
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.messages import ReleaseAnswer, SealSet, TaskState, TaskStatus
+from fleetcount_protocol.task.domain import MAX_OPENED
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
-from fleetcount_protocol.wire import peer_batches as batch_codec
+from fleetcount_protocol.wire import seal_sets
 from fleetcount_protocol.wire.strict import WireMessage
 from google.protobuf.internal import api_implementation
 from hypothesis import given, settings
@@ -380,7 +381,7 @@ def test_record_proposal_is_about_one_task_and_set() -> None:
         (first, replace(second, set_digest=type(SET)(seed_bytes("x")))),
         (first, replace(second, vector=bytes(7))),
         (first, replace(second, vector=b"")),
-        (first, replace(second, vector=bytes(8 * 4097))),
+        (first, replace(second, vector=bytes(8 * (MAX_OPENED + 1)))),
         (first, replace(second, blind=bytes(31))),
     ]
     for shares in bad:
@@ -428,53 +429,77 @@ def test_batches_of_instalments_fit_their_message() -> None:
 # The accepted set travels in chunks.
 
 
+LEAVES = seed_bytes("leaves", 256 * 32)
+
+
 def chunks(count: int = 5) -> list[peer_pb2.SealSetRequest]:
     ids = b"".join(number.to_bytes(16) for number in range(count))
-    from fleetcount_protocol.messages import SealSet
-
-    return list(peer_codec.split_seal_set(SealSet(task_id=TASK, accepted=ids, set_digest=SET)))
+    return list(peer_codec.split_seal_set(SealSet(task_id=TASK, leaf_digests=LEAVES, accepted=ids)))
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 8])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8])
 def test_set_returns_from_its_chunks(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_codec, "MAX_IDS_PER_CHUNK", 4)
+    monkeypatch.setattr(seal_sets, "MAX_IDS_PER_CHUNK", 4)
     sent = chunks(count)
     joined = peer_codec.join_seal_set(sent)
 
-    assert len(sent) == -(-count // 4)
+    assert len(sent) == 1 + -(-count // 4)
     assert joined.accepted == b"".join(number.to_bytes(16) for number in range(count))
-    assert (joined.task_id, joined.set_digest) == (TASK, SET)
+    assert (joined.task_id, joined.leaf_digests) == (TASK, LEAVES)
 
 
 def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_codec, "MAX_IDS_PER_CHUNK", 2)
-    first, second, last = chunks(5)
-    other = peer_pb2.SealSetRequest(task_id=seed_bytes("x"), accepted=last.accepted, set_digest=SET)
+    monkeypatch.setattr(seal_sets, "MAX_IDS_PER_CHUNK", 2)
+    head, first, second, last = chunks(5)
+    other = peer_pb2.SealSetRequest(task_id=seed_bytes("x"), accepted=last.accepted)
+    headless = peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES[:-1])
+    both = peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES, following=1, accepted=last.accepted)
     unknown = peer_pb2.SealSetRequest()
     unknown.ParseFromString(last.SerializeToString() + b"\xf8\x01\x01")
-    empty = peer_pb2.SealSetRequest(task_id=TASK, set_digest=SET)
-    short = peer_pb2.SealSetRequest(task_id=TASK, accepted=[bytes(15)], set_digest=SET)
+    empty = peer_pb2.SealSetRequest(task_id=TASK)
     bad = [
         [],
-        [first, second],
-        [second, first, last],
-        [first, first, last],
-        [first, last, second],
-        [first, second, last, last],
-        [first, second, other],
-        [first, second, unknown],
-        [first, second, empty],
-        [short],
-        [peer_pb2.SealSetRequest(task_id=TASK, accepted=[IDS[0]] * 2, set_digest=SET)],
-        [peer_pb2.SealSetRequest(task_id=TASK, accepted=sorted(IDS), set_digest=SET)],
+        [first, second, last],
+        [head],
+        [head, first, second],
+        [head, head, first, second, last],
+        [head, second, first, last],
+        [head, first, first, last],
+        [head, first, last, second],
+        [head, first, second, last, last],
+        [head, first, second, second],
+        [head, first, second, other],
+        [head, first, second, unknown],
+        [head, first, second, empty],
+        [headless],
+        [both],
+        [chunks(0)[0], last],
     ]
+    one, two = (chunks(count)[0] for count in (1, 2))
+    for ids in ([bytes(15)], [bytes(17)]):
+        bad.append([one, peer_pb2.SealSetRequest(task_id=TASK, accepted=ids)])
+    for ids in ([IDS[0]] * 2, sorted(IDS, reverse=True)[:2]):
+        bad.append([two, peer_pb2.SealSetRequest(task_id=TASK, accepted=ids)])
     for stream in bad:
         with pytest.raises(DecodeError):
             peer_codec.join_seal_set(stream)
+    peer_codec.join_seal_set([head, first, second, last])
+
+
+def test_a_set_says_how_long_it_is_before_it_is_read() -> None:
+    taken = seal_sets.SealSetChunks()
+
+    assert taken.following == 0
+    taken.add(chunks(5)[0])
+
+    assert (taken.following, taken.complete) == (5, False)
 
 
 def test_set_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_codec, "MAX_REPORTS_PER_TASK", 4)
+    peer_codec.SealSetChunks().add(peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES, following=2**30))
+    with pytest.raises(DecodeError, match=f"{2**30 + 1} reports of a set, not 0 to {2**30}"):
+        peer_codec.SealSetChunks().add(peer_pb2.SealSetRequest(task_id=TASK, leaf_digests=LEAVES, following=2**30 + 1))
+    monkeypatch.setattr(seal_sets, "MAX_REPORTS_PER_TASK", 4)
 
     with pytest.raises(DecodeError, match="not 0 to 4"):
         peer_codec.join_seal_set(chunks(5))

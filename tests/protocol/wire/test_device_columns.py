@@ -20,7 +20,7 @@ from fleetcount_protocol.wire.device_columns import (
     split_entries,
     write_replies,
 )
-from fleetcount_protocol.wire.device_unsealing import SessionKeys, digest_columns, unseal_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, digest_columns, receipt_columns, unseal_columns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +35,7 @@ def one(number: int, task: int, round_number: int, share: int, size: int) -> Ins
         task_id=TASKS[task],
         report_id=ReportId(seed_bytes(f"report {number}", 16)),
         session_id=SessionId(seed_bytes(f"session {number}", 16)),
+        key_number=1 + 650 * number,
         round=round_number,
         public_share=b"" if round_number == 1 else seed_bytes(f"share {number}", share),
         ciphertext=seed_bytes(f"ciphertext {number}", size),
@@ -170,6 +171,8 @@ def secret_of(number: int) -> SessionSecret:
         session_id=SessionId(seed_bytes(f"session {number}", 16)),
         aggregator_id=AggregatorId("alpha"),
         secret=seed_bytes(f"secret {number}"),
+        receipt_key=seed_bytes(f"receipt key {number}"),
+        number=1 + 300 * number,
         expiry=2_000_000_000,
     )
 
@@ -179,7 +182,7 @@ def test_instalments_open_together_as_they_do_alone(round_number: int, share: in
     secrets = [secret_of(number) for number in range(5)]
     sealed = [
         seal_instalment(
-            secret,
+            secret.task_key,
             TASKS[0],
             ReportId(seed_bytes(f"report {number}", 16)),
             round_number,
@@ -192,17 +195,20 @@ def test_instalments_open_together_as_they_do_alone(round_number: int, share: in
     sealed[3] = replace(sealed[3], ciphertext=bytes([sealed[3].ciphertext[0] ^ 1]) + sealed[3].ciphertext[1:])
     [columns] = InstalmentColumns.of(sealed)
     keys = SessionKeys(
-        secrets=[secret.secret for secret in secrets], receipt_keys=[secret.receipt_key for secret in secrets]
+        task_keys=[secret.task_key.key for secret in secrets],
+        receipt_keys=[secret.receipt_key for secret in secrets],
     )
 
     opened = unseal_columns(keys, 1, columns)
 
-    parts = [None if n == 3 else unseal_instalment(secrets[n], 1, part) for n, part in enumerate(sealed)]
+    parts = [None if n == 3 else unseal_instalment(secrets[n].task_key, 1, part) for n, part in enumerate(sealed)]
     assert list(opened.parts) == parts
     assert list(opened.digests) == [part.digest for part in sealed] == digest_columns(columns)
     assert list(opened.macs) == [make_receipt(secrets[n], part).mac for n, part in enumerate(sealed)]
     assert list(unseal_columns(keys, 0, columns).parts) == [None] * 5, "another aggregator's position"
-    assert secrets[0].secret.hex() not in repr(keys)
+    assert secrets[0].task_key.key.hex() not in repr(keys)
+    stored = receipt_columns(keys.receipt_keys, columns)
+    assert (stored.parts, stored.digests, stored.macs) == ((), opened.digests, opened.macs)
     assert "parts" not in repr(opened)
 
 
@@ -210,9 +216,9 @@ def test_keys_of_another_size_and_positions_no_task_has_are_refused() -> None:
     [columns] = InstalmentColumns.of([instalment()])
 
     for keys, position in (
-        (SessionKeys(secrets=[bytes(31)], receipt_keys=[bytes(32)]), 0),
-        (SessionKeys(secrets=[bytes(32)], receipt_keys=[bytes(33)]), 0),
-        (SessionKeys(secrets=[bytes(32)], receipt_keys=[bytes(32)]), 5),
+        (SessionKeys(task_keys=[bytes(31)], receipt_keys=[bytes(32)]), 0),
+        (SessionKeys(task_keys=[bytes(32)], receipt_keys=[bytes(33)]), 0),
+        (SessionKeys(task_keys=[bytes(32)], receipt_keys=[bytes(32)]), 5),
     ):
         with pytest.raises(UsageError):
             unseal_columns(keys, position, columns)

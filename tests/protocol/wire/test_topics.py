@@ -2,8 +2,9 @@
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
 from fleetcount_protocol.wire import topics
+from fleetcount_protocol.wire.topics import TopicKind, parse_topic
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,55 +12,50 @@ from tests.support.protocol_samples import seed_bytes
 
 TASK = TaskId(seed_bytes("task"))
 SESSION = SessionId(seed_bytes("session", 16))
-PARSERS = (
-    topics.parse_receipt_topic,
-    topics.parse_report_topic,
-    topics.parse_series_topic,
-    topics.parse_session_reply_topic,
-    topics.parse_session_topic,
-    topics.parse_task_topic,
-)
+ALPHA = AggregatorId("alpha")
+CAR = UserName("d-1")
 DEPLOYMENTS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,31}", fullmatch=True)
+AGGREGATORS = st.from_regex(r"[a-z][a-z0-9-]{0,31}", fullmatch=True).map(AggregatorId)
+USERS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True).map(UserName)
 
 
-@given(DEPLOYMENTS, st.binary(min_size=32, max_size=32), st.integers(0, 4))
-def test_task_topics_return(deployment: str, task: bytes, position: int) -> None:
-    task_id = TaskId(task)
+@given(DEPLOYMENTS, AGGREGATORS, USERS, st.binary(min_size=32, max_size=32))
+def test_topics_return(deployment: str, name: AggregatorId, user: UserName, data: bytes) -> None:
+    task_id, series_id, session_id = TaskId(data), SeriesId(data), SessionId(data[:16])
+    built = {
+        (TopicKind.TASK, None, data): topics.task_topic(deployment, name, task_id),
+        (TopicKind.RELEASE, None, data): topics.release_topic(deployment, name, task_id),
+        (TopicKind.SERIES, None, data): topics.series_topic(deployment, name, series_id),
+        (TopicKind.SESSION, user, b""): topics.session_topic(deployment, name, user),
+        (TopicKind.REPORT, user, data): topics.report_topic(deployment, name, user, task_id),
+        (TopicKind.SESSION_REPLY, user, data[:16]): topics.session_reply_topic(deployment, name, user, session_id),
+        (TopicKind.RECEIPT, user, data[:16]): topics.receipt_topic(deployment, name, user, session_id),
+    }
 
-    assert topics.parse_task_topic(topics.task_topic(deployment, task_id)) == (deployment, task_id)
-    series_id = SeriesId(task)
-    offered = topics.series_topic(deployment, series_id, position)
-    assert topics.parse_series_topic(offered) == (deployment, series_id, position)
-    assert topics.parse_report_topic(topics.report_topic(deployment, task_id, position)) == (
-        deployment,
-        task_id,
-        position,
-    )
-
-
-@given(DEPLOYMENTS, st.binary(min_size=16, max_size=16), st.from_regex(r"[a-z][a-z0-9-]{0,31}", fullmatch=True))
-def test_session_topics_return(deployment: str, session: bytes, name: str) -> None:
-    session_id, aggregator_id = SessionId(session), AggregatorId(name)
-
-    assert topics.parse_receipt_topic(topics.receipt_topic(deployment, session_id)) == (deployment, session_id)
-    reply = topics.session_reply_topic(deployment, session_id)
-    assert topics.parse_session_reply_topic(reply) == (deployment, session_id)
-    assert topics.parse_session_topic(topics.session_topic(deployment, aggregator_id)) == (deployment, aggregator_id)
+    for (kind, whose, subject), topic in built.items():
+        assert len(topic) <= topics.MAX_TOPIC_BYTES
+        assert parse_topic(topic) == topics.Topic(kind, deployment, name, whose, subject)
 
 
 def test_topics_are_what_wire_md_says() -> None:
-    hexadecimal = TASK.hex()
+    base, task, session = "fleetcount/v1/bologna", TASK.hex(), SESSION.hex()
 
-    assert topics.task_topic("bologna", TASK) == f"fleetcount/v1/bologna/{hexadecimal}/task"
-    assert topics.task_filter("bologna") == "fleetcount/v1/bologna/+/task"
-    assert topics.release_topic("bologna", TASK) == f"fleetcount/v1/bologna/{hexadecimal}/release"
-    assert topics.report_topic("bologna", TASK, 1) == f"fleetcount/v1/bologna/{hexadecimal}/agg/1/report"
-    series = topics.series_topic("bologna", SeriesId(TASK), 0)
-    assert series == f"fleetcount/v1/bologna/{hexadecimal}/agg/0/series"
-    assert topics.series_filter("bologna") == "fleetcount/v1/bologna/+/agg/+/series"
-    assert topics.receipt_topic("bologna", SESSION) == f"fleetcount/v1/bologna/receipt/{SESSION.hex()}"
-    assert topics.session_topic("bologna", AggregatorId("alpha")) == "fleetcount/v1/bologna/session/alpha"
-    assert topics.session_reply_topic("bologna", SESSION) == f"fleetcount/v1/bologna/session-reply/{SESSION.hex()}"
+    assert topics.task_topic("bologna", ALPHA, TASK) == f"{base}/alpha/task/{task}"
+    assert topics.task_filter("bologna") == f"{base}/+/task/+"
+    assert topics.release_topic("bologna", ALPHA, TASK) == f"{base}/alpha/release/{task}"
+    assert topics.series_topic("bologna", ALPHA, SeriesId(TASK)) == f"{base}/alpha/series/{task}"
+    assert topics.series_filter("bologna") == f"{base}/+/series/+"
+    assert topics.session_topic("bologna", ALPHA, CAR) == f"{base}/alpha/session/0/d-1"
+    assert topics.session_filters("bologna", ALPHA) == [f"{base}/alpha/session/+/+"]
+    assert topics.session_filters("bologna", ALPHA, 7, 8) == [f"{base}/alpha/session/{one}/+" for one in "7f"]
+    assert topics.report_topic("bologna", ALPHA, CAR, TASK) == f"{base}/alpha/report/0/d-1/{task}"
+    assert topics.report_filters("bologna", ALPHA, TASK) == [f"{base}/alpha/report/+/+/{task}"]
+    assert topics.report_filters("bologna", ALPHA, TASK, 15, 16) == [f"{base}/alpha/report/f/+/{task}"]
+    assert topics.session_reply_topic("bologna", ALPHA, CAR, SESSION) == f"{base}/alpha/session-reply/d-1/{session}"
+    assert topics.session_reply_filter("bologna", CAR) == f"{base}/+/session-reply/d-1/+"
+    assert topics.receipt_topic("bologna", ALPHA, CAR, SESSION) == f"{base}/alpha/receipt/d-1/{session}"
+    assert topics.receipt_filter("bologna", CAR) == f"{base}/+/receipt/d-1/+"
+    assert topics.receipt_filter("bologna", None) == f"{base}/+/receipt/+/+"
 
 
 def variants(topic: str) -> list[str]:
@@ -70,7 +66,9 @@ def variants(topic: str) -> list[str]:
         "$SYS/broker",
         "x" * 65_535,
         topic + "/",
+        topic + "/d-1",
         "/" + topic,
+        topic.rpartition("/")[0],
         topic.upper(),
         topic + "\0",
         topic + "\n",
@@ -82,45 +80,99 @@ def variants(topic: str) -> list[str]:
         topic.replace("/v1/", "/v2/"),
         topic.replace(TASK.hex(), TASK.hex()[:-1]),
         topic.replace(TASK.hex(), TASK.hex().upper()),
+        topic.replace(TASK.hex(), SESSION.hex()),
         topic.replace(SESSION.hex(), SESSION.hex() + "00"),
-        topic.replace("/agg/1/", "/agg/5/"),
-        topic.replace("/agg/1/", "/agg/01/"),
-        topic.replace("/agg/1/", "/agg/-1/"),
-        topic.replace("/agg/1/", "/agg/１/"),
+        topic.replace(SESSION.hex(), SESSION.hex()[:-1] + "１"),
         topic.replace("alpha", "Alpha"),
+        topic.replace("alpha", "+"),
+        topic.replace("d-1", ""),
+        topic.replace("d-1", "+"),
+        topic.replace("d-1", "#"),
+        topic.replace("d-1", "$SYS"),
+        topic.replace("d-1", "d-1/d-1"),
+        topic.replace("d-1", "d-1\n"),
+        topic.replace("d-1", "ä"),
+        topic.replace("d-1", "d" * 65),
+        *(topic.replace("/0/", f"/{one}/") for one in (*"123456789abcdef", "", "00", "+", "g", "-0", "０")),
+        topic.replace("/0/", "/"),
+        topic.replace("/0/d-1", "/d-1/0"),
         f"$share/group/{topic}",
     ]
 
 
-@pytest.mark.parametrize("parser", PARSERS)
-def test_everything_else_is_refused(parser: object) -> None:
-    good = {
-        topics.task_topic("bologna", TASK): topics.parse_task_topic,
-        topics.report_topic("bologna", TASK, 1): topics.parse_report_topic,
-        topics.series_topic("bologna", SeriesId(TASK), 1): topics.parse_series_topic,
-        topics.receipt_topic("bologna", SESSION): topics.parse_receipt_topic,
-        topics.session_reply_topic("bologna", SESSION): topics.parse_session_reply_topic,
-        topics.session_topic("bologna", AggregatorId("alpha")): topics.parse_session_topic,
-        topics.release_topic("bologna", TASK): None,
-    }
-    for topic, own in good.items():
-        for variant in {*variants(topic), topic} - ({topic} if own is parser else set()):
-            if own is parser and variant == topic:
-                continue
-            with pytest.raises(DecodeError):
-                parser(variant)  # type: ignore[operator]  # Each parameter is one of PARSERS.
+@pytest.mark.parametrize(
+    "topic",
+    [
+        topics.task_topic("bologna", ALPHA, TASK),
+        topics.release_topic("bologna", ALPHA, TASK),
+        topics.series_topic("bologna", ALPHA, SeriesId(TASK)),
+        topics.session_topic("bologna", ALPHA, CAR),
+        topics.report_topic("bologna", ALPHA, CAR, TASK),
+        topics.session_reply_topic("bologna", ALPHA, CAR, SESSION),
+        topics.receipt_topic("bologna", ALPHA, CAR, SESSION),
+    ],
+)
+def test_everything_else_is_refused(topic: str) -> None:
+    for variant in {*variants(topic)} - {topic}:
+        with pytest.raises(DecodeError):
+            parse_topic(variant)
+    other = {one for one in TopicKind if one is not parse_topic(topic).kind}
+    for kind in other:
+        changed = topic.replace(f"/{parse_topic(topic).kind}/", f"/{kind}/")
+        try:
+            assert parse_topic(changed).kind is kind
+        except DecodeError:
+            continue
+
+
+@pytest.mark.parametrize(("name", "bucket"), [("d-1", "0"), ("car", "2"), ("A", "5"), ("thief", "8"), ("d.9_x", "d")])
+def test_the_bucket_is_the_first_digit_of_the_digest_of_the_name(name: str, bucket: str) -> None:
+    user, place = UserName(name), "fleetcount/v1/bologna/alpha"
+
+    assert topics.user_bucket(user) == int(bucket, 16)
+    assert topics.session_topic("bologna", ALPHA, user) == f"{place}/session/{bucket}/{name}"
+    assert topics.report_topic("bologna", ALPHA, user, TASK) == f"{place}/report/{bucket}/{name}/{TASK.hex()}"
+    for digit in set("0123456789abcdef") - {bucket}:
+        for topic in (f"{place}/session/{digit}/{name}", f"{place}/report/{digit}/{name}/{TASK.hex()}"):
+            with pytest.raises(DecodeError, match="not its user's"):
+                parse_topic(topic)
+
+
+def matches(topic: str, filters: list[str]) -> int:
+    """Return how many filters of one level at a time a topic matches."""
+    levels = [one.split("/") for one in filters]
+    return sum(
+        len(one) == len(topic.split("/")) and all(a in ("+", b) for a, b in zip(one, topic.split("/"), strict=True))
+        for one in levels
+    )
+
+
+@given(USERS, st.integers(1, topics.BUCKETS))
+def test_every_user_is_read_by_one_slot_once(user: UserName, slots: int) -> None:
+    session, report = topics.session_topic("bologna", ALPHA, user), topics.report_topic("bologna", ALPHA, user, TASK)
+
+    sessions = [matches(session, topics.session_filters("bologna", ALPHA, slot, slots)) for slot in range(slots)]
+    reports = [matches(report, topics.report_filters("bologna", ALPHA, TASK, slot, slots)) for slot in range(slots)]
+
+    assert sessions == reports == [slot == topics.user_bucket(user) % slots for slot in range(slots)]
+
+
+@pytest.mark.parametrize(("slot", "slots"), [(0, 0), (-1, 2), (2, 2), (16, 16), (0, 17)])
+def test_there_are_1_to_16_slots(slot: int, slots: int) -> None:
+    with pytest.raises(UsageError, match="allowed are 1 to 16 slots"):
+        topics.session_filters("bologna", ALPHA, slot, slots)
+    with pytest.raises(UsageError, match="allowed are 1 to 16 slots"):
+        topics.report_filters("bologna", ALPHA, TASK, slot, slots)
 
 
 @pytest.mark.parametrize("name", ["", "+", "#", "a/b", "A", "a" * 33, "ä"])
 def test_no_wildcard_gets_into_a_topic(name: str) -> None:
     for build in (topics.task_topic, topics.release_topic):
         with pytest.raises(UsageError, match="deployment"):
-            build(name, TASK)
+            build(name, ALPHA, TASK)
 
 
-@pytest.mark.parametrize("position", [-1, 5])
-def test_report_topic_has_five_places(position: int) -> None:
-    with pytest.raises(UsageError, match="position"):
-        topics.report_topic("bologna", TASK, position)
-    with pytest.raises(UsageError, match="position"):
-        topics.series_topic("bologna", SeriesId(TASK), position)
+@pytest.mark.parametrize("name", ["", "+", "#", "a/b", "$SYS", "%u", "a b", "-a", ".", "ä", "a\0", "a\n", "a" * 65])
+def test_a_user_name_means_nothing_in_a_topic_or_an_access_rule(name: str) -> None:
+    with pytest.raises(DecodeError, match="user name"):
+        UserName(name)

@@ -14,15 +14,24 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleetcount_protocol import release
+from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
+from fleetcount_protocol.channel.greetings import decode_greeting
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
-from fleetcount_protocol.channel.session import SessionSecret, accept_session, seal_instalment, unseal_instalment
+from fleetcount_protocol.channel.session import (
+    OpeningSession,
+    SessionSecret,
+    judge_request,
+    open_request,
+    seal_instalment,
+    unseal_instalment,
+)
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import SessionRequest
@@ -40,10 +49,12 @@ from fleetcount_protocol.series.series import decode_series
 from fleetcount_protocol.series.series_json import series_to_json
 from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
+from fleetcount_protocol.task.succession import decode_signed_succession
 from fleetcount_protocol.task.task import decode_task
 from fleetcount_protocol.task.task_json import task_to_json
 
 from tests.support.wire_messages import MESSAGES
+from tests.support.wire_reader import verify_record
 
 FOLDER = Path(__file__).resolve().parents[2] / "vectors" / "wire"
 
@@ -166,6 +177,44 @@ def test_key_list(case: dict[str, Any]) -> None:
             decode_signed_key_list(raw(bad, "data"))
 
 
+@pytest.mark.parametrize("case", by_name("successions"))
+def test_succession(case: dict[str, Any]) -> None:
+    signed = decode_signed_succession(raw(case, "file"))
+    key = Ed25519PrivateKey.from_private_bytes(raw(case, "signing_key"))
+    said = signed.succession
+    head = b"FCSUCC01" + len(said.aggregator_id).to_bytes(2) + said.aggregator_id.encode()
+    keys = key.public_key().public_bytes_raw() + raw(case, "new_key")
+
+    times = said.not_before.to_bytes(8) + said.not_after.to_bytes(8)
+    assert said.canonical == raw(case, "canonical") == head + keys + times
+    assert key.sign(raw(case, "canonical")) == raw(case, "signature") == signed.signature
+    assert raw(case, "file") == len(raw(case, "canonical")).to_bytes(4) + raw(case, "canonical") + signed.signature
+    assert len(case["bad"]) >= 5
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            decode_signed_succession(raw(bad, "data"))
+
+
+@pytest.mark.parametrize("case", by_name("greetings"))
+def test_greeting(case: dict[str, Any]) -> None:
+    greeting = decode_greeting(raw(case, "greeting"))
+    key = Ed25519PrivateKey.from_private_bytes(raw(case, "signing_key"))
+    numbered = case["number"].to_bytes(8) + raw(case, "tag")
+    name = case["aggregator_id"].encode()
+
+    signature = key.sign(b"FCEPOC01" + len(name).to_bytes(2) + name + numbered)
+    assert raw(case, "epoch") == numbered + signature == greeting.epoch.encode()
+    known = raw(case, "known")
+    assert raw(case, "greeting") == (
+        case["time_ms"].to_bytes(8) + bytes([80]) + raw(case, "epoch") + bytes([len(known)]) + known
+    )
+    assert (b"" if greeting.known is None else greeting.known.encode()) == known
+    assert len(case["bad"]) >= 4
+    for bad in case["bad"]:
+        with pytest.raises(DecodeError):
+            decode_greeting(raw(bad, "data"))
+
+
 def test_orders() -> None:
     given: list[SeriesOrder] = []
     for case in load("orders"):
@@ -190,11 +239,15 @@ def test_session(case: dict[str, Any]) -> None:
     head = bytes([len(named)]) + named + bytes([case["key_id"]])
     expiry = case["expiry"].to_bytes(8)
     sealed, certificate = raw(case, "sealed_secret"), raw(case, "certificate")
-    signed = b"FCSESS01" + head + expiry + len(sealed).to_bytes(2) + sealed + len(certificate).to_bytes(2) + certificate
+    private = X25519PrivateKey.from_private_bytes(raw(case, "device_ephemeral_private"))
+    ephemeral = private.public_key().public_bytes_raw()
+    blobs = (sealed, ephemeral, certificate)
+    signed = b"FCSESS02" + head + expiry + b"".join(len(blob).to_bytes(2) + blob for blob in blobs)
     request = SessionRequest(
         aggregator_id=AggregatorId(case["aggregator_id"]),
         key_id=case["key_id"],
         sealed_secret=sealed,
+        ephemeral_key=ephemeral,
         certificate=certificate,
         expiry=case["expiry"],
         signature=raw(case, "signature"),
@@ -207,15 +260,33 @@ def test_session(case: dict[str, Any]) -> None:
     key = x509.load_der_x509_certificate(certificate).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     key.verify(request.signature, signed, ec.ECDSA(hashes.SHA256()))
-    _, secret, digest = accept_session(
-        request, {case["key_id"]: pair}, request.aggregator_id, [authority], case["expiry"] - 60
-    )
-    assert (secret.secret.hex(), digest.hex()) == (case["secret"], case["device_key_digest"])
+    digest = judge_request(request, {case["key_id"]}, request.aggregator_id, [authority], case["expiry"] - 60)
+    assert digest == raw(case, "device_key_digest")
     if len(raw(case, "private_key")) == 32:
         suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
         info = b"fleetcount v1 session" + head + digest + expiry
-        private = X25519PrivateKey.from_private_bytes(raw(case, "private_key"))
-        assert suite.decrypt(sealed, private, info=info) == secret.secret
+        sealing = X25519PrivateKey.from_private_bytes(raw(case, "private_key"))
+        assert suite.decrypt(sealed, sealing, info=info) == raw(case, "secret")
+
+    other = X25519PrivateKey.from_private_bytes(raw(case, "aggregator_ephemeral_private"))
+    answered = raw(case, "ephemeral_key")
+    said = hashlib.sha256(b"fleetcount v1 session keys" + len(signed).to_bytes(2) + signed + answered).digest()
+    shared = private.exchange(X25519PublicKey.from_public_bytes(answered))
+    extracted = hmac.digest(said, raw(case, "secret") + shared, "sha256")
+    assert answered == other.public_key().public_bytes_raw()
+    assert expand(extracted, b"fleetcount v1 confirmation", 32) == raw(case, "confirmation")
+    assert expand(extracted, b"fleetcount v1 receipt key", 32) == raw(case, "receipt_key")
+    chain = expand(extracted, b"fleetcount v1 chain key", 32)
+    for number, link in enumerate(case["chain"], start=1):
+        assert (number, chain) == (link["number"], raw(link, "chain_key"))
+        assert expand(chain, b"fleetcount v1 task key", 32) == raw(link, "task_key")
+        chain = expand(chain, b"fleetcount v1 next key", 32)
+
+    accepted, secret = open_request(request, pair, digest, other)
+    opening = OpeningSession(request=request, secret=raw(case, "secret"), ephemeral=private)
+    assert (accepted.ephemeral_key, accepted.confirmation) == (answered, raw(case, "confirmation"))
+    assert opening.finish(accepted) == secret
+    assert [secret.task_key.key, secret.moved_on().task_key.key] == [raw(one, "task_key") for one in case["chain"][:2]]
 
 
 @pytest.mark.parametrize(
@@ -226,12 +297,13 @@ def test_report(case: dict[str, Any]) -> None:
     share, plaintext = raw(case, "public_share"), raw(case, "plaintext")
     sized_share = len(share).to_bytes(2) + share
     place = task_id + report_id + number
-    key = expand(raw(case, "secret"), b"fleetcount v1 report key" + place, 16)
+    key_number = case["key_number"].to_bytes(2)
+    key = expand(raw(case, "task_key"), b"fleetcount v1 report key" + place, 16)
     bound = b"fleetcount v1 report" + place + bytes([case["position"]]) + sized_share
     ciphertext = AESGCM(key).encrypt(bytes(12), plaintext, bound)
-    stored = b"fleetcount v1 instalment" + task_id + report_id + raw(case, "session_id") + number + sized_share
-    digest = hashlib.sha256(stored + len(ciphertext).to_bytes(4) + ciphertext).digest()
-    receipt_key = expand(raw(case, "secret"), b"fleetcount v1 receipt key", 32)
+    stored = b"fleetcount v2 instalment" + task_id + report_id + raw(case, "session_id") + key_number + number
+    digest = hashlib.sha256(stored + sized_share + len(ciphertext).to_bytes(4) + ciphertext).digest()
+    receipt_key = raw(case, "receipt_key")
     mac = hmac.digest(receipt_key, b"fleetcount v1 receipt" + place + raw(case, "session_id") + digest, "sha256")
 
     assert (key, ciphertext, digest) == (
@@ -239,26 +311,33 @@ def test_report(case: dict[str, Any]) -> None:
         raw(case, "ciphertext"),
         raw(case, "instalment_digest"),
     )
-    assert (receipt_key, mac) == (raw(case, "receipt_key"), raw(case, "receipt_mac"))
+    assert mac == raw(case, "receipt_mac")
 
     secret = SessionSecret(
         session_id=SessionId(raw(case, "session_id")),
         aggregator_id=AggregatorId("alpha"),
-        secret=raw(case, "secret"),
+        secret=bytes(32),
+        receipt_key=receipt_key,
         expiry=1,
     )
+    task_key = TaskKey(session_id=secret.session_id, number=case["key_number"], key=raw(case, "task_key"))
     ours = seal_instalment(
-        secret, TaskId(task_id), ReportId(report_id), case["round"], case["position"], share, plaintext
+        task_key, TaskId(task_id), ReportId(report_id), case["round"], case["position"], share, plaintext
     )
     assert (ours.ciphertext, ours.digest, make_receipt(secret, ours).mac) == (ciphertext, digest, mac)
-    assert unseal_instalment(secret, case["position"], ours) == plaintext
+    assert unseal_instalment(task_key, case["position"], ours) == plaintext
 
 
 def test_digests() -> None:
     case = load("digests")
     items = [(raw(item, "report_id"), raw(item, "public_share_digest")) for item in case["set"]]
-    layout = b"fleetcount v1 report set" + len(items).to_bytes(8) + b"".join(one + two for one, two in sorted(items))
-    made = case["commitment"]
+    made, leaves = case["commitment"], b""
+    for number in range(256):
+        inside = [one + two for one, two in sorted(items) if one[0] == number]
+        head = b"fleetcount v2 set leaf" + raw(case, "task_id") + bytes([number]) + len(inside).to_bytes(4)
+        leaves += hashlib.sha256(head + b"".join(inside)).digest()
+    layout = b"fleetcount v2 report set" + raw(case, "task_id") + leaves
+    task_id = TaskId(raw(case, "task_id"))
     named = made["aggregator_id"].encode()
     committed = (
         b"fleetcount v1 commitment"
@@ -272,8 +351,10 @@ def test_digests() -> None:
     )
 
     assert hashlib.sha256(layout).hexdigest() == case["set_digest"]
-    assert set_digest.set_digest((ReportId(one), Digest(two)) for one, two in items).hex() == case["set_digest"]
-    assert set_digest.set_digest([]).hex() == case["empty_set_digest"]
+    assert hashlib.sha256(leaves).hexdigest() == case["leaves_sha256"]
+    named = [(ReportId(one), Digest(two)) for one, two in items]
+    assert set_digest.set_digest(task_id, named).hex() == case["set_digest"]
+    assert set_digest.set_digest(task_id, []).hex() == case["empty_set_digest"]
     assert hashlib.sha256(committed).hexdigest() == made["commitment"]
     ours = release.commitment(
         raw(made, "vector"),
@@ -295,6 +376,17 @@ def test_record(case: dict[str, Any]) -> None:
     assert release.record_to_json(record, signatures) == case["json"]
     assert release.record_from_json(case["json"]) == (record, signatures)
     release.verify_record_signatures(record, signatures)
+
+
+def test_a_stranger_reads_a_record_whose_grid_has_a_frame() -> None:
+    [case] = [case for case in load("records") if case["name"] == "sampling_framed"]
+    signatures = [bytes.fromhex(signature) for signature in case["signatures"]]
+
+    read = verify_record(raw(case, "canonical"), signatures)
+
+    assert [cell.raw for cell in read.cells] == [
+        cell.raw for cell in release.decode_record(raw(case, "canonical")).cells
+    ]
 
 
 @pytest.mark.parametrize("case", by_name("records"))

@@ -26,8 +26,8 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from fleetcount_protocol.errors import SignatureError, UsageError
-from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
+from fleetcount_protocol.ids import Digest, UserName
 from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
 
 __all__ = [
@@ -170,12 +170,16 @@ class CertificateAuthority:
         Its names are `name`, which is the common name too, then the hosts.
 
         Raises:
-            UsageError: a host that is neither a DNS name nor an address, a name that is no DNS name, or an authority
-                that has ended.
+            UsageError: a host that is neither a DNS name nor an address, a name that is no DNS name or no `UserName`,
+                or an authority that has ended.
         """
         names = [_general_name(one) for one in dict.fromkeys((name, *hosts))]
         if not isinstance(names[0], x509.DNSName):
             raise UsageError(f"{name!r} cannot stand in a certificate as a DNS name")
+        try:
+            UserName(name)
+        except DecodeError as error:
+            raise UsageError(str(error)) from None
         start = _start(now)
         end = min(start + validity, self.certificate.not_valid_after_utc)
         if end <= start + _BACKDATING:

@@ -39,7 +39,7 @@ def check_receipt(secret: SessionSecret, instalment: Instalment, receipt: Receip
     """Accept a receipt only for exactly these bytes under this session; run by the device.
 
     Raises:
-        SignatureError: it is for something else, or was not made by the holder of the session's secret.
+        SignatureError: it is for something else, or was not made by the holder of the session's receipt key.
     """
     expected = make_receipt(secret, instalment)
     same = (receipt.task_id, receipt.report_id, receipt.round, receipt.session_id, receipt.digest) == (

@@ -1,13 +1,14 @@
 """Sessions between a device and one aggregator, and sealing of reports under them (docs/wire.md, "Session", "Report").
 
-A session carries one secret from the device to the aggregator; the report keys come from it. Never stores a session:
-both sides do that, durably, before they act on it.
+A session's keys come from a secret sealed to the aggregator and from two ephemeral keys that both sides throw away, so
+that nothing either side still has opens it a second time. Never stores a session: both sides do that, durably, before
+they act on it.
 """
 
+import hashlib
 import hmac
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,12 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_mechanisms.randomness import RandomSource
 
 from fleetcount_protocol.channel import certificates
+from fleetcount_protocol.channel.chain import TaskKey, expand, next_key, task_key
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.errors import DecodeError, Refused, RejectReason, SealError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
@@ -35,11 +38,13 @@ from fleetcount_protocol.limits import (
     MAX_UNIX_TIME,
     SESSION_SECRET_BYTES,
 )
-from fleetcount_protocol.messages import Instalment, SessionRequest
+from fleetcount_protocol.messages import Instalment, SessionAccepted, SessionRequest
+from fleetcount_protocol.task.public_keys import X25519_KEY_BYTES
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
 __all__ = [
     "DeviceIdentity",
+    "OpeningSession",
     "SessionSecret",
     "accept_session",
     "check_session_request",
@@ -52,12 +57,15 @@ __all__ = [
 ]
 
 SESSION_INFO_LABEL: Final = b"fleetcount v1 session"
+SESSION_KEYS_LABEL: Final = b"fleetcount v1 session keys"
+CHAIN_KEY_LABEL: Final = b"fleetcount v1 chain key"
+CONFIRMATION_LABEL: Final = b"fleetcount v1 confirmation"
 REPORT_KEY_LABEL: Final = b"fleetcount v1 report key"
 REPORT_LABEL: Final = b"fleetcount v1 report"
 RECEIPT_KEY_LABEL: Final = b"fleetcount v1 receipt key"
 REPORT_KEY_BYTES: Final = 16
 NONCE: Final = bytes(12)
-"""AES-GCM's nonce is zero because every key seals one message: it is derived from the report's random id and round."""
+"""AES-GCM's nonce is zero because every key seals one message: it follows from task key, random report id and round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +101,12 @@ class DeviceIdentity:
         return cls(certificate=credential.certificate, private_key=credential.private_key)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSecret:
-    """What device and aggregator share for one session: 32 secret bytes until `expiry` (Unix seconds).
+    """What device and aggregator share for one session until `expiry` (Unix seconds): 32 secret bytes, two times.
+
+    `secret` is the chain key of the task that is the session's `number`-th, 1 at first; `receipt_key` stays and opens
+    nothing.
 
     Raises:
         UsageError: a secret of another size.
@@ -104,16 +115,27 @@ class SessionSecret:
     session_id: SessionId
     aggregator_id: AggregatorId
     secret: bytes = field(repr=False)
+    receipt_key: bytes = field(repr=False)
     expiry: int
+    number: int = 1
 
     def __post_init__(self) -> None:
-        if len(self.secret) != SESSION_SECRET_BYTES:
-            raise UsageError(f"a session secret has {SESSION_SECRET_BYTES} bytes, not {len(self.secret)}")
+        for secret in (self.secret, self.receipt_key):
+            if len(secret) != SESSION_SECRET_BYTES:
+                raise UsageError(f"a session secret has {SESSION_SECRET_BYTES} bytes, not {len(secret)}")
 
-    @cached_property
-    def receipt_key(self) -> bytes:
-        """The 32-byte key of the session's receipts."""
-        return _expand(self.secret, RECEIPT_KEY_LABEL, 32)
+    @property
+    def task_key(self) -> TaskKey:
+        """The key of the task whose turn it is.
+
+        Raises:
+            UsageError: the session has had a key for as many tasks as it may.
+        """
+        return TaskKey(session_id=self.session_id, number=self.number, key=task_key(self.secret))
+
+    def moved_on(self) -> "SessionSecret":
+        """Return the session for the next task: no key of a task before follows from it."""
+        return replace(self, secret=next_key(self.secret), number=self.number + 1)
 
 
 def check_session_request(request: SessionRequest) -> None:
@@ -124,6 +146,7 @@ def check_session_request(request: SessionRequest) -> None:
     """
     sizes = (
         ("sealed_secret", request.sealed_secret, 80, 2_048),
+        ("ephemeral_key", request.ephemeral_key, X25519_KEY_BYTES, X25519_KEY_BYTES),
         ("certificate", request.certificate, 1, MAX_CERTIFICATE_BYTES),
         ("signature", request.signature, 8, MAX_SIGNATURE_BYTES),
     )
@@ -136,10 +159,35 @@ def check_session_request(request: SessionRequest) -> None:
         raise DecodeError("session request is too long")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningSession:
+    """What a device knows while it waits for the answer to `request`; kept in memory only, and for one answer."""
+
+    request: SessionRequest
+    secret: bytes = field(repr=False)
+    ephemeral: X25519PrivateKey = field(repr=False)
+
+    def finish(self, accepted: SessionAccepted) -> SessionSecret:
+        """Return the session that the aggregator has accepted; run by the device.
+
+        Raises:
+            SignatureError: the answer is for another request, or not from who holds the aggregator's sealing key.
+        """
+        same = (accepted.session_id, accepted.expiry) == (self.request.session_id, self.request.expiry)
+        try:
+            shared = self.ephemeral.exchange(X25519PublicKey.from_public_bytes(accepted.ephemeral_key))
+        except ValueError:  # A point of small order.
+            same, shared = False, bytes(X25519_KEY_BYTES)
+        session, confirmation = _session_keys(self.request, self.secret + shared, accepted.ephemeral_key)
+        if not same or not hmac.compare_digest(confirmation, accepted.confirmation):
+            raise SignatureError(f"the answer that opens session {self.request.session_id} does not verify")
+        return session
+
+
 def new_session(
     aggregator: Aggregator, key: HpkeKey, device: DeviceIdentity, expiry: int, source: RandomSource
-) -> tuple[SessionRequest, SessionSecret]:
-    """Return a signed request and the secret it carries; run by the device, which stores both before it sends.
+) -> tuple[SessionRequest, OpeningSession]:
+    """Return a signed request and what its answer is finished with; run by the device.
 
     Sent again, the same request opens the same session.
 
@@ -147,11 +195,13 @@ def new_session(
         UsageError: the aggregator's key cannot be sealed to.
     """
     secret = source.random_bytes(SESSION_SECRET_BYTES)
+    ephemeral = X25519PrivateKey.from_private_bytes(source.random_bytes(X25519_KEY_BYTES))
     info = _session_info(aggregator.aggregator_id, key.key_id, certificates.key_digest(device.certificate), expiry)
     unsigned = SessionRequest(
         aggregator_id=aggregator.aggregator_id,
         key_id=key.key_id,
         sealed_secret=seal_to(key.public_key, secret, info),
+        ephemeral_key=ephemeral.public_key().public_bytes_raw(),
         certificate=certificates.certificate_der(device.certificate),
         expiry=expiry,
         signature=b"",
@@ -159,15 +209,8 @@ def new_session(
     # The signature covers everything else, and the session's name is the hash of what it covers: ECDSA is randomized,
     # so a name that covered the signature too would differ at every signing.
     signature = device.private_key.sign(unsigned.signed_bytes, ec.ECDSA(hashes.SHA256()))
-    request = SessionRequest(
-        aggregator_id=unsigned.aggregator_id,
-        key_id=unsigned.key_id,
-        sealed_secret=unsigned.sealed_secret,
-        certificate=unsigned.certificate,
-        expiry=expiry,
-        signature=signature,
-    )
-    return request, _secret_of(request, secret)
+    request = replace(unsigned, signature=signature)
+    return request, OpeningSession(request=request, secret=secret, ephemeral=ephemeral)
 
 
 def accept_session(
@@ -176,17 +219,18 @@ def accept_session(
     aggregator_id: AggregatorId,
     ca: Sequence[x509.Certificate],
     now: float,
-) -> tuple[SessionId, SessionSecret, Digest]:
-    """Return the session, its secret and the digest of the device's key; run by the aggregator.
+) -> tuple[SessionAccepted, SessionSecret, Digest]:
+    """Return the answer, the session and the digest of the device's key; run by the aggregator, once a request.
 
-    The digest is the device's identity for "one report a task" (`certificates.key_digest`). Cheap checks come first:
-    sizes, key id and expiry before the chain, the chain before the signature, the signature before the seal.
+    Every call makes another session: who has accepted a request stores the answer and gives it again. The digest is the
+    device's identity for "one report a task" (`certificates.key_digest`). Cheap checks come first: sizes, key id and
+    expiry before the chain, the chain before the signature, the signature before the seal.
 
     Raises:
         Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE, BAD_SIGNATURE or BAD_SEAL.
     """
     digest = judge_request(request, key_pairs, aggregator_id, ca, now)
-    return request.session_id, open_request(request, key_pairs[request.key_id], digest), digest
+    return *open_request(request, key_pairs[request.key_id], digest), digest
 
 
 def judge_request(
@@ -200,42 +244,58 @@ def judge_request(
 ) -> Digest:
     """Return the digest of the device's key if everything but the seal is right: the checks that need no private key.
 
-    The signature of a `known` request, which this aggregator accepted and stored before, is not checked a second time.
+    Of a `known` request, which this aggregator accepted and stored before, neither the signature is checked a second
+    time nor whether the key is still there that it was sealed to.
 
     Raises:
         Refused: MALFORMED, UNKNOWN_KEY, EXPIRED, BAD_CERTIFICATE or BAD_SIGNATURE.
     """
-    _check_form(request, key_ids, aggregator_id, now)
+    _check_form(request, None if known else key_ids, aggregator_id, now)
     certificate = _accepted_certificate(request, ca, now)
     if not known:
         _check_signature(request, certificate)
     return certificates.key_digest(certificate)
 
 
-def open_request(request: SessionRequest, pair: HpkeKeyPair, digest: Digest) -> SessionSecret:
-    """Return the secret of a request that `judge_request` has accepted with this digest.
+def open_request(
+    request: SessionRequest, pair: HpkeKeyPair, digest: Digest, ephemeral: X25519PrivateKey | None = None
+) -> tuple[SessionAccepted, SessionSecret]:
+    """Return the answer and the session of a request that `judge_request` has accepted with this digest.
+
+    `ephemeral`: only vectors choose it; it is used once and goes with this call.
 
     Raises:
         Refused: BAD_SEAL or MALFORMED.
     """
+    ephemeral = ephemeral or X25519PrivateKey.generate()
     try:
         info = _session_info(request.aggregator_id, request.key_id, digest, request.expiry)
         secret = pair.open(request.sealed_secret, info)
+        shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(request.ephemeral_key))
     except SealError:
         raise Refused(RejectReason.BAD_SEAL) from None
+    except ValueError:  # A point of small order.
+        raise Refused(RejectReason.MALFORMED) from None
     if len(secret) != SESSION_SECRET_BYTES:
         raise Refused(RejectReason.MALFORMED)
-    return _secret_of(request, secret)
+    ephemeral_key = ephemeral.public_key().public_bytes_raw()
+    session, confirmation = _session_keys(request, secret + shared, ephemeral_key)
+    accepted = SessionAccepted(
+        session_id=request.session_id, expiry=request.expiry, ephemeral_key=ephemeral_key, confirmation=confirmation
+    )
+    return accepted, session
 
 
-def _check_form(request: SessionRequest, key_ids: Container[int], aggregator_id: AggregatorId, now: float) -> None:
+def _check_form(
+    request: SessionRequest, key_ids: Container[int] | None, aggregator_id: AggregatorId, now: float
+) -> None:
     try:
         check_session_request(request)
     except DecodeError:
         raise Refused(RejectReason.MALFORMED) from None
     if request.aggregator_id != aggregator_id:
         raise Refused(RejectReason.MALFORMED)
-    if request.key_id not in key_ids:
+    if key_ids is not None and request.key_id not in key_ids:
         raise Refused(RejectReason.UNKNOWN_KEY)
     if request.expiry <= now:
         raise Refused(RejectReason.EXPIRED)
@@ -270,26 +330,34 @@ def _session_info(aggregator_id: AggregatorId, key_id: int, device_digest: Diges
     return SESSION_INFO_LABEL + named + device_digest + uint(expiry, 8)
 
 
-def _secret_of(request: SessionRequest, secret: bytes) -> SessionSecret:
-    return SessionSecret(
+def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes) -> tuple[SessionSecret, bytes]:
+    """Return the session and the confirmation that follow from the sealed secret with the shared one (64 bytes).
+
+    HKDF-SHA256 (RFC 5869) salted with the hash of all that was said, so that both sides have the same keys only if they
+    heard the same; the confirmation is one more output, which only a holder of both secrets can give.
+    """
+    said = hashlib.sha256(SESSION_KEYS_LABEL + sized(request.signed_bytes, 2) + ephemeral_key).digest()
+    extracted = hmac.digest(said, secrets, "sha256")
+    session = SessionSecret(
         session_id=request.session_id,
         aggregator_id=request.aggregator_id,
-        secret=secret,
+        secret=expand(extracted, CHAIN_KEY_LABEL),
+        receipt_key=expand(extracted, RECEIPT_KEY_LABEL),
         expiry=request.expiry,
     )
+    return session, expand(extracted, CONFIRMATION_LABEL)
 
 
 # Reports.
 
 
-def report_key(secret: SessionSecret, task_id: TaskId, report_id: ReportId, round_number: int) -> bytes:
+def report_key(key: TaskKey, task_id: TaskId, report_id: ReportId, round_number: int) -> bytes:
     """Return the 16-byte AES key of one part of one report (HKDF-Expand, RFC 5869, section 2.3)."""
-    info = REPORT_KEY_LABEL + task_id + report_id + uint(round_number, 1)
-    return _expand(secret.secret, info, REPORT_KEY_BYTES)
+    return expand(key.key, REPORT_KEY_LABEL + task_id + report_id + uint(round_number, 1), REPORT_KEY_BYTES)
 
 
 def seal_instalment(
-    secret: SessionSecret,
+    key: TaskKey,
     task_id: TaskId,
     report_id: ReportId,
     round_number: int,
@@ -300,38 +368,39 @@ def seal_instalment(
     """Return one part of a report sealed to one aggregator; run by the device.
 
     Sealing is deterministic: the same part gives the same bytes. A device must never seal two different parts under one
-    report id and round, since they would share key and nonce.
+    task key, report id and round, since they would share key and nonce.
 
     Raises:
         UsageError: a part or a public share beyond its size.
     """
     if len(plaintext) + AES_GCM_TAG_BYTES > MAX_CIPHERTEXT_BYTES or len(public_share) > MAX_PUBLIC_SHARE_BYTES:
         raise UsageError(f"a part of {len(plaintext)} bytes with a public share of {len(public_share)} is too long")
-    key = AESGCM(report_key(secret, task_id, report_id, round_number))
+    cipher = AESGCM(report_key(key, task_id, report_id, round_number))
     bound = _report_aad(task_id, report_id, round_number, aggregator_position, public_share)
     return Instalment(
         task_id=task_id,
         report_id=report_id,
-        session_id=secret.session_id,
+        session_id=key.session_id,
+        key_number=key.number,
         round=round_number,
         public_share=public_share,
-        ciphertext=key.encrypt(NONCE, plaintext, bound),
+        ciphertext=cipher.encrypt(NONCE, plaintext, bound),
     )
 
 
-def unseal_instalment(secret: SessionSecret, position: int, instalment: Instalment) -> bytes:
+def unseal_instalment(key: TaskKey, position: int, instalment: Instalment) -> bytes:
     """Return the sealed part of a report; run by the aggregator at `position` in the task.
 
     Raises:
-        SealError: another session, task, report, round, position or public share, or a changed byte.
+        SealError: another session, number, task, report, round, position or public share, or a changed byte.
     """
-    if instalment.session_id != secret.session_id:
-        raise SealError(f"instalment of session {instalment.session_id}, not {secret.session_id}")
+    if (instalment.session_id, instalment.key_number) != (key.session_id, key.number):
+        raise SealError(f"instalment of session {instalment.session_id}, not {key.session_id}, or of another number")
     task_id, report_id = instalment.task_id, instalment.report_id
-    key = AESGCM(report_key(secret, task_id, report_id, instalment.round))
+    cipher = AESGCM(report_key(key, task_id, report_id, instalment.round))
     bound = _report_aad(task_id, report_id, instalment.round, position, instalment.public_share)
     try:
-        return key.decrypt(NONCE, instalment.ciphertext, bound)
+        return cipher.decrypt(NONCE, instalment.ciphertext, bound)
     except (InvalidTag, ValueError):
         raise SealError(f"instalment of report {report_id} does not open") from None
 
@@ -342,11 +411,3 @@ def _report_aad(task_id: TaskId, report_id: ReportId, round_number: int, positio
     # Bound to its place: a part that is moved to another round, aggregator or public share does not open.
     place = uint(round_number, 1) + uint(position, 1)
     return REPORT_LABEL + task_id + report_id + place + sized(public_share, 2)
-
-
-def _expand(secret: bytes, info: bytes, size: int) -> bytes:
-    """Return up to 32 bytes of HKDF-Expand with SHA-256: its first block, T(1) = HMAC(secret, info, 0x01).
-
-    The secret is 32 uniform bytes, so the extract step of HKDF has nothing to add (RFC 5869, sections 2.3 and 3.3).
-    """
-    return hmac.digest(secret, info + b"\x01", "sha256")[:size]

@@ -23,7 +23,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
 from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_TASK_BYTES, MAX_UNIX_TIME
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow, check_link, encode_link, read_link
-from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
+from fleetcount_protocol.task.signing import TrustedAggregator, verify_by
 from fleetcount_protocol.task.task import Task, decode_task
 
 __all__ = [
@@ -56,8 +56,9 @@ _PLAIN_DECIMAL: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])
 class Cell:
     """One published number: value 1..V and its label, the opened noised number, estimate and interval ends.
 
-    `raw` is the opened number of this cell, `estimate` the unbiased estimate, which may be negative, `low` <= `high`
-    the whole-number ends of the interval at the task's level.
+    With zooms larger squares follow as values from V + 1 on, zoom by zoom. `raw` is the opened number of this cell,
+    `estimate` the unbiased estimate, which may be negative, `low` <= `high` the whole-number ends of the interval at
+    the task's level.
     """
 
     value: int
@@ -107,7 +108,7 @@ class ReleaseRecord:
     windows of a series, and needed there; `participants` for those whose series says that the number is noised.
 
     Raises:
-        UsageError: cells that are not values 1..V with the task's labels, ends out of order, numbers beyond 64 bits,
+        UsageError: cells that are not those of the task with its labels, ends out of order, numbers beyond 64 bits,
             a time off the grid, a statement that is empty or too long, or a chain that does not account for every
             window before.
     """
@@ -213,8 +214,8 @@ def decode_record(data: bytes) -> ReleaseRecord:
     chain, participants = (None, None) if task.series is None else (read_link(reader), _read_participants(reader))
     released_at = reader.uint(8)
     baseline = reader.int64() if reader.flag() else None
-    count = reader.count(2, task.values, task.values)
-    cells = tuple(_read_cell(reader, value, task.domain.label(value)) for value in range(1, count + 1))
+    count = reader.count(2, task.design.cell_count, task.design.cell_count)
+    cells = tuple(_read_cell(reader, value, task.label(value)) for value in range(1, count + 1))
     views = tuple(_read_view(reader) for _ in range(reader.count(1, 1, _most_views(task))))
     reader.finish()
     try:
@@ -246,7 +247,8 @@ def verify_record_signatures(
 ) -> None:
     """Accept a record only with valid signatures of all aggregators of its task.
 
-    With `trusted`, each must be trusted under the very key that the task names. Without, the keys are taken from the
+    With `trusted`, each must be trusted under the very key that the task names, and may have signed with a successor of
+    it that was its own when the record was made. Without, the keys are taken from the
     task inside the record: that proves agreement among them, and who they are only to a reader who knows the task id.
 
     Raises:
@@ -256,10 +258,10 @@ def verify_record_signatures(
         raise SignatureError(f"{len(signatures)} signatures for {len(record.task.aggregators)} aggregators")
     for aggregator, signature in zip(record.task.aggregators, signatures, strict=True):
         known = None if trusted is None else trusted.get(aggregator.aggregator_id)
-        if trusted is not None and (known is None or known.signing_public_key != aggregator.signing_public_key):
+        if trusted is not None and (known is None or aggregator.signing_public_key not in known.keys):
             raise SignatureError(f"aggregator {aggregator.aggregator_id} is not trusted under this key")
         what = f"signature of {aggregator.aggregator_id} under the record of {record.task.name!r}"
-        verify_ed25519(aggregator.signing_public_key, signature, record.canonical, what)
+        verify_by(aggregator, known, signature, record.canonical, what, record.released_at)
 
 
 # Parts.
@@ -310,14 +312,15 @@ def _int64(value: int) -> bytes:
 
 
 def _check_cells(task: Task, cells: Sequence[Cell]) -> None:
-    if [cell.value for cell in cells] != list(range(1, task.values + 1)):
-        raise UsageError(f"cells must be the values 1 to {task.values}, each once, in order")
+    count = task.design.cell_count
+    if [cell.value for cell in cells] != list(range(1, count + 1)):
+        raise UsageError(f"cells must be the values 1 to {count}, each once, in order")
     for cell in cells:
         for what in ("raw", "low", "high"):
             _check_int64(f"{what} of cell {cell.value}", getattr(cell, what))
         if cell.low > cell.high:
             raise UsageError(f"interval of cell {cell.value} is {cell.low} to {cell.high}")
-        if cell.label != task.domain.label(cell.value):
+        if cell.label != task.label(cell.value):
             raise UsageError(f"label of cell {cell.value} is not the task's")
 
 

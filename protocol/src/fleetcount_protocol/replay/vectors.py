@@ -27,6 +27,7 @@ from fleetcount_protocol.replay.files import (
     text_of,
     value_of,
 )
+from fleetcount_protocol.replay.refusals import ALGORITHM, is_refusal, replay_refusals
 from fleetcount_protocol.vdaf.field import FIELD128
 from fleetcount_protocol.vdaf.prio3 import (
     ALGORITHM_IDS,
@@ -91,7 +92,8 @@ def replay(path: Path | str) -> ReplayResult:
     log = _Log()
     try:
         if isinstance(document, list):
-            algorithm = _replay_own(records_of(document, "the file"), log)
+            cases = records_of(cast("list[object]", document), "the file")
+            algorithm = _replay_refusals(cases, log) if any(map(is_refusal, cases)) else _replay_own(cases, log)
         elif isinstance(document, dict):
             _replay_official(cast("JsonObject", document), algorithm, "_bad_" in path.stem, log)
         else:
@@ -127,6 +129,12 @@ class _Log:
         else:
             if not success:
                 self.misses.append(f"{what} succeeds and must fail")
+
+
+def _replay_refusals(cases: Sequence[JsonObject], log: _Log) -> str:
+    log.operations += len(cases)
+    log.misses += replay_refusals(cases)
+    return ALGORITHM
 
 
 # The draft's files.

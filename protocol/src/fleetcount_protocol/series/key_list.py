@@ -17,7 +17,7 @@ from fleetcount_protocol.task.codec import encode_key, read_key
 from fleetcount_protocol.task.fields import Aggregator, HpkeKey
 from fleetcount_protocol.task.rules import check_range, check_sealing_keys, require
 from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
-from fleetcount_protocol.task.signing import verify_ed25519
+from fleetcount_protocol.task.signing import TrustedAggregator, verify_by
 
 __all__ = [
     "KeyList",
@@ -120,8 +120,10 @@ def sign_key_list(key_list: KeyList, key: Ed25519PrivateKey) -> SignedKeyList:
     return SignedKeyList(key_list=key_list, signature=key.sign(key_list.canonical))
 
 
-def verify_key_list(signed: SignedKeyList, aggregator: Aggregator) -> None:
+def verify_key_list(signed: SignedKeyList, aggregator: Aggregator, trusted: TrustedAggregator | None = None) -> None:
     """Accept a key list only from the aggregator whose keys it lists, as a verified series describes it.
+
+    With `trusted`, also under a successor of the key that the series names, at the time the list was issued.
 
     Raises:
         TaskError: it is another aggregator's.
@@ -131,7 +133,8 @@ def verify_key_list(signed: SignedKeyList, aggregator: Aggregator) -> None:
     if listed != aggregator.aggregator_id:
         raise TaskError(f"key list of {listed} in the place of {aggregator.aggregator_id}")
     what = f"signature of {listed} under its key list"
-    verify_ed25519(aggregator.signing_public_key, signed.signature, signed.key_list.canonical, what)
+    issued_at = signed.key_list.issued_at
+    verify_by(aggregator, trusted, signed.signature, signed.key_list.canonical, what, issued_at)
 
 
 def key_for(key_list: KeyList, opens: int, closes: int) -> HpkeKey:

@@ -4,7 +4,7 @@ It must not know which windows have opened: an aggregator refuses an order about
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,7 +19,7 @@ from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_SERIES_WINDOWS
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.rules import check_range
 from fleetcount_protocol.task.signed_file import encode_with_signature, read_with_signature
-from fleetcount_protocol.task.signing import verify_ed25519
+from fleetcount_protocol.task.signing import TrustedAggregator, verify_by
 
 __all__ = [
     "OrderAction",
@@ -31,6 +31,7 @@ __all__ = [
     "encode_signed_order",
     "sign_order",
     "skipped_windows",
+    "stopped_at",
     "verify_order",
 ]
 
@@ -122,8 +123,12 @@ def sign_order(order: SeriesOrder, key: Ed25519PrivateKey) -> SignedOrder:
     return SignedOrder(order=order, signature=key.sign(order.canonical))
 
 
-def verify_order(signed: SignedOrder, series: Series) -> None:
+def verify_order(
+    signed: SignedOrder, series: Series, trusted: Mapping[AggregatorId, TrustedAggregator] | None = None
+) -> None:
     """Accept an order only from an aggregator of this series that may give it.
+
+    With `trusted`, also under a successor of the key that the series names, at the time of the order's first window.
 
     Raises:
         TaskError: another series, an aggregator it does not list, a pause or resume that is not the leader's, or a
@@ -140,7 +145,8 @@ def verify_order(signed: SignedOrder, series: Series) -> None:
         raise TaskError(f"{order.action.name.lower()} is {issuer.aggregator_id}'s, allowed: {leader.aggregator_id}'s")
     check_range("from_window", order.from_window, 0, series.schedule.windows - 1)
     what = f"signature of {issuer.aggregator_id} under order {order.number}"
-    verify_ed25519(issuer.signing_public_key, signed.signature, order.canonical, what)
+    known, moment = (trusted or {}).get(issuer.aggregator_id), series.schedule.opens(order.from_window)
+    verify_by(issuer, known, signed.signature, order.canonical, what, moment)
 
 
 def check_follows(order: SeriesOrder, known: Iterable[SeriesOrder]) -> None:
@@ -157,6 +163,11 @@ def check_follows(order: SeriesOrder, known: Iterable[SeriesOrder]) -> None:
         raise TaskError(f"{order.aggregator_id} has stopped its part of the series; nothing follows a stop")
 
 
+def stopped_at(orders: Iterable[SeriesOrder]) -> int | None:
+    """Return the first window that a stop skips for good, None while none is stopped."""
+    return min((one.from_window for one in orders if one.action is OrderAction.STOP), default=None)
+
+
 def skipped_windows(series: Series, orders: Iterable[SeriesOrder]) -> tuple[range, ...]:
     """Return the windows that are not asked, ascending: the same at every party that holds the same verified orders.
 
@@ -169,8 +180,8 @@ def skipped_windows(series: Series, orders: Iterable[SeriesOrder]) -> tuple[rang
     given = sorted(set(orders), key=lambda one: (one.aggregator_id, one.number))
     if len({(one.aggregator_id, one.number) for one in given}) != len(given):
         raise TaskError("an aggregator gave two different orders under one number")
-    windows = series.schedule.windows
-    end = min([windows, *(one.from_window for one in given if one.action is OrderAction.STOP)])
+    windows, stopped = series.schedule.windows, stopped_at(given)
+    end = windows if stopped is None else min(windows, stopped)
     changes: list[tuple[int, bool]] = [(0, False)]
     for order in given:
         if order.action is not OrderAction.STOP:

@@ -33,7 +33,7 @@ def verify_signed_series(signed: SignedSeries, trusted: Mapping[AggregatorId, Tr
         SignatureError: a signature that is missing or does not verify.
     """
     series = signed.series
-    check_trusted(series.aggregators, trusted)
+    check_trusted(series.aggregators, trusted, series.schedule.first)
     verify_all_signatures(series.aggregators, signed.signatures, series.canonical, f"series {series.name!r}")
 
 

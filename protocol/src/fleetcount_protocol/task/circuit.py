@@ -26,8 +26,9 @@ def context_of(task: Task) -> bytes:
 
 
 def opened_outputs(task: Task) -> slice:
-    """Return which part of a verified output share is added, noised and opened (`Design.outputs`); the rest is
-    dropped.
+    """Return which part of a verified output share is added up (`Design.outputs`); the rest is dropped.
+
+    What is noised and opened are these sums and, behind them, those of every coarser zoom (`Design.opened_sums`).
 
     The truth's circuit alone gives one number more than is opened: output 0.
     """

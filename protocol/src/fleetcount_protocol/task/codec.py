@@ -17,13 +17,17 @@ from fleetcount_protocol.limits import (
     MAX_HPKE_KEYS,
     MAX_TASK_BYTES,
     MAX_TEXT_BYTES,
+    MAX_ZOOMS,
     MIN_AGGREGATORS,
 )
 from fleetcount_protocol.task.domain import (
+    MAX_OFFSET_BYTES,
+    MAX_OPENED,
     MAX_VALUES,
     PLACE_BITS,
     Bins,
     Categories,
+    Frame,
     H3Cells,
     Prefixes,
     SquareGrid,
@@ -189,7 +193,9 @@ def _encode_domain(domain: ValueDomain) -> bytes:
         return uint(2, 1) + uint(domain.values, 2) + b"".join(text_bytes(name) for name in domain.names)
     if isinstance(domain, SquareGrid):
         lengths = b"".join(fraction_bytes(length) for length in (domain.x0, domain.y0, domain.size))
-        return uint(3, 1) + lengths + uint(domain.columns, 2) + uint(domain.rows, 2)
+        # A frame stands behind the grid, which has another number then; without one the bytes are those of before.
+        kind, frame = (3, b"") if domain.frame is None else (6, _encode_frame(domain.frame))
+        return uint(kind, 1) + lengths + uint(domain.columns, 2) + uint(domain.rows, 2) + frame
     if isinstance(domain, Prefixes):
         prefixes = b"".join(uint(cell, 4) for cell in domain.cells)
         return uint(5, 1) + uint(domain.bits, 1) + uint(domain.values, 2) + prefixes
@@ -197,17 +203,29 @@ def _encode_domain(domain: ValueDomain) -> bytes:
     return uint(4, 1) + uint(domain.resolution, 1) + uint(domain.values, 2) + cells
 
 
+def _encode_frame(frame: Frame) -> bytes:
+    return uint(frame.epsg, 2) + text_bytes(frame.offset_x) + text_bytes(frame.offset_y)
+
+
+def _read_frame(reader: Reader) -> Frame:
+    epsg = reader.uint(2)
+    offset_x, offset_y = (reader.text(1, MAX_OFFSET_BYTES) for _ in range(2))
+    return Frame(epsg=epsg, offset_x=offset_x, offset_y=offset_y)
+
+
 def _read_domain(reader: Reader) -> ValueDomain:
-    kind = reader.count(1, 1, 5)
+    kind = reader.count(1, 1, 6)
     if kind == 1:
         edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
         return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))
     if kind == 2:
         count = reader.count(2, 1, MAX_VALUES)
         return Categories(names=tuple(reader.text(1, MAX_TEXT_BYTES) for _ in range(count)))
-    if kind == 3:
+    if kind in (3, 6):
         x0, y0, size = (reader.fraction() for _ in range(3))
-        return SquareGrid(x0=x0, y0=y0, size=size, columns=reader.uint(2), rows=reader.uint(2))
+        columns, rows = reader.uint(2), reader.uint(2)
+        frame = _read_frame(reader) if kind == 6 else None
+        return SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame)
     if kind == 5:
         bits, count = reader.count(1, 1, PLACE_BITS), reader.count(2, 1, MAX_VALUES)
         return Prefixes(bits=bits, cells=tuple(reader.uint(4) for _ in range(count)))
@@ -262,19 +280,23 @@ def _encode_release(release: Release) -> bytes:
     number = release.noise_variance if release.kind is ReleaseKind.GAUSSIAN else release.noise_epsilon
     noise = b"" if number is None else fraction_bytes(number)
     thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
-    head = uint(release.kind.value, 1) + uint(bool(noise), 1) + noise + fraction_bytes(release.level)
-    return head + uint(len(release.thresholds), 2) + thresholds
+    # More zooms than one stand behind the noise, which they need; without them the bytes are those of before.
+    zooms = uint(release.zooms, 1) if release.zooms > 1 else b""
+    head = uint(release.kind.value, 1) + uint(bool(noise) + bool(zooms), 1) + noise + zooms
+    return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds
 
 
 def _read_release(reader: Reader) -> Release:
     kind = ReleaseKind(reader.count(1, 1, len(ReleaseKind)))
-    number, gaussian = reader.fraction() if reader.flag() else None, kind is ReleaseKind.GAUSSIAN
+    noised, gaussian = reader.count(1, 0, 2), kind is ReleaseKind.GAUSSIAN
+    number = reader.fraction() if noised else None
     return Release(
         kind=kind,
         noise_epsilon=None if gaussian else number,
         noise_variance=number if gaussian else None,
+        zooms=reader.count(1, 2, MAX_ZOOMS) if noised == 2 else 1,
         level=reader.fraction(),
-        thresholds=tuple(reader.uint(4) for _ in range(reader.count(2, 0, MAX_VALUES))),
+        thresholds=tuple(reader.uint(4) for _ in range(reader.count(2, 0, MAX_OPENED))),
     )
 
 

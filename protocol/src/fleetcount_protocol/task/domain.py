@@ -4,27 +4,41 @@ Run by the device. 0 is the baseline, "none of them". A domain must not see a co
 """
 
 import math
+import re
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
+
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.zooms import Zooms
 
 from fleetcount_protocol.errors import TaskError
 
 __all__ = [
+    "EPSG_CODES",
+    "MAX_OFFSET_BYTES",
+    "MAX_OPENED",
     "MAX_VALUES",
+    "OFFSET_FORM",
+    "OFFSET_PATTERN",
     "PLACE_BITS",
     "Bins",
     "Categories",
+    "Frame",
     "H3Cells",
     "Prefixes",
     "Signal",
     "SquareGrid",
     "ValueDomain",
+    "zooms_of",
 ]
 
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
+
+MAX_OPENED: Final = 4 * MAX_VALUES // 3 + 1
+"""More numbers no release opens: squares of all zooms, and the participants."""
 
 Signal = float | str | bool | tuple[float, float] | None
 """What a device reads: a number, a text, a truth value, a position (x, y) in the domain's own units, or nothing."""
@@ -111,11 +125,45 @@ class Categories:
         return self.names[value - 1]
 
 
+EPSG_CODES: Final = (1024, 32767)
+"""Smallest and largest code of a reference system in the EPSG register."""
+MAX_OFFSET_BYTES: Final = 16
+"""Longest offset of a frame: sign, eight digits, point, six digits; the Earth is 40 million metres around."""
+OFFSET_FORM: Final = "at most 8 digits before and 6 behind the point, without needless zeros, as text"
+OFFSET_PATTERN: Final = r"0|-?(?:[1-9][0-9]{0,7}(?:\.[0-9]{0,5}[1-9])?|0\.[0-9]{0,5}[1-9])"
+"""A decimal in its only spelling; `OFFSET_FORM` says it to people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Where on Earth the positions of a grid are: a position is the place in the reference system plus the offset.
+
+    `epsg` is the system's code in the EPSG register, 1024..32767. x is always its easting or longitude and y its
+    northing or latitude, in the system's unit, whatever the order in the register. The offsets are decimals of at most
+    eight digits before and six behind the point in their only spelling: no plus, no leading or trailing zero, no -0.
+    Which codes can be placed is for who draws the map; here every code in range is legal.
+    """
+
+    epsg: int
+    offset_x: str
+    offset_y: str
+
+    def __post_init__(self) -> None:
+        low, high = EPSG_CODES
+        if type(self.epsg) is not int or not low <= self.epsg <= high:
+            raise TaskError(f"EPSG code is {str(self.epsg)[:40]}, allowed: a whole number from {low} to {high}")
+        for name in ("offset_x", "offset_y"):
+            offset = getattr(self, name)
+            if not isinstance(offset, str) or not re.fullmatch(OFFSET_PATTERN, offset):
+                raise TaskError(f"{name} of the frame is {str(offset)[:40]!a}, allowed: {OFFSET_FORM}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareGrid:
     """Squares of side `size` from the corner (`x0`, `y0`): value = 1 + column + row * columns.
 
-    Rows count upwards in y. All lengths exact, in the position's own unit (metres of a projected frame).
+    Rows count upwards in y. All lengths exact, in the position's own unit. `frame` says where on Earth that is; without
+    one it is metres of somewhere.
     """
 
     x0: Fraction
@@ -123,6 +171,7 @@ class SquareGrid:
     size: Fraction
     columns: int
     rows: int
+    frame: Frame | None = None
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.columns < 1 or self.rows < 1:
@@ -149,6 +198,11 @@ class SquareGrid:
     def label(self, value: int) -> str:
         """Return the square's name: 'column,row' counted from 0."""
         return f"{(value - 1) % self.columns},{(value - 1) // self.columns}"
+
+    def coarser(self, zoom: int) -> "SquareGrid":
+        """Return the same grid in squares of 2**zoom times the side, of which both sides must be multiples."""
+        columns, rows = self.columns >> zoom, self.rows >> zoom
+        return replace(self, size=self.size * 2**zoom, columns=columns, rows=rows)
 
 
 _CELL_DIGITS: Final = 16
@@ -257,3 +311,21 @@ class Prefixes:
 
 
 ValueDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes
+
+
+def zooms_of(domain: ValueDomain, count: int) -> Zooms | None:
+    """Return the zooms at which the values of a domain are counted, None at one alone.
+
+    Raises:
+        TaskError: a domain whose values lie in no larger ones, or more zooms than its grid has.
+    """
+    if type(count) is not int or count < 1:
+        raise TaskError(f"zooms is {str(count)[:40]}, allowed: a whole number from 1 on")
+    if count == 1:
+        return None
+    if not isinstance(domain, SquareGrid):
+        raise TaskError(f"zooms is {count} of {type(domain).__name__}, allowed: 1; only grids have larger squares")
+    try:
+        return Zooms(domain.columns, domain.rows, count)
+    except MechanismError as error:
+        raise TaskError(str(error)) from None

@@ -17,7 +17,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import AggregatorId, Digest, SeriesId
-from fleetcount_protocol.task.domain import ValueDomain
+from fleetcount_protocol.task.domain import SquareGrid, ValueDomain, zooms_of
 
 __all__ = [
     "MECHANISM_NUMBERS",
@@ -90,8 +90,9 @@ class Release:
     `noise_epsilon` is the strength of every aggregator's own noise: e1 of the two-sided geometric noise
     (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
     its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
-    intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each cell 1..V,
-    the largest count that is called safe.
+    intervals, strictly between 0 and 1. `thresholds` is empty but for `ONE_SIDED`: there it holds, for each published
+    cell, the largest count that is called safe. `zooms` is at how many zooms a square grid is counted, 1 for itself
+    alone: the squares 1..V are then followed by those of twice, four times, ... the side.
     """
 
     kind: ReleaseKind
@@ -99,6 +100,7 @@ class Release:
     level: Fraction
     thresholds: tuple[int, ...] = ()
     noise_variance: Fraction | None = None
+    zooms: int = 1
 
     @property
     def noise(self) -> NoiseLaw:
@@ -193,10 +195,24 @@ class TaskFields:
         """The design of the question, from which statement, charge, outputs and reading follow.
 
         Raises:
-            MechanismError: parts that do not fit together. A `Task` has checked them and does not raise.
+            MechanismError, TaskError: parts that do not fit together. A `Task` has checked them and does not raise.
         """
-        answer = Truth(self.values) if self.mechanism is None else self.mechanism
-        return Design(answer=answer, noise=self.release.noise, values=self.values, aggregators=len(self.aggregators))
+        return Design(
+            answer=Truth(self.values) if self.mechanism is None else self.mechanism,
+            noise=self.release.noise,
+            values=self.values,
+            aggregators=len(self.aggregators),
+            zooms=zooms_of(self.domain, self.release.zooms),
+        )
+
+    def label(self, cell: int) -> str:
+        """Return the name of a published cell: that of value 1..V, behind them of larger squares, as in '0,1/2'."""
+        domain = grid = self.domain
+        zoom = 0
+        while isinstance(domain, SquareGrid) and cell > grid.values and zoom + 1 < self.release.zooms:
+            cell, zoom = cell - grid.values, zoom + 1
+            grid = domain.coarser(zoom)
+        return grid.label(cell) + (f"/{2**zoom}" if zoom else "")
 
     @property
     def two_instalments(self) -> bool:

@@ -1,11 +1,14 @@
 """Which public keys a task may name: points of the right curve that are not of small order (their secret is public).
 
-Holds no private key and makes no signature.
+Holds no private key and makes no signature. Loads OpenSSL's curves with the first sealing key that is checked: a device
+starts, and waits for its first task, without them.
 """
 
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 __all__ = [
     "ED25519_KEY_BYTES",
@@ -25,8 +28,6 @@ _D: Final = -121665 * pow(121666, -1, _P) % _P
 # y of the two pairs of points of order 8 (RFC 8032, section 5.1: the cofactor is 8); y of the others is 1, -1 and 0.
 _ORDER_8_Y: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _ORDER_8_Y, _P - _ORDER_8_Y})
-# Any scalar shows a point of small order, since X25519 multiplies by the cofactor; it protects nothing.
-_PROBE: Final = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 
 def check_signing_public_key(key: bytes) -> None:
@@ -60,7 +61,17 @@ def check_hpke_public_key(key: bytes) -> None:
     point = key[-X25519_KEY_BYTES:]
     if int.from_bytes(point, "little") >= _P:
         raise ValueError("sealing key is not a canonical X25519 key")
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey  # As said above.
+
     try:
-        _PROBE.exchange(X25519PublicKey.from_public_bytes(point))
+        _probe().exchange(X25519PublicKey.from_public_bytes(point))
     except ValueError:
         raise ValueError("sealing key is an X25519 point of small order") from None
+
+
+@cache
+def _probe() -> "X25519PrivateKey":
+    """Any scalar shows a point of small order, since X25519 multiplies by the cofactor; it protects nothing."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # As said above.
+
+    return X25519PrivateKey.from_private_bytes(bytes(range(32)))

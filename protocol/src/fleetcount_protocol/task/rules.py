@@ -31,7 +31,7 @@ from fleetcount_protocol.limits import (
     MIN_BATCH_SIZE,
     MIN_OPERATORS,
 )
-from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, SquareGrid
+from fleetcount_protocol.task.domain import MAX_VALUES, Bins, Categories, SquareGrid, zooms_of
 from fleetcount_protocol.task.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
@@ -232,11 +232,13 @@ def _check_release(task: TaskFields) -> None:
         epsilon = check_fraction("noise_epsilon", release.noise_epsilon)
         fits = _SMALLEST_EPSILON <= epsilon <= MAX_EPSILON
         require(fits, f"noise_epsilon is {epsilon}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
-    _check_thresholds(release, task.values)
+    zooms = zooms_of(task.domain, release.zooms)
+    require(zooms is None or release.kind is not ReleaseKind.EXACT, f"zooms is {release.zooms} of an exact release")
+    _check_thresholds(release, task.values if zooms is None else sum(zooms.sizes))
 
 
-def _check_thresholds(release: Release, values: int) -> None:
-    count = values if release.kind is ReleaseKind.ONE_SIDED else 0
+def _check_thresholds(release: Release, cells: int) -> None:
+    count = cells if release.kind is ReleaseKind.ONE_SIDED else 0
     if len(release.thresholds) != count:
         raise TaskError(f"release has {len(release.thresholds)} thresholds, not {count}")
     for threshold in release.thresholds:

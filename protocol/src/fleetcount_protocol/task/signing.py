@@ -4,6 +4,7 @@ It must not decide what a device's owner allows: that is the client's `policy`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
@@ -16,22 +17,48 @@ from fleetcount_protocol.task.rules import operator_key
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 
 __all__ = [
+    "SuccessorKey",
     "TrustedAggregator",
     "check_trusted",
     "sign_task",
     "verify_all_signatures",
+    "verify_by",
     "verify_ed25519",
     "verify_signed_task",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessorKey:
+    """A signing key (32 bytes) that is an aggregator's from `not_before`; the key before it is until `former_until`."""
+
+    key: bytes
+    not_before: int
+    former_until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedAggregator:
-    """An aggregator that this party was configured to trust: its id, who runs it, its Ed25519 public key (32 bytes)."""
+    """An aggregator that this party was configured to trust: its id, who runs it, its Ed25519 public key (32 bytes).
+
+    `successors` are the keys that follow it by verified statements (`succession.with_successions`), in their order.
+    """
 
     aggregator_id: AggregatorId
     operator: str
     signing_public_key: bytes
+    successors: tuple[SuccessorKey, ...] = ()
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """Every signing key the aggregator has had, in their order."""
+        return (self.signing_public_key, *(one.key for one in self.successors))
+
+    def keys_at(self, moment: int) -> tuple[bytes, ...]:
+        """Return the signing keys that are the aggregator's at a second: two while one succeeds the other."""
+        begins = (0, *(one.not_before for one in self.successors))
+        ends = (*(one.former_until for one in self.successors), moment + 1)
+        return tuple(key for key, since, until in zip(self.keys, begins, ends, strict=True) if since <= moment < until)
 
 
 def sign_task(task: Task, key: Ed25519PrivateKey) -> bytes:
@@ -55,19 +82,23 @@ def verify_signed_task(signed: SignedTask, trusted: Mapping[AggregatorId, Truste
             f"task {signed.task.name!r} is window {signed.task.series.index} of series {signed.task.series.series_id}: "
             "the series is signed, and the window is believed only if it follows from it"
         )
-    check_trusted(signed.task.aggregators, trusted)
+    check_trusted(signed.task.aggregators, trusted, signed.task.round_one_opens)
     what = f"task {signed.task.name!r}"
     verify_all_signatures(signed.task.aggregators, signed.signatures, signed.task.canonical, what)
 
 
-def check_trusted(aggregators: Sequence[Aggregator], trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
+def check_trusted(
+    aggregators: Sequence[Aggregator], trusted: Mapping[AggregatorId, TrustedAggregator], moment: int
+) -> None:
     """Accept aggregators that are all trusted under these very keys and operators, at least two distinct operators.
+
+    `moment` is when the first window opens, Unix seconds: a key that has been succeeded is named until its end.
 
     Raises:
         TaskError: one that is not trusted or is described otherwise, or fewer than two distinct operators.
     """
     for aggregator in aggregators:
-        _check_trusted(aggregator, trusted)
+        _check_trusted(aggregator, trusted, moment)
     operators = {operator_key(trusted[one.aggregator_id].operator) for one in aggregators}
     if len(operators) < MIN_OPERATORS:
         raise TaskError(f"the trusted aggregators have {len(operators)} operator, allowed: at least {MIN_OPERATORS}")
@@ -102,11 +133,31 @@ def verify_ed25519(public_key: bytes, signature: bytes, message: bytes, what: st
         raise SignatureError(f"{what} does not verify") from None
 
 
-def _check_trusted(aggregator: Aggregator, trusted: Mapping[AggregatorId, TrustedAggregator]) -> None:
+def verify_by(
+    aggregator: Aggregator, trusted: TrustedAggregator | None, signature: bytes, message: bytes, what: str, moment: int
+) -> None:
+    """Verify a signature of an aggregator as a task or series describes it, made at `moment` (Unix seconds).
+
+    It is that of the key named there, or, for who trusts the aggregator under successors, of a key it has at that time.
+
+    Raises:
+        SignatureError: it is missing or verifies under none of them.
+    """
+    if trusted is None or not trusted.successors or aggregator.signing_public_key not in trusted.keys:
+        verify_ed25519(aggregator.signing_public_key, signature, message, what)
+        return
+    for key in trusted.keys_at(moment)[:-1]:
+        with suppress(SignatureError):
+            verify_ed25519(key, signature, message, what)
+            return
+    verify_ed25519(trusted.keys_at(moment)[-1], signature, message, what)
+
+
+def _check_trusted(aggregator: Aggregator, trusted: Mapping[AggregatorId, TrustedAggregator], moment: int) -> None:
     known = trusted.get(aggregator.aggregator_id)
     if known is None:
         raise TaskError(f"aggregator {aggregator.aggregator_id} is not among the trusted ones")
-    if known.signing_public_key != aggregator.signing_public_key:
+    if aggregator.signing_public_key not in known.keys_at(moment):
         raise TaskError(f"aggregator {aggregator.aggregator_id} is trusted under another signing key")
     if operator_key(known.operator) != operator_key(aggregator.operator):
         raise TaskError(f"aggregator {aggregator.aggregator_id} is trusted under another operator")

@@ -7,6 +7,7 @@ from typing import Any
 
 from fleetcount_mechanisms.sampling import SamplingDie
 
+from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Aggregator, Task
 
 __all__ = ["task_to_json"]
@@ -31,6 +32,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "signal": task.signal,
         "values": task.values,
         "labels": [task.domain.label(value) for value in range(1, task.values + 1)],
+        **_frame_to_json(task),
         "mode": task.mode.name.lower(),
         "mechanism": _mechanism_to_json(task),
         **{name: getattr(task, name) for name in ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")},
@@ -41,12 +43,21 @@ def task_to_json(task: Task) -> dict[str, Any]:
             "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
             **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
             "level": str(release.level),
+            **({} if release.zooms == 1 else {"zooms": release.zooms}),
             "thresholds": list(release.thresholds),
         },
         "upload_style": task.upload_style.name.lower(),
         "verify_key_digest": task.verify_key_digest.hex(),
         "aggregators": [_aggregator_to_json(aggregator) for aggregator in task.aggregators],
     }
+
+
+def _frame_to_json(task: Task) -> dict[str, Any]:
+    domain = task.domain
+    if not isinstance(domain, SquareGrid) or domain.frame is None:
+        return {}
+    frame = domain.frame
+    return {"frame": {"epsg": frame.epsg, "offset_x": frame.offset_x, "offset_y": frame.offset_y}}
 
 
 def _mechanism_to_json(task: Task) -> dict[str, Any] | None:

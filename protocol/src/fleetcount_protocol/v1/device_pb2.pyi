@@ -249,12 +249,15 @@ class SessionRequest(_message.Message):
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_KEY_FIELD_NUMBER: _builtins.int
     aggregator_id: _builtins.str
     key_id: _builtins.int
     sealed_secret: _builtins.bytes
     certificate: _builtins.bytes
     expiry: _builtins.int
     signature: _builtins.bytes
+    ephemeral_key: _builtins.bytes
+    """X25519, of this request alone"""
     def __init__(
         self,
         *,
@@ -264,10 +267,11 @@ class SessionRequest(_message.Message):
         certificate: _builtins.bytes = ...,
         expiry: _builtins.int = ...,
         signature: _builtins.bytes = ...,
+        ephemeral_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "certificate", b"certificate", "expiry", b"expiry", "key_id", b"key_id", "sealed_secret", b"sealed_secret", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aggregator_id", b"aggregator_id", "certificate", b"certificate", "ephemeral_key", b"ephemeral_key", "expiry", b"expiry", "key_id", b"key_id", "sealed_secret", b"sealed_secret", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,21 +304,28 @@ class SessionReply(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     EXPIRY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    EPHEMERAL_KEY_FIELD_NUMBER: _builtins.int
+    CONFIRMATION_FIELD_NUMBER: _builtins.int
     session_id: _builtins.bytes
     expiry: _builtins.int
     """0 when refused"""
     reason: _builtins.int
     """0 when accepted"""
+    ephemeral_key: _builtins.bytes
+    """X25519, of this session alone; empty when refused, like confirmation"""
+    confirmation: _builtins.bytes
     def __init__(
         self,
         *,
         session_id: _builtins.bytes = ...,
         expiry: _builtins.int = ...,
         reason: _builtins.int = ...,
+        ephemeral_key: _builtins.bytes = ...,
+        confirmation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expiry", b"expiry", "reason", b"reason", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confirmation", b"confirmation", "ephemeral_key", b"ephemeral_key", "expiry", b"expiry", "reason", b"reason", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -352,12 +363,15 @@ class Instalment(_message.Message):
     ROUND_FIELD_NUMBER: _builtins.int
     PUBLIC_SHARE_FIELD_NUMBER: _builtins.int
     CIPHERTEXT_FIELD_NUMBER: _builtins.int
+    KEY_NUMBER_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     report_id: _builtins.bytes
     session_id: _builtins.bytes
     round: _builtins.int
     public_share: _builtins.bytes
     ciphertext: _builtins.bytes
+    key_number: _builtins.bytes
+    """1 to 65,535 as two bytes, big-endian: of one width, so that batches are columns"""
     def __init__(
         self,
         *,
@@ -367,10 +381,11 @@ class Instalment(_message.Message):
         round: _builtins.int = ...,
         public_share: _builtins.bytes = ...,
         ciphertext: _builtins.bytes = ...,
+        key_number: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertext", b"ciphertext", "public_share", b"public_share", "report_id", b"report_id", "round", b"round", "session_id", b"session_id", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ciphertext", b"ciphertext", "key_number", b"key_number", "public_share", b"public_share", "report_id", b"report_id", "round", b"round", "session_id", b"session_id", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

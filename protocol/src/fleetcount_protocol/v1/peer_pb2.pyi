@@ -346,22 +346,28 @@ class SealSetRequest(_message.Message):
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
-    SET_DIGEST_FIELD_NUMBER: _builtins.int
+    LEAF_DIGESTS_FIELD_NUMBER: _builtins.int
+    FOLLOWING_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
-    set_digest: _builtins.bytes
-    """in the last chunk only"""
+    leaf_digests: _builtins.bytes
+    """in the first chunk only: 256 digests"""
+    following: _builtins.int
+    """in the first chunk only: how many ids the others have in all"""
     @_builtins.property
-    def accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """ascending through the stream, in every chunk but the first"""
+
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         accepted: _abc.Iterable[_builtins.bytes] | None = ...,
-        set_digest: _builtins.bytes = ...,
+        leaf_digests: _builtins.bytes = ...,
+        following: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "following", b"following", "leaf_digests", b"leaf_digests", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -373,17 +379,22 @@ class SealSetResponse(_message.Message):
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     SET_DIGEST_FIELD_NUMBER: _builtins.int
+    DIFFERING_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     set_digest: _builtins.bytes
+    """once it is stored"""
+    differing: _builtins.bytes
+    """otherwise: a bit for every leaf, the highest first, of which the leader has to name its reports"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         set_digest: _builtins.bytes = ...,
+        differing: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["differing", b"differing", "set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -752,3 +763,70 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class ListSharedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.bytes
+    """the last task id of the list before, empty for the first"""
+    def __init__(
+        self,
+        *,
+        after: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSharedRequest: _TypeAlias = ListSharedRequest  # noqa: Y015
+
+@_typing.final
+class ListSharedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_IDS_FIELD_NUMBER: _builtins.int
+    SERIES_IDS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    task_ids: _builtins.bytes
+    """joined, ascending, above `after`; no windows of series"""
+    series_ids: _builtins.bytes
+    """joined, ascending; in the first list only"""
+    next: _builtins.bytes
+    """what to ask for after, empty if there is no more"""
+    def __init__(
+        self,
+        *,
+        task_ids: _builtins.bytes = ...,
+        series_ids: _builtins.bytes = ...,
+        next: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "series_ids", b"series_ids", "task_ids", b"task_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSharedResponse: _TypeAlias = ListSharedResponse  # noqa: Y015
+
+@_typing.final
+class GetSharedSeriesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERIES_ID_FIELD_NUMBER: _builtins.int
+    series_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        series_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["series_id", b"series_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSharedSeriesRequest: _TypeAlias = GetSharedSeriesRequest  # noqa: Y015

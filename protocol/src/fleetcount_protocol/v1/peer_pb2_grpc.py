@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from fleetcount_protocol.v1 import device_pb2 as fleetcount__protocol_dot_v1_dot_device__pb2
 from fleetcount_protocol.v1 import peer_pb2 as fleetcount__protocol_dot_v1_dot_peer__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -94,6 +95,26 @@ class PeerServiceStub(object):
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.GetOutcome = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/GetOutcome',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.GetReleaseResponse.FromString,
+                _registered_method=True)
+        self.ListShared = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/ListShared',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.FromString,
+                _registered_method=True)
+        self.GetSharedTask = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/GetSharedTask',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.SignedTask.FromString,
+                _registered_method=True)
+        self.GetSharedSeries = channel.unary_unary(
+                '/fleetcount_protocol.v1.PeerService/GetSharedSeries',
+                request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -133,7 +154,8 @@ class PeerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SealSet(self, request_iterator, context):
-        """The whole accepted set in chunks; answered once the digest is stored.
+        """The accepted set by its leaves, then in chunks the reports of those that the helper has said differ; agreed
+        once the digest is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,6 +198,33 @@ class PeerServiceServicer(object):
     def GetStatus(self, request, context):
         """State, set digest and rejection counters of a task: for recovery, `task status` and high-water marks.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOutcome(self, request, context):
+        """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListShared(self, request, context):
+        """From an aggregator that was put back from a backup to any other: what both take part in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSharedTask(self, request, context):
+        """The same: a task of that list as all have signed it, and a series with its seed and orders.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSharedSeries(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -242,6 +291,26 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'GetOutcome': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOutcome,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.GetReleaseResponse.SerializeToString,
+            ),
+            'ListShared': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListShared,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.SerializeToString,
+            ),
+            'GetSharedTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSharedTask,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.SignedTask.SerializeToString,
+            ),
+            'GetSharedSeries': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetSharedSeries,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -568,6 +637,114 @@ class PeerService(object):
             '/fleetcount_protocol.v1.PeerService/GetStatus',
             fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
             fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOutcome(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.PeerService/GetOutcome',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_device__pb2.GetReleaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListShared(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.PeerService/ListShared',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_peer__pb2.ListSharedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSharedTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.PeerService/GetSharedTask',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.GetStatusRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_device__pb2.SignedTask.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetSharedSeries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fleetcount_protocol.v1.PeerService/GetSharedSeries',
+            fleetcount__protocol_dot_v1_dot_peer__pb2.GetSharedSeriesRequest.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_peer__pb2.InstallSeriesRequest.FromString,
             options,
             channel_credentials,
             insecure,

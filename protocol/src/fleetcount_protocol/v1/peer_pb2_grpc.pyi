@@ -6,6 +6,7 @@ and is answered with the same bytes.
 """
 
 from collections import abc as _abc
+from fleetcount_protocol.v1 import device_pb2 as _device_pb2
 from fleetcount_protocol.v1 import peer_pb2 as _peer_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -42,7 +43,9 @@ class PeerServiceStub:
     ProposeBatch: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ProposeBatchRequest, _peer_pb2.ProposeBatchResponse]
     FinishBatch: _grpc.UnaryUnaryMultiCallable[_peer_pb2.FinishBatchRequest, _peer_pb2.FinishBatchResponse]
     SealSet: _grpc.StreamUnaryMultiCallable[_peer_pb2.SealSetRequest, _peer_pb2.SealSetResponse]
-    """The whole accepted set in chunks; answered once the digest is stored."""
+    """The accepted set by its leaves, then in chunks the reports of those that the helper has said differ; agreed
+    once the digest is stored.
+    """
     Commit: _grpc.UnaryUnaryMultiCallable[_peer_pb2.CommitRequest, _peer_pb2.CommitResponse]
     Open: _grpc.UnaryUnaryMultiCallable[_peer_pb2.OpenRequest, _peer_pb2.OpenResponse]
     """Opens the noised share; refused before every commitment of the task is presented."""
@@ -54,6 +57,13 @@ class PeerServiceStub:
     """Aborts the task here with a public reason; an answer that is not "aborted" means it was already released."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _peer_pb2.GetStatusResponse]
     """State, set digest and rejection counters of a task: for recovery, `task status` and high-water marks."""
+    GetOutcome: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.GetReleaseResponse]
+    """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures."""
+    ListShared: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ListSharedRequest, _peer_pb2.ListSharedResponse]
+    """From an aggregator that was put back from a backup to any other: what both take part in."""
+    GetSharedTask: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.SignedTask]
+    """The same: a task of that list as all have signed it, and a series with its seed and orders."""
+    GetSharedSeries: _grpc.UnaryUnaryMultiCallable[_peer_pb2.GetSharedSeriesRequest, _peer_pb2.InstallSeriesRequest]
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -67,7 +77,9 @@ class PeerServiceAsyncStub(PeerServiceStub):
     ProposeBatch: _aio.UnaryUnaryMultiCallable[_peer_pb2.ProposeBatchRequest, _peer_pb2.ProposeBatchResponse]  # type: ignore[assignment]
     FinishBatch: _aio.UnaryUnaryMultiCallable[_peer_pb2.FinishBatchRequest, _peer_pb2.FinishBatchResponse]  # type: ignore[assignment]
     SealSet: _aio.StreamUnaryMultiCallable[_peer_pb2.SealSetRequest, _peer_pb2.SealSetResponse]  # type: ignore[assignment]
-    """The whole accepted set in chunks; answered once the digest is stored."""
+    """The accepted set by its leaves, then in chunks the reports of those that the helper has said differ; agreed
+    once the digest is stored.
+    """
     Commit: _aio.UnaryUnaryMultiCallable[_peer_pb2.CommitRequest, _peer_pb2.CommitResponse]  # type: ignore[assignment]
     Open: _aio.UnaryUnaryMultiCallable[_peer_pb2.OpenRequest, _peer_pb2.OpenResponse]  # type: ignore[assignment]
     """Opens the noised share; refused before every commitment of the task is presented."""
@@ -79,6 +91,13 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """Aborts the task here with a public reason; an answer that is not "aborted" means it was already released."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _peer_pb2.GetStatusResponse]  # type: ignore[assignment]
     """State, set digest and rejection counters of a task: for recovery, `task status` and high-water marks."""
+    GetOutcome: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.GetReleaseResponse]  # type: ignore[assignment]
+    """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures."""
+    ListShared: _aio.UnaryUnaryMultiCallable[_peer_pb2.ListSharedRequest, _peer_pb2.ListSharedResponse]  # type: ignore[assignment]
+    """From an aggregator that was put back from a backup to any other: what both take part in."""
+    GetSharedTask: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetStatusRequest, _device_pb2.SignedTask]  # type: ignore[assignment]
+    """The same: a task of that list as all have signed it, and a series with its seed and orders."""
+    GetSharedSeries: _aio.UnaryUnaryMultiCallable[_peer_pb2.GetSharedSeriesRequest, _peer_pb2.InstallSeriesRequest]  # type: ignore[assignment]
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -125,7 +144,9 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_peer_pb2.SealSetRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.SealSetResponse, _abc.Awaitable[_peer_pb2.SealSetResponse]]:
-        """The whole accepted set in chunks; answered once the digest is stored."""
+        """The accepted set by its leaves, then in chunks the reports of those that the helper has said differ; agreed
+        once the digest is stored.
+        """
 
     @_abc_1.abstractmethod
     def Commit(
@@ -173,5 +194,36 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.GetStatusResponse, _abc.Awaitable[_peer_pb2.GetStatusResponse]]:
         """State, set digest and rejection counters of a task: for recovery, `task status` and high-water marks."""
+
+    @_abc_1.abstractmethod
+    def GetOutcome(
+        self,
+        request: _peer_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_device_pb2.GetReleaseResponse, _abc.Awaitable[_device_pb2.GetReleaseResponse]]:
+        """Any aggregator of the task to any other: how the task ended there. A record proves itself by its signatures."""
+
+    @_abc_1.abstractmethod
+    def ListShared(
+        self,
+        request: _peer_pb2.ListSharedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.ListSharedResponse, _abc.Awaitable[_peer_pb2.ListSharedResponse]]:
+        """From an aggregator that was put back from a backup to any other: what both take part in."""
+
+    @_abc_1.abstractmethod
+    def GetSharedTask(
+        self,
+        request: _peer_pb2.GetStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_device_pb2.SignedTask, _abc.Awaitable[_device_pb2.SignedTask]]:
+        """The same: a task of that list as all have signed it, and a series with its seed and orders."""
+
+    @_abc_1.abstractmethod
+    def GetSharedSeries(
+        self,
+        request: _peer_pb2.GetSharedSeriesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.InstallSeriesRequest, _abc.Awaitable[_peer_pb2.InstallSeriesRequest]]: ...
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -10,6 +10,7 @@ from typing import Final
 from fleetcount_protocol.channel.session import check_session_request
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import (
     AES_GCM_TAG_BYTES,
     ED25519_SIGNATURE_BYTES,
@@ -173,6 +174,7 @@ def _session_request_to_pb(request: SessionRequest) -> pb.SessionRequest:
         certificate=request.certificate,
         expiry=request.expiry,
         signature=request.signature,
+        ephemeral_key=request.ephemeral_key,
     )
 
 
@@ -181,6 +183,7 @@ def _read_session_request(message: pb.SessionRequest) -> SessionRequest:
         aggregator_id=AggregatorId(message.aggregator_id),
         key_id=message.key_id,
         sealed_secret=message.sealed_secret,
+        ephemeral_key=message.ephemeral_key,
         certificate=message.certificate,
         expiry=message.expiry,
         signature=message.signature,
@@ -219,7 +222,12 @@ SESSION_REQUESTS: Final = WireMessage(
 
 def _session_reply_to_pb(reply: SessionReply) -> pb.SessionReply:
     if isinstance(reply, SessionAccepted):
-        return pb.SessionReply(session_id=reply.session_id, expiry=reply.expiry)
+        return pb.SessionReply(
+            session_id=reply.session_id,
+            expiry=reply.expiry,
+            ephemeral_key=reply.ephemeral_key,
+            confirmation=reply.confirmation,
+        )
     return pb.SessionReply(session_id=reply.session_id, reason=reply.reason.value)
 
 
@@ -229,7 +237,12 @@ def _read_session_reply(message: pb.SessionReply) -> SessionReply:
         return SessionRefused(session_id=session_id, reason=read_reason(message.reason))
     if not message.expiry:
         raise DecodeError("an accepted session has an expiry")
-    return SessionAccepted(session_id=session_id, expiry=message.expiry)
+    return SessionAccepted(
+        session_id=session_id,
+        expiry=message.expiry,
+        ephemeral_key=message.ephemeral_key,
+        confirmation=message.confirmation,
+    )
 
 
 SESSION_REPLY: Final = WireMessage(
@@ -271,6 +284,7 @@ def _instalment_to_pb(instalment: Instalment) -> pb.Instalment:
         round=instalment.round,
         public_share=instalment.public_share,
         ciphertext=instalment.ciphertext,
+        key_number=uint(instalment.key_number, 2),
     )
 
 
@@ -279,6 +293,7 @@ def _read_instalment(message: pb.Instalment) -> Instalment:
         task_id=TaskId(message.task_id),
         report_id=ReportId(message.report_id),
         session_id=SessionId(message.session_id),
+        key_number=int.from_bytes(check_size("key number", message.key_number, 2, 2)),
         round=message.round,
         public_share=check_size("public share", message.public_share, 0, MAX_PUBLIC_SHARE_BYTES),
         ciphertext=check_size("ciphertext", message.ciphertext, AES_GCM_TAG_BYTES + 1, MAX_CIPHERTEXT_BYTES),

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import (
     AES_GCM_TAG_BYTES,
     MAX_BATCH_BYTES,
@@ -34,6 +35,9 @@ _SESSION: Final = b"\x1a\x10"
 _ROUND: Final = b"\x20"
 _PUBLIC_SHARE: Final = b"\x2a"
 _CIPHERTEXT: Final = b"\x32"
+_KEY_NUMBER: Final = b"\x3a\x02"
+_NUMBER_BYTES: Final = 2
+_NO_NUMBER: Final = bytes(_NUMBER_BYTES)
 _REASON: Final = b"\x28"
 _DIGEST: Final = b"\x32\x20"
 _MAC: Final = b"\x3a\x20"
@@ -51,6 +55,8 @@ class InstalmentColumns:
     session_ids: Sequence[bytes]
     public_shares: Sequence[bytes]
     ciphertexts: Sequence[bytes]
+    key_numbers: Sequence[bytes]
+    """As two bytes each, big-endian."""
 
     @classmethod
     def of(cls, instalments: Sequence[Instalment]) -> list[Self]:
@@ -63,6 +69,7 @@ class InstalmentColumns:
                 session_ids=[one.session_id for one in run],
                 public_shares=[one.public_share for one in run],
                 ciphertexts=[one.ciphertext for one in run],
+                key_numbers=[uint(one.key_number, 2) for one in run],
             )
             for shape, run in ((shape, list(run)) for shape, run in groupby(instalments, _shape_of))
         ]
@@ -90,16 +97,18 @@ class InstalmentColumns:
             session_ids=[self.session_ids[place] for place in places],
             public_shares=[self.public_shares[place] for place in places],
             ciphertexts=[self.ciphertexts[place] for place in places],
+            key_numbers=[self.key_numbers[place] for place in places],
         )
 
     def instalments(self) -> Iterator[Instalment]:
         """Yield the instalments one by one."""
-        rows = zip(self.report_ids, self.session_ids, self.public_shares, self.ciphertexts, strict=True)
-        for report_id, session_id, public_share, ciphertext in rows:
+        columns = (self.report_ids, self.session_ids, self.public_shares, self.ciphertexts, self.key_numbers)
+        for report_id, session_id, public_share, ciphertext, key_number in zip(*columns, strict=True):
             yield Instalment(
                 task_id=self.task_id,
                 report_id=ReportId(report_id),
                 session_id=SessionId(session_id),
+                key_number=int.from_bytes(key_number),
                 round=self.round,
                 public_share=public_share,
                 ciphertext=ciphertext,
@@ -169,7 +178,10 @@ def _read_runs(data: bytes) -> list[InstalmentColumns] | None:
         count += repeats
         if not repeats or count > MAX_INSTALMENTS_PER_BATCH or not layout.holds(data, place, end, repeats):
             return None
-        found.append(layout.read(memoryview(data)[place:end]))
+        columns = layout.read(memoryview(data)[place:end])
+        if _NO_NUMBER in columns.key_numbers:
+            return None
+        found.append(columns)
         place = end
     return found
 
@@ -202,7 +214,8 @@ class _Layout:
 
     def read(self, entries: memoryview) -> InstalmentColumns:
         """Return the fields of entries that hold to the layout."""
-        report_ids, session_ids, public_shares, ciphertexts = zip(*self.form.iter_unpack(entries), strict=True)
+        columns = zip(*self.form.iter_unpack(entries), strict=True)
+        report_ids, session_ids, public_shares, ciphertexts, key_numbers = columns
         return InstalmentColumns(
             task_id=self.task_id,
             round=self.round,
@@ -210,6 +223,7 @@ class _Layout:
             session_ids=session_ids,
             public_shares=public_shares,
             ciphertexts=ciphertexts,
+            key_numbers=key_numbers,
         )
 
 
@@ -230,7 +244,7 @@ def _layout_at(data: bytes, place: int) -> _Layout | None:
         ciphertext, field_at = _varint(data, field_at + 1)
     except IndexError:
         return None
-    whole = field_at + ciphertext == end <= len(data)
+    whole = field_at + ciphertext + len(_KEY_NUMBER) + _NUMBER_BYTES == end <= len(data)
     sizes = public_share <= MAX_PUBLIC_SHARE_BYTES and AES_GCM_TAG_BYTES < ciphertext <= MAX_CIPHERTEXT_BYTES
     if not whole or not sizes or round_number > 2 or (round_number == 1 and public_share):
         return None
@@ -243,13 +257,15 @@ def _layout(task_id: bytes, round_number: int, public_share: int, ciphertext: in
     middle = _ROUND + bytes((round_number,)) if round_number else b""
     middle += _PUBLIC_SHARE + _spell(public_share) if public_share else b""
     last = _CIPHERTEXT + _spell(ciphertext)
-    head = _ENTRY + _spell(_NAMES_BYTES + len(middle) + public_share + len(last) + ciphertext) + _TASK + task_id
+    rest = len(middle) + public_share + len(last) + ciphertext + len(_KEY_NUMBER) + _NUMBER_BYTES
+    head = _ENTRY + _spell(_NAMES_BYTES + rest) + _TASK + task_id
     spelled: list[tuple[int, bytes]] = []
     at = len(head)
-    for piece, content in ((_REPORT, 16), (_SESSION, 16), (middle, public_share), (last, ciphertext)):
+    pieces = ((_REPORT, 16), (_SESSION, 16), (middle, public_share), (last, ciphertext), (_KEY_NUMBER, _NUMBER_BYTES))
+    for piece, content in pieces:
         spelled += [(at + offset, bytes((byte,))) for offset, byte in enumerate(piece)]
         at += len(piece) + content
-    form = f"{len(head) + 2}x16s2x16s{len(middle)}x{public_share}s{len(last)}x{ciphertext}s"
+    form = f"{len(head) + 2}x16s2x16s{len(middle)}x{public_share}s{len(last)}x{ciphertext}s2x{_NUMBER_BYTES}s"
     return _Layout(
         task_id=TaskId(task_id),
         round=round_number,

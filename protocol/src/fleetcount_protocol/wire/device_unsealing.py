@@ -20,7 +20,7 @@ from fleetcount_protocol.limits import MAX_AGGREGATORS
 from fleetcount_protocol.messages import INSTALMENT_LABEL
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
-__all__ = ["SessionKeys", "UnsealedColumns", "digest_columns", "unseal_columns"]
+__all__ = ["SessionKeys", "UnsealedColumns", "digest_columns", "receipt_columns", "unseal_columns"]
 
 _FIRST_BLOCK: Final = b"\x01"
 """HKDF-Expand of one block is HMAC(secret, info, 0x01), cut to its length (RFC 5869, section 2.3)."""
@@ -32,9 +32,9 @@ _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKeys:
-    """The 32-byte secret and the 32-byte receipt key of every instalment's session, in the instalments' order."""
+    """The 32-byte task key of every instalment and its session's 32-byte receipt key, in the instalments' order."""
 
-    secrets: Sequence[bytes] = field(repr=False)
+    task_keys: Sequence[bytes] = field(repr=False)
     receipt_keys: Sequence[bytes] = field(repr=False)
 
 
@@ -55,15 +55,15 @@ def unseal_columns(keys: SessionKeys, position: int, columns: InstalmentColumns)
     Raises:
         UsageError: a position that no task has, or a key of another size.
     """
-    if any(len(key) != _KEY_BYTES for key in (*keys.secrets, *keys.receipt_keys)):
-        raise UsageError(f"a session's secret and its receipt key have {_KEY_BYTES} bytes each")
+    if any(len(key) != _KEY_BYTES for key in (*keys.task_keys, *keys.receipt_keys)):
+        raise UsageError(f"a task key and a receipt key have {_KEY_BYTES} bytes each")
     digests = digest_columns(columns)
     return UnsealedColumns(
-        parts=_open(keys.secrets, position, columns), digests=digests, macs=_macs(keys.receipt_keys, columns, digests)
+        parts=_open(keys.task_keys, position, columns), digests=digests, macs=_macs(keys.receipt_keys, columns, digests)
     )
 
 
-def _open(secrets: Sequence[bytes], position: int, columns: InstalmentColumns) -> list[bytes | None]:
+def _open(task_keys: Sequence[bytes], position: int, columns: InstalmentColumns) -> list[bytes | None]:
     if not 0 <= position < MAX_AGGREGATORS:
         raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
     round_byte = uint(columns.round, 1)
@@ -71,9 +71,9 @@ def _open(secrets: Sequence[bytes], position: int, columns: InstalmentColumns) -
     bound_head = REPORT_LABEL + columns.task_id
     bound_tail = round_byte + uint(position, 1) + uint(columns.public_share_size, 2)
     parts: list[bytes | None] = []
-    rows = zip(secrets, columns.report_ids, columns.public_shares, columns.ciphertexts, strict=True)
-    for secret, report_id, public_share, ciphertext in rows:
-        key = _hmac(secret, info_head + report_id + info_tail)[:REPORT_KEY_BYTES]
+    rows = zip(task_keys, columns.report_ids, columns.public_shares, columns.ciphertexts, strict=True)
+    for task_key, report_id, public_share, ciphertext in rows:
+        key = _hmac(task_key, info_head + report_id + info_tail)[:REPORT_KEY_BYTES]
         try:
             parts.append(AESGCM(key).decrypt(NONCE, ciphertext, bound_head + report_id + bound_tail + public_share))
         except (InvalidTag, ValueError):
@@ -86,11 +86,20 @@ def digest_columns(columns: InstalmentColumns) -> list[bytes]:
     head = INSTALMENT_LABEL + columns.task_id
     middle = uint(columns.round, 1) + uint(columns.public_share_size, 2)
     last = uint(columns.ciphertext_size, 4)
-    rows = zip(columns.report_ids, columns.session_ids, columns.public_shares, columns.ciphertexts, strict=True)
+    rows = zip(
+        *(columns.report_ids, columns.session_ids, columns.key_numbers, columns.public_shares, columns.ciphertexts),
+        strict=True,
+    )
     return [
-        sha256(head + report_id + session_id + middle + public_share + last + ciphertext).digest()
-        for report_id, session_id, public_share, ciphertext in rows
+        sha256(head + report_id + session_id + key_number + middle + public_share + last + ciphertext).digest()
+        for report_id, session_id, key_number, public_share, ciphertext in rows
     ]
+
+
+def receipt_columns(receipt_keys: Sequence[bytes], columns: InstalmentColumns) -> UnsealedColumns:
+    """Return digests and receipts of instalments that are stored already, without `parts`: no seal is opened again."""
+    digests = digest_columns(columns)
+    return UnsealedColumns(parts=(), digests=digests, macs=_macs(receipt_keys, columns, digests))
 
 
 def _macs(receipt_keys: Sequence[bytes], columns: InstalmentColumns, digests: Sequence[bytes]) -> list[bytes]:

@@ -12,12 +12,14 @@ from fleetcount_protocol.limits import (
     MAX_LEDGER_ROWS,
     MAX_REASON_BYTES,
     MAX_TASK_BYTES,
+    SET_LEAVES,
     VERIFY_KEY_BYTES,
 )
 from fleetcount_protocol.messages import (
     AbortTask,
     InstallTask,
     SetAgreed,
+    SetDiffers,
     TaskState,
     TaskStatus,
 )
@@ -28,8 +30,6 @@ from fleetcount_protocol.wire.peer_batches import (
     BATCH_PROPOSAL,
     BATCH_REPLY,
     FINISH_BATCH,
-    join_seal_set,
-    split_seal_set,
 )
 from fleetcount_protocol.wire.peer_release import (
     COMMIT_QUERY,
@@ -40,6 +40,7 @@ from fleetcount_protocol.wire.peer_release import (
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
 )
+from fleetcount_protocol.wire.seal_sets import SealSetChunks, join_seal_set, split_seal_set
 from fleetcount_protocol.wire.strict import WireMessage, check_count, check_label, check_size
 
 __all__ = [
@@ -59,9 +60,10 @@ __all__ = [
     "OPEN_QUERY",
     "RECORD_PROPOSAL",
     "RECORD_SIGNATURE",
-    "SET_AGREED",
+    "SET_ANSWER",
     "STATUS",
     "STATUS_QUERY",
+    "SealSetChunks",
     "join_seal_set",
     "split_seal_set",
 ]
@@ -180,12 +182,20 @@ STATUS: Final = WireMessage(
 # The set.
 
 
-def _agreed_to_pb(agreed: SetAgreed) -> pb.SealSetResponse:
-    return pb.SealSetResponse(task_id=agreed.task_id, set_digest=agreed.set_digest)
+def _sealed_to_pb(answer: SetAgreed | SetDiffers) -> pb.SealSetResponse:
+    if isinstance(answer, SetDiffers):
+        return pb.SealSetResponse(task_id=answer.task_id, differing=answer.leaves)
+    return pb.SealSetResponse(task_id=answer.task_id, set_digest=answer.set_digest)
 
 
-def _read_agreed(message: pb.SealSetResponse) -> SetAgreed:
-    return SetAgreed(task_id=TaskId(message.task_id), set_digest=Digest(message.set_digest))
+def _read_sealed(message: pb.SealSetResponse) -> SetAgreed | SetDiffers:
+    task_id = TaskId(message.task_id)
+    if not message.differing:
+        return SetAgreed(task_id=task_id, set_digest=Digest(message.set_digest))
+    leaves = check_size("a bit for every leaf", message.differing, SET_LEAVES // 8, SET_LEAVES // 8)
+    if not any(leaves):
+        raise DecodeError("a set that differs in no leaf is the same set")
+    return SetDiffers(task_id=task_id, leaves=leaves)
 
 
-SET_AGREED: Final = WireMessage("agreed set", pb.SealSetResponse, _agreed_to_pb, _read_agreed, _SMALL_BYTES)
+SET_ANSWER: Final = WireMessage("answer to a set", pb.SealSetResponse, _sealed_to_pb, _read_sealed, _SMALL_BYTES)

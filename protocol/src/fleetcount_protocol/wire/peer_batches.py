@@ -1,12 +1,12 @@
-"""Batches of reports and the accepted set, between columns and protobuf (protos/…/peer.proto).
+"""Batches of reports, between columns and protobuf (protos/…/peer.proto).
 
 A message of many reports has one spelling and few shapes, so it is read and written with templates of its constant
 bytes. A message that fits no template is read by the library, and refused with the message of the strict codec.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
@@ -14,13 +14,11 @@ from google.protobuf.message import Message
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.limits import (
-    MAX_IDS_PER_CHUNK,
     MAX_PEER_MESSAGE_BYTES,
     MAX_REPORTS_PER_PEER_BATCH,
-    MAX_REPORTS_PER_TASK,
     MAX_VERIFIER_BYTES,
 )
-from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch, SealSet
+from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.device import read_reason
 from fleetcount_protocol.wire.strict import WireMessage, check_count, check_distinct, check_size
@@ -30,8 +28,6 @@ __all__ = [
     "BATCH_PROPOSAL",
     "BATCH_REPLY",
     "FINISH_BATCH",
-    "join_seal_set",
-    "split_seal_set",
 ]
 
 DomainT = TypeVar("DomainT")
@@ -423,64 +419,3 @@ BATCH_DECISION: Final = _BatchMessage(
     join=_encode_decision,
     split=_decode_decision,
 )
-
-
-# The set.
-
-
-def split_seal_set(seal: SealSet) -> Iterator[pb.SealSetRequest]:
-    """Yield the chunks of a set, the digest in the last chunk only; run by the leader."""
-    ids = _records(seal.accepted, _ID)
-    starts = range(0, max(len(ids), 1), MAX_IDS_PER_CHUNK)
-    for start in starts:
-        last = start == starts[-1]
-        yield pb.SealSetRequest(
-            task_id=seal.task_id,
-            accepted=ids[start : start + MAX_IDS_PER_CHUNK],
-            set_digest=seal.set_digest if last else b"",
-        )
-
-
-def join_seal_set(chunks: Iterable[pb.SealSetRequest]) -> SealSet:
-    """Return the set of a stream of chunks; run by a helper.
-
-    Raises:
-        DecodeError: chunks of different tasks, ids that do not ascend throughout, an unfinished or over-long stream.
-    """
-    task_id: TaskId | None = None
-    accepted: list[bytes] = []
-    previous, count = b"", 0
-    digest: Digest | None = None
-    for chunk in chunks:
-        if digest is not None:
-            raise DecodeError("a chunk of a set follows the last one")
-        task_id = _check_chunk(chunk, task_id)
-        count += len(chunk.accepted)
-        check_count("reports of a set", count, 0, MAX_REPORTS_PER_TASK)
-        accepted.append(_ascending(previous, chunk.accepted))
-        previous = chunk.accepted[-1]
-        digest = Digest(chunk.set_digest) if chunk.set_digest else None
-    if task_id is None or digest is None:
-        raise DecodeError("a set ends before its digest")
-    return SealSet(task_id=task_id, accepted=b"".join(accepted), set_digest=digest)
-
-
-def _check_chunk(chunk: pb.SealSetRequest, expected: TaskId | None) -> TaskId:
-    check_count("reports of a chunk", len(chunk.accepted), 1, MAX_IDS_PER_CHUNK)
-    task_id = TaskId(chunk.task_id)
-    if expected is not None and task_id != expected:
-        raise DecodeError("the chunks of a set name two tasks")
-    rebuilt = pb.SealSetRequest(task_id=task_id, accepted=chunk.accepted, set_digest=chunk.set_digest)
-    if rebuilt != chunk:
-        raise DecodeError("a chunk of a set holds unknown fields")
-    return task_id
-
-
-def _ascending(previous: bytes, ids: Sequence[bytes]) -> bytes:
-    """Return ids joined that ascend, and from `previous` on."""
-    for one in ids:
-        if len(one) != _ID:
-            raise DecodeError(f"a report id has {len(one)} bytes, not {_ID}")
-    if any(first >= second for first, second in pairwise(chain((previous,), ids))):
-        raise DecodeError("the reports of a set do not ascend")
-    return b"".join(ids)

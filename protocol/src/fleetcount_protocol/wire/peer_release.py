@@ -24,7 +24,7 @@ from fleetcount_protocol.messages import (
     RecordProposal,
     RecordSignature,
 )
-from fleetcount_protocol.task.domain import MAX_VALUES
+from fleetcount_protocol.task.domain import MAX_OPENED
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.wire.strict import WireMessage, check_count, check_distinct, check_size
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _SMALL_BYTES: Final = 4_096
-_VECTOR_BYTES: Final = 8 * (MAX_VALUES + 1)
+_VECTOR_BYTES: Final = 8 * MAX_OPENED
 
 
 def _commit_query_to_pb(query: CommitQuery) -> pb.CommitRequest:

@@ -1,181 +1,221 @@
 """The MQTT topics of a deployment (docs/wire.md, "MQTT"): built and parsed here only.
 
-A topic never holds a device's name; the session id in it is random and short-lived.
+Every topic is `fleetcount/v1/deployment/aggregator/kind/…`: whose aggregator's it is, so that a broker's access rules
+give each aggregator its own. What a device sends and what is answered to it lie below the user name that the broker
+knows the device by, so that they give each device its own too. Above the name of who sends stands its bucket, so that
+several connections of one aggregator share the devices among them; a device need not know how many there are.
 """
 
+import hashlib
 import re
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_AGGREGATORS
+from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
 
 __all__ = [
-    "parse_receipt_topic",
-    "parse_report_topic",
-    "parse_series_topic",
-    "parse_session_reply_topic",
-    "parse_session_topic",
-    "parse_task_topic",
+    "BUCKETS",
+    "MAX_TOPIC_BYTES",
+    "Topic",
+    "TopicKind",
+    "parse_topic",
+    "receipt_filter",
     "receipt_topic",
     "release_topic",
+    "report_filters",
     "report_topic",
     "series_filter",
     "series_topic",
+    "session_filters",
+    "session_reply_filter",
     "session_reply_topic",
     "session_topic",
     "task_filter",
     "task_topic",
+    "user_bucket",
 ]
 
 ROOT: Final = "fleetcount/v1"
 MAX_TOPIC_BYTES: Final = 256
+BUCKETS: Final = 16
+"""Of users; the topics that they send on name theirs."""
 _DEPLOYMENT: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}", re.ASCII)
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_SESSION: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_ANY: Final = "+"
 
 
-def task_topic(deployment: str, task_id: TaskId) -> str:
-    """Where an aggregator keeps the signed task, retained."""
-    return f"{_base(deployment)}/{task_id.hex()}/task"
+class TopicKind(StrEnum):
+    """What a topic is for, as it is spelled in it."""
+
+    TASK = "task"
+    RELEASE = "release"
+    SERIES = "series"
+    SESSION = "session"
+    REPORT = "report"
+    SESSION_REPLY = "session-reply"
+    RECEIPT = "receipt"
+
+
+_PERSONAL: Final = {TopicKind.SESSION, TopicKind.REPORT, TopicKind.SESSION_REPLY, TopicKind.RECEIPT}
+"""Below a user name."""
+_SENT: Final = {TopicKind.SESSION, TopicKind.REPORT}
+"""Below the bucket of a user too."""
+_SUBJECT_BYTES: Final = {
+    TopicKind.TASK: TaskId.SIZE,
+    TopicKind.RELEASE: TaskId.SIZE,
+    TopicKind.SERIES: SeriesId.SIZE,
+    TopicKind.SESSION: 0,
+    TopicKind.REPORT: TaskId.SIZE,
+    TopicKind.SESSION_REPLY: SessionId.SIZE,
+    TopicKind.RECEIPT: SessionId.SIZE,
+}
+"""The last level: the task, series or session that it is about, in lower-case hexadecimal; 0: there is none."""
+_HEXADECIMAL: Final = re.compile(r"(?:[0-9a-f]{2})+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic understood: `user` is None where it is nobody's own, `subject` the id it is about, b"" for none."""
+
+    kind: TopicKind
+    deployment: str
+    aggregator_id: AggregatorId
+    user: UserName | None
+    subject: bytes
+
+
+@lru_cache(maxsize=1024)  # Who sends without end does so on one topic.
+def parse_topic(topic: str) -> Topic:
+    """Return what a topic says.
+
+    Raises:
+        DecodeError: it is no topic of this protocol.
+    """
+    if len(topic) > MAX_TOPIC_BYTES or not topic.startswith(f"{ROOT}/"):
+        raise _no_topic(topic)
+    deployment, *rest = topic[len(ROOT) + 1 :].split("/")
+    if len(rest) < 2 or _DEPLOYMENT.fullmatch(deployment) is None:
+        raise _no_topic(topic)
+    name, kind_name, *levels = rest
+    try:
+        kind = TopicKind(kind_name)
+        bucket = levels.pop(0) if kind in _SENT else None
+        user = UserName(levels.pop(0)) if kind in _PERSONAL else None
+        aggregator_id = AggregatorId(name)
+    except (ValueError, IndexError, DecodeError):
+        raise _no_topic(topic) from None
+    size = _SUBJECT_BYTES[kind]
+    if [len(level) for level in levels] != ([2 * size] if size else []) or not all(map(_HEXADECIMAL.fullmatch, levels)):
+        raise _no_topic(topic)
+    if bucket is not None and user is not None and bucket != _digit(user_bucket(user)):
+        raise DecodeError(f"bucket {bucket[:8]!a} of a topic is not its user's")
+    return Topic(kind, deployment, aggregator_id, user, bytes.fromhex("".join(levels)))
+
+
+def _no_topic(topic: str) -> DecodeError:
+    return DecodeError(f"{topic[:80]!a} is not a topic of this protocol")
+
+
+# What aggregators keep, retained.
+
+
+def task_topic(deployment: str, leader: AggregatorId, task_id: TaskId) -> str:
+    """Where a leader keeps the signed task."""
+    return _topic(deployment, leader, TopicKind.TASK, task_id.hex())
 
 
 def task_filter(deployment: str) -> str:
     """What a device subscribes to for all tasks of its deployment."""
-    return f"{_base(deployment)}/+/task"
+    return _topic(deployment, _ANY, TopicKind.TASK, _ANY)
 
 
-def series_topic(deployment: str, series_id: SeriesId, position: int) -> str:
-    """Where the aggregator at `position` of a series keeps its offer, retained."""
-    return f"{_base(deployment)}/{series_id.hex()}/agg/{_checked(position)}/series"
+def release_topic(deployment: str, leader: AggregatorId, task_id: TaskId) -> str:
+    """Where a leader keeps the state or the signed record of a task."""
+    return _topic(deployment, leader, TopicKind.RELEASE, task_id.hex())
+
+
+def series_topic(deployment: str, aggregator_id: AggregatorId, series_id: SeriesId) -> str:
+    """Where an aggregator keeps its offer of a series."""
+    return _topic(deployment, aggregator_id, TopicKind.SERIES, series_id.hex())
 
 
 def series_filter(deployment: str) -> str:
     """What a device subscribes to for all series of its deployment."""
-    return f"{_base(deployment)}/+/agg/+/series"
+    return _topic(deployment, _ANY, TopicKind.SERIES, _ANY)
 
 
-def release_topic(deployment: str, task_id: TaskId) -> str:
-    """Where an aggregator keeps the state or the signed record of a task, retained."""
-    return f"{_base(deployment)}/{task_id.hex()}/release"
+# What devices send.
 
 
-def report_topic(deployment: str, task_id: TaskId, position: int) -> str:
-    """Where devices publish instalments for the aggregator at `position` of the task, and only it subscribes."""
-    return f"{_base(deployment)}/{task_id.hex()}/agg/{_checked(position)}/report"
+def user_bucket(user: UserName) -> int:
+    """Return in which of the buckets a user is: the first four bits of the SHA-256 of its name."""
+    return hashlib.sha256(user.encode()).digest()[0] >> 4
 
 
-def receipt_topic(deployment: str, session_id: SessionId) -> str:
-    """Where an aggregator answers a session's instalments with receipts and refusals."""
-    return f"{_base(deployment)}/receipt/{session_id.hex()}"
+def session_topic(deployment: str, aggregator_id: AggregatorId, user: UserName) -> str:
+    """Where a device publishes session requests for one aggregator."""
+    return _topic(deployment, aggregator_id, TopicKind.SESSION, _digit(user_bucket(user)), user)
 
 
-def session_topic(deployment: str, aggregator_id: AggregatorId) -> str:
-    """Where devices publish session requests for one aggregator, and only it subscribes."""
-    return f"{_base(deployment)}/session/{aggregator_id}"
+def session_filters(deployment: str, aggregator_id: AggregatorId, slot: int = 0, slots: int = 1) -> list[str]:
+    """Return what one of an aggregator's connections subscribes to for session requests of the users it serves."""
+    return [
+        _topic(deployment, aggregator_id, TopicKind.SESSION, bucket, _ANY) for bucket in _bucket_levels(slot, slots)
+    ]
 
 
-def session_reply_topic(deployment: str, session_id: SessionId) -> str:
-    """Where an aggregator answers a session request."""
-    return f"{_base(deployment)}/session-reply/{session_id.hex()}"
+def report_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, task_id: TaskId) -> str:
+    """Where a device publishes instalments for one aggregator of a task."""
+    return _topic(deployment, aggregator_id, TopicKind.REPORT, _digit(user_bucket(user)), user, task_id.hex())
 
 
-def parse_task_topic(topic: str) -> tuple[str, TaskId]:
-    """Return deployment and task id of a task topic.
-
-    Raises:
-        DecodeError: it is not such a topic.
-    """
-    deployment, task, kind = _parts(topic, 3)
-    _expect(topic, kind == "task")
-    return deployment, TaskId(_digest(topic, task))
-
-
-def parse_report_topic(topic: str) -> tuple[str, TaskId, int]:
-    """Return deployment, task id and position of a report topic.
-
-    Raises:
-        DecodeError: it is not such a topic.
-    """
-    deployment, task, position = _placed(topic, "report")
-    return deployment, TaskId(task), position
+def report_filters(
+    deployment: str, aggregator_id: AggregatorId, task_id: TaskId, slot: int = 0, slots: int = 1
+) -> list[str]:
+    """Return what one of an aggregator's connections subscribes to for instalments of a task of the users it serves."""
+    return [
+        _topic(deployment, aggregator_id, TopicKind.REPORT, bucket, _ANY, task_id.hex())
+        for bucket in _bucket_levels(slot, slots)
+    ]
 
 
-def parse_series_topic(topic: str) -> tuple[str, SeriesId, int]:
-    """Return deployment, series id and the aggregator's position of a series topic.
-
-    Raises:
-        DecodeError: it is not such a topic.
-    """
-    deployment, series, position = _placed(topic, "series")
-    return deployment, SeriesId(series), position
+def _bucket_levels(slot: int, slots: int) -> list[str]:
+    """Return the level of filters for the buckets of one slot: every so many of them, each in one slot alone."""
+    if not 0 <= slot < slots <= BUCKETS:
+        raise UsageError(f"slot {slot} of {slots}; allowed are 1 to {BUCKETS} slots, counted from 0")
+    return [_ANY] if slots == 1 else [_digit(bucket) for bucket in range(slot, BUCKETS, slots)]
 
 
-def parse_receipt_topic(topic: str) -> tuple[str, SessionId]:
-    """Return deployment and session id of a receipt topic.
-
-    Raises:
-        DecodeError: it is not such a topic.
-    """
-    return _session_of(topic, "receipt")
+def _digit(bucket: int) -> str:
+    return f"{bucket:x}"
 
 
-def parse_session_reply_topic(topic: str) -> tuple[str, SessionId]:
-    """Return deployment and session id of a session reply topic.
-
-    Raises:
-        DecodeError: it is not such a topic.
-    """
-    return _session_of(topic, "session-reply")
+# What devices are answered.
 
 
-def parse_session_topic(topic: str) -> tuple[str, AggregatorId]:
-    """Return deployment and aggregator id of a session topic.
-
-    Raises:
-        DecodeError: it is not such a topic.
-    """
-    deployment, kind, name = _parts(topic, 3)
-    _expect(topic, kind == "session")
-    return deployment, AggregatorId(name)
+def session_reply_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, session_id: SessionId) -> str:
+    """Where an aggregator answers a session request of a user."""
+    return _topic(deployment, aggregator_id, TopicKind.SESSION_REPLY, user, session_id.hex())
 
 
-def _base(deployment: str) -> str:
+def session_reply_filter(deployment: str, user: UserName | None) -> str:
+    """What a user subscribes to for answers of every aggregator; None: a party that answers for many users."""
+    return _topic(deployment, _ANY, TopicKind.SESSION_REPLY, user or _ANY, _ANY)
+
+
+def receipt_topic(deployment: str, aggregator_id: AggregatorId, user: UserName, session_id: SessionId) -> str:
+    """Where an aggregator answers a session's instalments, sent by a user, with receipts and refusals."""
+    return _topic(deployment, aggregator_id, TopicKind.RECEIPT, user, session_id.hex())
+
+
+def receipt_filter(deployment: str, user: UserName | None) -> str:
+    """What a user subscribes to for receipts of every aggregator; None: a party that answers for many users."""
+    return _topic(deployment, _ANY, TopicKind.RECEIPT, user or _ANY, _ANY)
+
+
+def _topic(deployment: str, aggregator_id: str, kind: TopicKind, *levels: str) -> str:
     if not _DEPLOYMENT.fullmatch(deployment):
         raise UsageError(f"deployment is {deployment[:40]!a}, allowed: 1 to 32 of a-z, 0-9, '-'")
-    return f"{ROOT}/{deployment}"
-
-
-def _expect(topic: str, holds: bool) -> None:
-    if not holds:
-        raise DecodeError(f"{topic[:80]!a} is not a topic of this protocol")
-
-
-def _parts(topic: str, count: int) -> list[str]:
-    _expect(topic, len(topic) <= MAX_TOPIC_BYTES and topic.startswith(f"{ROOT}/"))
-    parts = topic.removeprefix(f"{ROOT}/").split("/")
-    _expect(topic, len(parts) == count and _DEPLOYMENT.fullmatch(parts[0]) is not None)
-    return parts
-
-
-def _digest(topic: str, text: str) -> bytes:
-    _expect(topic, _DIGEST.fullmatch(text) is not None)
-    return bytes.fromhex(text)
-
-
-def _checked(position: int) -> int:
-    if not 0 <= position < MAX_AGGREGATORS:
-        raise UsageError(f"aggregator position is {position}, not 0 to {MAX_AGGREGATORS - 1}")
-    return position
-
-
-def _placed(topic: str, wanted: str) -> tuple[str, bytes, int]:
-    deployment, digest, agg, position, kind = _parts(topic, 5)
-    _expect(topic, (agg, kind) == ("agg", wanted) and position in {str(one) for one in range(MAX_AGGREGATORS)})
-    return deployment, _digest(topic, digest), int(position)
-
-
-def _session_of(topic: str, wanted: str) -> tuple[str, SessionId]:
-    deployment, kind, session = _parts(topic, 3)
-    _expect(topic, kind == wanted and _SESSION.fullmatch(session) is not None)
-    return deployment, SessionId(bytes.fromhex(session))
+    return "/".join((ROOT, deployment, aggregator_id, kind, *levels))

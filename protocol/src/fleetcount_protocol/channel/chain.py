@@ -1,0 +1,109 @@
+"""The one-way chain of a session's keys: a key a task, and no way back once the chain has moved on.
+
+A device takes the keys in order and moves on with each; an aggregator opens what comes in any order and moves on when
+tasks end (docs/wire.md, "Task keys"). Pure: stores nothing; who keeps a chain overwrites the one before.
+"""
+
+import hmac
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.ids import SessionId
+from fleetcount_protocol.layout import uint
+from fleetcount_protocol.limits import MAX_KEPT_TASK_KEYS, MAX_KEY_NUMBER, MAX_KEYS_AHEAD, SESSION_SECRET_BYTES
+
+__all__ = ["KeyChain", "TaskKey", "expand", "next_key", "task_key"]
+
+TASK_KEY_LABEL: Final = b"fleetcount v1 task key"
+NEXT_KEY_LABEL: Final = b"fleetcount v1 next key"
+_NUMBER_BYTES: Final = 4
+_ENTRY_BYTES: Final = _NUMBER_BYTES + SESSION_SECRET_BYTES
+
+
+def expand(secret: bytes, info: bytes, size: int = SESSION_SECRET_BYTES) -> bytes:
+    """Return up to 32 bytes of HKDF-Expand with SHA-256: its first block, T(1) = HMAC(secret, info, 0x01).
+
+    The secret is 32 uniform bytes, so the extract step of HKDF has nothing to add (RFC 5869, sections 2.3 and 3.3).
+    """
+    return hmac.digest(secret, info + b"\x01", "sha256")[:size]
+
+
+def task_key(chain_key: bytes) -> bytes:
+    """Return the 32-byte key of one task's reports from the chain key of its number."""
+    return expand(chain_key, TASK_KEY_LABEL)
+
+
+def next_key(chain_key: bytes) -> bytes:
+    """Return the chain key of the next number: whoever has it learns nothing of those before."""
+    return expand(chain_key, NEXT_KEY_LABEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKey:
+    """The 32-byte key under which a device's report in one task travels to one aggregator, and its number, 1..65,535.
+
+    Raises:
+        UsageError: a key of another size or a number out of range.
+    """
+
+    session_id: SessionId
+    number: int
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key) != SESSION_SECRET_BYTES:
+            raise UsageError(f"a task key has {SESSION_SECRET_BYTES} bytes, not {len(self.key)}")
+        if not 1 <= self.number <= MAX_KEY_NUMBER:
+            raise UsageError(f"the number of a task key is {self.number}, not 1 to {MAX_KEY_NUMBER}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChain:
+    """What an aggregator holds of a session: the chain key of `number`, and task keys below it that may still be used.
+
+    `kept` goes by ascending number and has `MAX_KEPT_TASK_KEYS` at most.
+    """
+
+    number: int
+    key: bytes = field(repr=False)
+    kept: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
+
+    def task_key(self, number: int) -> bytes | None:
+        """Return a task key; None if it is erased, or further ahead than `MAX_KEYS_AHEAD`."""
+        if number < self.number:
+            return dict(self.kept).get(number)
+        if number - self.number > MAX_KEYS_AHEAD or number > MAX_KEY_NUMBER:
+            return None
+        key = self.key
+        for _ in range(number - self.number):
+            key = next_key(key)
+        return task_key(key)
+
+    def without(self, numbers: Collection[int]) -> "KeyChain":
+        """Return the chain moved on so far that the task keys of these numbers do not follow from it any more.
+
+        Numbers between them stay open, the highest `MAX_KEPT_TASK_KEYS` of them: their reports may be on their way.
+        """
+        gone = {number for number in numbers if number - self.number <= MAX_KEYS_AHEAD and number <= MAX_KEY_NUMBER}
+        kept = [(number, key) for number, key in self.kept if number not in gone]
+        number, key = self.number, self.key
+        while number <= max(gone, default=0):
+            if number not in gone:
+                kept.append((number, task_key(key)))
+            number, key = number + 1, next_key(key)
+        return KeyChain(number=number, key=key, kept=tuple(kept[-MAX_KEPT_TASK_KEYS:]))
+
+    def encode(self) -> bytes:
+        """Return the chain as bytes for the aggregator's own store, which seals them."""
+        return b"".join(uint(number, _NUMBER_BYTES) + key for number, key in ((self.number, self.key), *self.kept))
+
+    @classmethod
+    def decode(cls, encoded: bytes) -> "KeyChain":
+        """Return the chain `encode` gave; raises DecodeError for bytes of another size."""
+        if not encoded or len(encoded) % _ENTRY_BYTES:
+            raise DecodeError(f"a stored key chain has {len(encoded)} bytes, no multiple of {_ENTRY_BYTES}")
+        cut = [encoded[at : at + _ENTRY_BYTES] for at in range(0, len(encoded), _ENTRY_BYTES)]
+        (number, key), *kept = ((int.from_bytes(one[:_NUMBER_BYTES]), one[_NUMBER_BYTES:]) for one in cut)
+        return cls(number=number, key=key, kept=tuple(kept))

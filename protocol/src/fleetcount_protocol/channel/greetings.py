@@ -1,0 +1,113 @@
+"""What aggregators say beside every call: the time there, and which start of theirs this is, signed.
+
+A start has an epoch: a number that goes up, and drawn bytes that tell two starts of one number apart. Who has seen a
+newer epoch of an aggregator than the one that speaks can show it, and nobody can make one up. It must not read clocks,
+files or headers, nor decide what follows from a greeting (docs/wire.md, "Greetings").
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fleetcount_protocol.errors import DecodeError, SignatureError
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.layout import Reader, text_bytes, uint
+from fleetcount_protocol.limits import ED25519_SIGNATURE_BYTES, MAX_TERM, MAX_UNIX_TIME
+from fleetcount_protocol.task.signing import TrustedAggregator, verify_ed25519
+
+__all__ = ["TAG_BYTES", "Epoch", "Greeting", "decode_epoch", "decode_greeting", "sign_epoch", "verify_epoch"]
+
+EPOCH_LABEL: Final = b"FCEPOC01"
+TAG_BYTES: Final = 8
+_EPOCH_BYTES: Final = 8 + TAG_BYTES + ED25519_SIGNATURE_BYTES
+_LARGEST: Final = 8 + 2 * (1 + _EPOCH_BYTES)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Epoch:
+    """One start of an aggregator, `number` from 1, with its Ed25519 signature, which is not verified by being here.
+
+    Of two epochs of one aggregator the greater is the newer: by number, then by `tag` (8 drawn bytes).
+    """
+
+    number: int
+    tag: bytes
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= MAX_TERM or len(self.tag) != TAG_BYTES:
+            raise DecodeError(f"epoch {self.number} with a tag of {len(self.tag)} bytes; allowed: 1 to 2^63 - 1, and 8")
+
+    def encode(self) -> bytes:
+        """Return its 80 bytes."""
+        return uint(self.number, 8) + self.tag + self.signature
+
+
+def _signed_bytes(aggregator_id: AggregatorId, number: int, tag: bytes) -> bytes:
+    return EPOCH_LABEL + text_bytes(aggregator_id) + uint(number, 8) + tag
+
+
+def sign_epoch(aggregator_id: AggregatorId, number: int, tag: bytes, key: Ed25519PrivateKey) -> Epoch:
+    """Return a new epoch of an aggregator, signed with its key; run by itself, once a start."""
+    return Epoch(number, tag, key.sign(_signed_bytes(aggregator_id, number, tag)))
+
+
+def verify_epoch(epoch: Epoch, of: TrustedAggregator) -> None:
+    """Accept an epoch that the aggregator itself has signed, with any key that is or was its own.
+
+    Raises:
+        SignatureError: it has not.
+    """
+    message, what = _signed_bytes(of.aggregator_id, epoch.number, epoch.tag), f"signature under epoch {epoch.number}"
+    for key in of.keys[:-1]:
+        try:
+            verify_ed25519(key, epoch.signature, message, what)
+        except SignatureError:
+            continue
+        return
+    verify_ed25519(of.keys[-1], epoch.signature, message, what)
+
+
+def decode_epoch(data: bytes) -> Epoch:
+    """Return the epoch that `Epoch.encode` wrote.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    reader = Reader(data, "epoch", _EPOCH_BYTES)
+    epoch = Epoch(reader.uint(8), reader.take(TAG_BYTES), reader.take(ED25519_SIGNATURE_BYTES))
+    reader.finish()
+    return epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What one aggregator says to another: its time in milliseconds since the Unix epoch, and its own epoch.
+
+    `known` is the newest epoch that it knows of the one it speaks to, None if it knows none.
+    """
+
+    time_ms: int
+    epoch: Epoch
+    known: Epoch | None = None
+
+    def encode(self) -> bytes:
+        """Return its bytes, at most 170."""
+        known = b"" if self.known is None else self.known.encode()
+        own = self.epoch.encode()
+        return uint(self.time_ms, 8) + uint(len(own), 1) + own + uint(len(known), 1) + known
+
+
+def decode_greeting(data: bytes) -> Greeting:
+    """Return the greeting that these bytes encode.
+
+    Raises:
+        DecodeError: none, or not in its one spelling.
+    """
+    reader = Reader(data, "greeting", _LARGEST)
+    time_ms = reader.count(8, 0, 1000 * MAX_UNIX_TIME)
+    epoch = decode_epoch(reader.sized(1, _EPOCH_BYTES, _EPOCH_BYTES))
+    known = reader.sized(1, 0, _EPOCH_BYTES)
+    reader.finish()
+    return Greeting(time_ms=time_ms, epoch=epoch, known=decode_epoch(known) if known else None)
