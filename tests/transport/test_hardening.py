@@ -43,9 +43,28 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("command", ["aggregator serve", "device run", "relay"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "aggregator serve --config no-such-file.toml",
+        "aggregator check --config no-such-file.toml",
+        "device run --config no-such-file.toml",
+        "relay --config no-such-file.toml",
+        "console --config no-such-file.toml",
+        "doctor --config no-such-file.toml",
+        "keys descriptor --config no-such-file.toml --from no-such-file.toml --output no-such-directory/descriptor",
+        "pki revoke --pki no-such-directory --certificate no-such-file.crt",
+        "task sign --config no-such-file.toml no-such-file.task",
+        "series sign --config no-such-file.toml no-such-file.series",
+    ],
+)
 def test_every_program_with_keys_asks_before_it_reads_anything(asked: list[str], command: str) -> None:
-    code = run_command([*command.split(), "--config", "no-such-file.toml"])
+    code = run_command(command.split())
 
     assert code == 2
     assert asked == ["asked"]
+
+
+def test_a_program_without_keys_may_be_looked_into(asked: list[str]) -> None:
+    assert run_command(["verify", "no-such-file.json", "--config", "no-such-file.toml"]) == 2
+    assert asked == []

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
 import pytest
-from fleetcount_transport.pipelining import ByteBudget, IdleStreamError, in_order
+from fleetcount_transport.pipelining import IdleStreamError, in_order
+
+from tests.support.told_time import told_time, turns_until
 
 
 async def stream(count: int, taken: list[int]) -> AsyncIterator[int]:
@@ -105,33 +107,16 @@ async def test_a_cancelled_stream_leaves_no_task() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-def test_a_budget_is_kept_and_one_alone_always_fits() -> None:
-    budget = ByteBudget(10)
-
-    assert [budget.take(20), budget.take(1)] == [True, False]
-    budget.give_back(20)
-    assert [budget.take(6), budget.take(4), budget.take(1)] == [True, True, False]
-    budget.give_back(4)
-    assert budget.take(3)
-
-
-def test_a_budget_within_another_takes_of_both() -> None:
-    all_bytes = ByteBudget(10)
-    one, other = ByteBudget(6, all_bytes), ByteBudget(6, all_bytes)
-
-    assert [one.take(6), one.take(1), other.take(5), other.take(4)] == [True, False, False, True]
-    one.give_back(6)
-    assert [other.take(3), other.take(2), one.take(5), one.take(4)] == [False, True, False, True]
-
-
-async def silent_after(count: int) -> AsyncIterator[int]:
+async def silent_after(count: int, silent: asyncio.Event) -> AsyncIterator[int]:
     for number in range(count):
         yield number
+    silent.set()
     await asyncio.Event().wait()
 
 
 async def test_a_stream_without_requests_ends_as_idle() -> None:
     answered: list[int] = []
+    silent = asyncio.Event()
 
     async def work(number: int) -> int:
         return number
@@ -139,24 +124,35 @@ async def test_a_stream_without_requests_ends_as_idle() -> None:
     async def deliver(answer: Awaitable[int]) -> None:
         answered.append(await answer)
 
-    with pytest.raises(IdleStreamError):
-        await in_order(silent_after(3), work, deliver, 4, 0.01)
+    with told_time() as told:
+        running = asyncio.create_task(in_order(silent_after(3, silent), work, deliver, 4, 10))
+        await silent.wait()
+        await turns_until(lambda: len(answered) == 3)
+        told.passes(9.99)
+        assert await asyncio.wait([running], timeout=0) == (set(), {running})
+        told.passes(0.01)
+        with pytest.raises(IdleStreamError):
+            await running
 
     assert answered == [0, 1, 2]
     assert len(asyncio.all_tasks()) == 1
 
 
 async def test_time_for_which_the_other_side_waits_for_us_is_not_idle() -> None:
-    async def work(number: int) -> int:
-        await asyncio.sleep(0.2)
-        return number
+    with told_time() as told:
 
-    answered: list[int] = []
+        async def work(number: int) -> int:
+            told.passes(20)
+            await asyncio.sleep(0)  # What is due by now has its turn before the answer.
+            await asyncio.sleep(0)
+            return number
 
-    async def deliver(answer: Awaitable[int]) -> None:
-        answered.append(await answer)
+        answered: list[int] = []
 
-    await in_order(stream(2, []), work, deliver, 1, 0.1)
+        async def deliver(answer: Awaitable[int]) -> None:
+            answered.append(await answer)
+
+        await in_order(stream(2, []), work, deliver, 1, 10)
 
     assert answered == [0, 1]
 

@@ -5,7 +5,6 @@ A list never gives way to an older one, also over a restart where a copy is kept
 
 import asyncio
 import contextlib
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from fleetcount_protocol.channel.deny_list import (
 )
 from fleetcount_protocol.errors import PeerError, UsageError
 
+from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
 from fleetcount_transport.toml_table import ConfigError
 
@@ -162,13 +162,7 @@ class Denials:
         kept = self._source.kept if self._source is not None else None
         if kept is None:
             return
-        temporary = kept.with_name(f".{kept.name}.new")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(kept)
+            replace_file(kept, data)
         except OSError as error:
             log.error("deny_list_not_kept", reason=error.strerror)

@@ -136,8 +136,11 @@ def tls_context(ca_file: Path | None, certificate_file: Path | None, key_file: P
     try:
         context = ssl.create_default_context(cafile=str(ca_file))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"mqtt.ca_file {ca_file} cannot be used: {error}") from None
+    try:
         if certificate_file is not None:
             context.load_cert_chain(certificate_file, key_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"mqtt.ca_file or the certificate cannot be used: {error}") from None
+        raise ConfigError(f"{certificate_file} with the key {key_file} cannot be used: {error}") from None
     return context

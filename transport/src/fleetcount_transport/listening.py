@@ -1,44 +1,47 @@
-"""What every server of ours needs to listen: a port, its options, the metrics page.
+"""What every server of ours needs to listen: a port and its options.
 
 It must not depend on a service: the caller brings the handlers.
 """
 
-import asyncio
-import contextlib
-from collections.abc import Callable
 from typing import Final
 
 import grpc
-from fleetcount_protocol.endpoint import split_listener
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
-__all__ = ["bind", "serve_metrics", "server_options"]
+__all__ = ["bind", "grpc_server"]
 
+_BEHIND: Final = "127.0.0.1:0"
 _HEADROOM_BYTES: Final = 4096
+_UNUSED_MS: Final = 600_000
+"""How long a connection without a call is kept."""
 
 
-def bind(server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    """Bind a server to "host:port", without TLS when `credentials` is None, and return the port.
+def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> int:
+    """Bind a server to a port of this machine for the `Front` before it, without TLS when `credentials` is None.
 
     Raises:
-        MachineError: the address is in use, or not an address of this machine.
+        MachineError: there is no port.
     """
     try:
         if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
+            return int(server.add_insecure_port(_BEHIND))
+        return int(server.add_secure_port(_BEHIND, credentials))
     except RuntimeError as error:
-        raise MachineError(f"cannot listen on {address}: it is in use, or not an address of this machine") from error
-    if port == 0:
-        raise MachineError(f"cannot listen on {address}")
-    return int(port)
+        raise MachineError("this machine has no free port on 127.0.0.1") from error
 
 
-def server_options(largest_message: int) -> list[tuple[str, int]]:
-    """Return the options of a gRPC server that takes messages up to this size."""
+def grpc_server(handlers: grpc.GenericRpcHandler, largest_message: int, handshake_s: float) -> grpc.aio.Server:
+    """Return a server that takes messages up to this size, and this long for a handshake, without a port yet."""
+    server = grpc.aio.server(options=_options(largest_message, handshake_s))
+    server.add_generic_rpc_handlers((handlers,))
+    return server
+
+
+def _options(largest_message: int, handshake_s: float) -> list[tuple[str, int]]:
     return [
+        ("grpc.server_handshake_timeout_ms", int(1000 * handshake_s)),
+        ("grpc.max_connection_idle_ms", _UNUSED_MS),
         ("grpc.max_receive_message_length", largest_message + _HEADROOM_BYTES),
         ("grpc.max_send_message_length", MAX_PEER_MESSAGE_BYTES + _HEADROOM_BYTES),
         ("grpc.so_reuseport", 0),
@@ -49,31 +52,3 @@ def server_options(largest_message: int) -> list[tuple[str, int]]:
         ("grpc.default_compression_algorithm", 0),
         ("grpc.max_metadata_size", 16 * 1024),
     ]
-
-
-async def serve_metrics(listen: str, render: Callable[[], bytes]) -> tuple[asyncio.Server, int]:
-    """Serve GET /metrics at "host:port"; return the server and its port.
-
-    Raises:
-        MachineError: the address cannot be listened on.
-    """
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, ValueError):
-            async with asyncio.timeout(5):
-                request = await reader.readline()
-                body = render() if request.startswith(b"GET /metrics ") else b""
-                status = b"200 OK" if body else b"404 Not Found"
-                writer.write(
-                    b"HTTP/1.1 %b\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
-                )
-                await writer.drain()
-        writer.close()
-
-    host, port = split_listener(listen)
-    try:
-        server = await asyncio.start_server(answer, host, port, limit=8192)
-    except OSError as error:
-        raise MachineError(f"cannot listen on {listen}: {error.strerror}") from error
-    return server, int(server.sockets[0].getsockname()[1])

@@ -1,13 +1,27 @@
 """Logs as JSON lines on standard error: what happened, never a share, key, coin, device or number of reports."""
 
+import asyncio
+import contextlib
 import json
 import logging
+import signal
 import sys
-from typing import Any, Final
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final, TextIO, cast
 
-import structlog
+from fleetcount_protocol.errors import FleetcountError
 
-__all__ = ["LEVELS", "configure", "log"]
+# structlog loads rich where it is installed, to colour tracebacks that these logs never hold: 5 MB and half the time.
+_RICH: Final = "rich"
+_absent = _RICH not in sys.modules
+if _absent:
+    sys.modules[_RICH] = cast("Any", None)  # An import of it fails now, which structlog expects.
+import structlog  # noqa: E402 - the line above has to come first.
+
+if _absent:
+    del sys.modules[_RICH]
+
+__all__ = ["LEVELS", "configure", "follow_hangups", "log"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -18,25 +32,82 @@ log: Any = structlog.get_logger("fleetcount.aggregator")
 class _LibraryFormatter(logging.Formatter):
     """Libraries' own warnings, one JSON object a line, without their tracebacks."""
 
+    def __init__(self, party: Mapping[str, str]) -> None:
+        super().__init__()
+        self._party = party
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        fields = {"event": "library", "logger": record.name, "level": record.levelname.lower()}
+        fields = {**self._party, "event": "library", "logger": record.name, "level": record.levelname.lower()}
         return json.dumps({**fields, "message": record.getMessage()[:500]})
 
 
-def configure(level: str = "info") -> None:
-    """Send every log of this process at or above `level` to standard error, one JSON object a line."""
+class _StandardError:
+    """Standard error as it is when a line is written: who embeds or tests a program may put another in its place.
+
+    A line that cannot be written (full disk, closed pipe) is left out: nobody stops counting for want of a log.
+    """
+
+    def write(self, text: str) -> int:
+        """Write a text, if that is possible."""
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Let nothing wait that can be written."""
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
+def configure(level: str = "info", party: str = "", again: Callable[[], str] | None = None) -> None:
+    """Send every log of this process at or above `level` to standard error, one JSON object a line.
+
+    Each line says whose it is, by `party`, if there is one. `again` returns the level that `follow_hangups` sets.
+    """
+    named = {"party": party} if party else {}
+
+    def name(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return {**named, **event}
+
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            name,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _StandardError())),
+        # Else a logger that has written a line would keep the level of that moment.
+        cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_LibraryFormatter())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    handler = logging.StreamHandler(_StandardError())
+    handler.setFormatter(_LibraryFormatter(named))
+    logging.basicConfig(handlers=[handler], level=max(logging.WARNING, getattr(logging, level.upper())), force=True)
+    _again[:] = [] if again is None else [lambda: _set_level(again, party)]
+
+
+_again: Final[list[Callable[[], None]]] = []
+"""What SIGHUP does, if anything: one a process, like the configuration of its logs."""
+
+
+def _set_level(read: Callable[[], str], party: str) -> None:
+    try:
+        level = read()
+    except FleetcountError as error:
+        log.error("log_level_not_changed", reason=str(error))
+        return
+    configure(level, party, read)
+    log.warning("log_level_changed", to=level)
+
+
+def follow_hangups() -> None:
+    """Set the level again at each SIGHUP, from now on, on the running event loop; nothing else is read again.
+
+    A signal, since it needs no further listener, and only this user and root can send it. Without `configure(again)`
+    a hang-up ends the process, as before.
+    """
+    if _again:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _again[0])

@@ -7,11 +7,21 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Self, TypeVar
 
 import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
+from fleetcount_protocol.limits import MAX_MQTT_PACKET_BYTES
+
+from fleetcount_transport.mqtt_packets import (
+    Packet,
+    PacketReader,
+    Publication,
+    ViolationError,
+    acknowledgement,
+)
 
 __all__ = ["MqttConnection", "MqttOnDemand", "Reconnecting"]
 
@@ -19,32 +29,55 @@ _QUIET: Final = logging.getLogger("fleetcount_transport.mqtt")
 _QUIET.setLevel(logging.CRITICAL)  # Its errors are lost connections, and answers without a waiting caller.
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 """Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
+_CHUNK_BYTES: Final = 32 * 1024
+"""What is read at once: many messages share one write of acknowledgements, and the loop gets to others in between."""
+_PUBACK: Final = 0x40
+_MOST_UNSENT: Final = 65_535
+"""Acknowledgements a broker may leave unread: as many as there are packet ids."""
 _FIRST_RETRY_S: Final = 0.2
 _LONGEST_RETRY_S: Final = 5.0
 _ResultT = TypeVar("_ResultT")
 
 
 class MqttConnection(aiomqtt.Client):
-    """aiomqtt with an end, and where wanted with acknowledgements by the caller (docs/decisions/0011).
+    """aiomqtt with an end, bounds, and where wanted acknowledgements by the caller (docs/decisions/0011, 0031).
 
     The library acknowledges on receipt and so loses what a crash finds in its queue. When a connection is lost, its
     callers wait for acknowledgements that cannot come; a connection that is given up half-way leaves its socket and
     a task behind; and it watches sockets by number, which may be another socket's when the event loop gets to it.
+    It gathers whatever a broker announces, up to 256 MiB, and queues it: here the bytes come through a `PacketReader`,
+    messages go straight to `arrived`, and the library is handed the small packets it waits for.
     """
 
-    def __init__(self, broker: str, *, identifier: str, acknowledges: bool = True, **settings: Any) -> None:
-        """Prepare a connection to "host:port"; not `acknowledges`, the caller does it (`acknowledge`).
+    def __init__(
+        self,
+        broker: str,
+        *,
+        identifier: str,
+        arrived: Callable[[Publication], bool],
+        **settings: Any,
+    ) -> None:
+        """Prepare a connection to "host:port".
 
-        `settings` are the library's: session, time limits, bounds of its queues, login.
+        `arrived` gets every message, on the event loop, and returns whether it is dealt with: if not, the caller
+        acknowledges it later (`acknowledge`). `settings` are the library's: session, time limits, login.
 
         Raises:
             UsageError: `broker` is no endpoint.
         """
         host, port = split_endpoint(broker)
         super().__init__(host, port, identifier=identifier, socket_options=[_NO_DELAY], logger=_QUIET, **settings)
-        self._client.manual_ack_set(not acknowledges)
+        self._arrived = arrived
+        self._packets = PacketReader(MAX_MQTT_PACKET_BYTES)
+        self._for_library = bytearray()
+        self._at_end = False
+        self._violation: ViolationError | None = None
+        # The library's only way to read from the socket.
+        self._client._sock_recv = self._give_library  # type: ignore[method-assign] # pyright: ignore[reportPrivateUsage]
         self._connect_ended = self._left = False
         self.subscribed: set[str] = set()
+        self.is_resumed = False
+        """Whether the broker has kept a session of this client id, with its subscriptions."""
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -53,10 +86,13 @@ class MqttConnection(aiomqtt.Client):
             MqttError: there is no broker, or it refuses, hangs up or is silent; nothing of the attempt is left.
         """
         try:
-            return await super().__aenter__()
+            await super().__aenter__()
+            if self._client.socket() is None:  # Lost again before anybody could ask.
+                raise self._lost_error()
         except BaseException:
             await self._leave()
             raise
+        return self
 
     async def __aexit__(self, *reason: object) -> None:
         """Say good-bye if the socket takes it now, and close; never waits for the broker and never raises."""
@@ -71,7 +107,7 @@ class MqttConnection(aiomqtt.Client):
             MqttError: the connection was lost.
         """
         if not self._client.is_connected():
-            raise aiomqtt.MqttError("the connection was lost")
+            raise self._lost_error()
         self._client.publish(topic, payload, qos=1)
 
     async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
@@ -87,14 +123,116 @@ class MqttConnection(aiomqtt.Client):
         for topic, payload in messages[-1:]:
             await self.publish(topic, payload, qos=1)
 
-    def acknowledge(self, message: aiomqtt.Message) -> None:
-        """Let the broker forget a message."""
-        if message.qos:
-            self._client.ack(message.mid, message.qos)
+    def acknowledge(self, messages: Iterable[Publication]) -> None:
+        """Let the broker forget messages."""
+        acks = b"".join(acknowledgement(one.packet_id) for one in messages if one.packet_id is not None)
+        if not acks:
+            return
+        self._client._packet_queue(_PUBACK, acks, 0, 1)  # pyright: ignore[reportPrivateUsage]  # All in one write.
+        waiting = self._client._out_packet  # pyright: ignore[reportPrivateUsage]
+        if len(waiting) > 64:
+            unsent = sum(one["to_process"] for one in waiting if one["command"] == _PUBACK)
+            if unsent > _MOST_UNSENT * len(acknowledgement(1)):
+                self._end(ViolationError(f"the broker leaves more than {_MOST_UNSENT} acknowledgements unread"))
 
-    def take_arrived(self, most: int) -> list[aiomqtt.Message]:
-        """Return at most `most` of the messages that are here already."""
-        return [self._queue.get_nowait() for _ in range(min(most, self._queue.qsize()))]
+    def pause(self) -> None:
+        """Read nothing until `resume`: the network holds the broker up."""
+        self._watch(reads=False)
+
+    def resume(self) -> None:
+        """Read on."""
+        self._watch(reads=True)
+
+    async def until_lost(self) -> None:
+        """Wait for the end of the connection.
+
+        Raises:
+            MqttError: always, with what the broker did wrong, if it did.
+        """
+        await asyncio.wait({self._disconnected})
+        raise self._lost_error()
+
+    def _on_connect(
+        self, client: Any, userdata: Any, flags: Any, reason_code: Any, properties: Any | None = None
+    ) -> None:
+        self.is_resumed = bool(flags.session_present)
+        super()._on_connect(client, userdata, flags, reason_code, properties)
+
+    # Reading.
+
+    def _watch(self, *, reads: bool) -> None:
+        sock = self._client.socket()
+        if sock is None or sock.fileno() < 0:
+            return
+        if reads:
+            self._loop.add_reader(sock.fileno(), self._read)
+        else:
+            self._loop.remove_reader(sock.fileno())
+
+    def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
+        # Runs in the thread that connects.
+        def begin() -> None:
+            self._misc_task = self._loop.create_task(self._misc_loop())
+            self._watch(reads=True)
+
+        self._loop.call_soon_threadsafe(begin)
+
+    def _read(self) -> None:
+        try:
+            data, at_end = self._receive()
+            self._take(data)
+            if at_end:
+                self._at_end = True
+                self._client.loop_read()
+        except Exception as error:
+            self._end(error)
+
+    def _receive(self) -> tuple[bytes, bool]:
+        """Return what is here, and whether nothing comes behind it. TLS hands it out record by record."""
+        sock, data = self._client.socket(), bytearray()
+        while sock is not None and len(data) < _CHUNK_BYTES:
+            try:
+                part = sock.recv(_CHUNK_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            except OSError:
+                part = b""
+            if not part:
+                return bytes(data), True
+            data += part
+        return bytes(data), False
+
+    def _take(self, data: bytes) -> None:
+        """Hand on what is complete with these bytes."""
+        done: list[Publication] = []
+        for packet in self._packets.feed(data):
+            if isinstance(packet, Packet):
+                self._for_library += packet.data
+                self._client.loop_read()
+            elif self._arrived(packet):
+                done.append(packet)
+        self.acknowledge(done)
+
+    def _give_library(self, bufsize: int) -> bytes:
+        """Read for the library: a packet that is here, or the end."""
+        if not self._for_library and not self._at_end:
+            raise BlockingIOError
+        given = bytes(self._for_library[:bufsize])
+        del self._for_library[:bufsize]
+        return given
+
+    def _end(self, error: Exception) -> None:
+        """Close at once, and let everybody who waits know why."""
+        self._violation = error if isinstance(error, ViolationError) else None
+        for future in (self._connected, self._disconnected):
+            if not future.done():
+                future.set_exception(error)
+        self._close()
+
+    def _lost_error(self) -> aiomqtt.MqttError:
+        return aiomqtt.MqttError("the connection was lost" if self._violation is None else str(self._violation))
+
+    # Ends.
 
     async def _wait_for(self, fut: Awaitable[_ResultT], timeout: float | None) -> _ResultT:  # noqa: ASYNC109 - its name.
         # Also, asyncio.wait_for of Python 3.11 loses a cancellation that comes together with the answer.
@@ -109,7 +247,7 @@ class MqttConnection(aiomqtt.Client):
         finally:
             waiting.cancel()
         if self._disconnected.done():
-            raise aiomqtt.MqttError("the connection was lost")
+            raise self._lost_error()
         return waiting.result()
 
     def _on_disconnect(self, client: Any, userdata: Any, flags: Any, reason_code: Any, properties: Any = None) -> None:
@@ -133,13 +271,13 @@ class MqttConnection(aiomqtt.Client):
     async def _leave(self) -> None:
         """Close, or let the thread that still connects close; read errors that no caller will read."""
         self._left = True
+        for future in (self._connected, self._disconnected):
+            # As they end, and not after the wait below: a party that ends in this moment is cancelled there.
+            future.add_done_callback(_read_error)
         if self._connect_ended:
             self._close()
             if self._misc_task is not None:
                 await asyncio.wait({self._misc_task})
-        for future in (self._connected, self._disconnected):
-            if future.done() and not future.cancelled():
-                future.exception()
 
     def _close(self) -> None:
         """Close the socket; the event loop watches it no more, and the task that sends pings ends."""
@@ -162,27 +300,29 @@ class MqttConnection(aiomqtt.Client):
         self._loop.call_soon_threadsafe(watch)
 
 
+def _read_error(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
 class MqttOnDemand:
     """A connection that is opened at the first use, and at the next one after it was lost; never retries by itself.
 
-    `take` gets topic and payload of everything that arrives, `lost` the error that ended a connection; `prepare`, say
-    subscriptions, is awaited once a connection.
+    `lost` gets the error that ended a connection; `prepare`, say subscriptions, is awaited once a connection.
     """
 
     def __init__(
         self,
         new: Callable[[], MqttConnection],
-        take: Callable[[str, bytes], None],
         lost: Callable[[aiomqtt.MqttError], None],
-        prepare: Callable[[MqttConnection], Awaitable[None]] | None = None,
+        prepare: Callable[[MqttConnection], Awaitable[None]],
     ) -> None:
         self._new = new
-        self._take = take
         self._lost = lost
         self._prepare = prepare
         self._opening = asyncio.Lock()
         self._connection: MqttConnection | None = None
-        self._reader: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
     async def use(self) -> MqttConnection:
         """Return the connection, opened if need be.
@@ -191,31 +331,33 @@ class MqttOnDemand:
             MqttError: there is no broker, or it refuses, hangs up or is silent.
         """
         async with self._opening:
-            if self._connection is not None and self._reader is not None and not self._reader.done():
+            if self._connection is not None and self._watcher is not None and not self._watcher.done():
                 return self._connection
             await self.close()
             connection = self._new()
             await connection.__aenter__()
             self._connection = connection
-            self._reader = asyncio.create_task(self._read(connection), name="MQTT answers")
-            if self._prepare is not None:
+            self._watcher = asyncio.create_task(self._watch(connection), name="MQTT connection")
+            try:
                 await self._prepare(connection)
+            except BaseException:
+                await self.close()
+                raise
             return connection
 
     async def close(self) -> None:
         """Leave the broker; the next use connects again."""
-        connection, reader = self._connection, self._reader
-        self._connection = self._reader = None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+        connection, watcher = self._connection, self._watcher
+        self._connection = self._watcher = None
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
         if connection is not None:
             await connection.__aexit__(None, None, None)
 
-    async def _read(self, connection: MqttConnection) -> None:
+    async def _watch(self, connection: MqttConnection) -> None:
         try:
-            async for message in connection.messages:
-                self._take(str(message.topic), message.payload)
+            await connection.until_lost()
         except aiomqtt.MqttError as error:
             self._lost(error)
 

@@ -1,4 +1,4 @@
-"""Streams of batches: the next is read while earlier ones are under way, answers keep the order, memory is bounded.
+"""Streams of batches: the next is read while earlier ones are under way, and answers keep the order.
 
 It must not look into a batch.
 """
@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-__all__ = ["ByteBudget", "IdleStreamError", "in_order"]
+__all__ = ["IdleStreamError", "in_order"]
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -15,30 +15,6 @@ AnswerT = TypeVar("AnswerT")
 
 class IdleStreamError(Exception):
     """The other side of a stream sent nothing for too long."""
-
-
-class ByteBudget:
-    """Bytes that may be in flight at once; what is taken is taken from the budget it lies `within`, too."""
-
-    def __init__(self, most: int, within: "ByteBudget | None" = None) -> None:
-        self._most = most
-        self._within = within
-        self._taken = 0
-
-    def take(self, size: int) -> bool:
-        """Take `size` bytes if there is room, and return whether there was; one ask alone always has room."""
-        if self._taken and self._taken + size > self._most:
-            return False
-        if self._within is not None and not self._within.take(size):
-            return False
-        self._taken += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Give back what was taken."""
-        self._taken -= size
-        if self._within is not None:
-            self._within.give_back(size)
 
 
 async def in_order(
@@ -54,8 +30,8 @@ async def in_order(
     `deliver` or of the stream, or a cancellation, takes along what is under way.
 
     Raises:
-        IdleStreamError: no request came for `idle_s`, and the other side waited for nothing. A side that takes no
-            answer is waited for: a stream cannot be ended behind an answer that is not read.
+        IdleStreamError: no request came for `idle_s`, and the other side waited for nothing. How long a side may
+            take for an answer is for `deliver` to know.
     """
     free = asyncio.Semaphore(depth)
     begun: asyncio.Queue[asyncio.Future[AnswerT] | None] = asyncio.Queue()

@@ -306,6 +306,14 @@ class Table:
             raise self.refuse(key, "a file name")
         return (Path(value) if isinstance(value, Variable) else self.source.directory / value).absolute()
 
+    def file_names(self, key: str) -> tuple[Path, ...]:
+        """Return absolute paths as `file_name` does, of a list of them; without the key none."""
+        found = self._content.get(key, [])
+        names = cast("list[object]", found) if isinstance(found, list) else [None]
+        if not all(isinstance(one, str) and one and "\0" not in one for one in names):
+            raise self.refuse(key, "a list of file names")
+        return tuple((self.source.directory / str(one)).absolute() for one in names)
+
     def existing_file(self, key: str) -> Path:
         """Return the path of a regular file that exists."""
         path = self.file_name(key)

@@ -1,0 +1,87 @@
+"""The end of a connection to an MQTT broker: nothing of it stays behind, whenever its party ends."""
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiomqtt
+import pytest
+from fleetcount_transport.mqtt_connection import MqttConnection
+
+CONNACK, REFUSED = bytes.fromhex("20020000"), bytes.fromhex("20020005")
+
+
+@asynccontextmanager
+async def broker(greeting: bytes, hang_up: asyncio.Event) -> AsyncGenerator[str]:
+    """Greet whoever connects, and hang up when it is time."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(greeting)
+        await hang_up.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.fixture
+async def complaints() -> AsyncIterator[list[str]]:
+    """What the event loop complains of, errors that nobody read among it."""
+    said: list[str] = []
+
+    def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        said.append(f"{context['message']}: {context.get('exception')!r}")
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    yield said
+    asyncio.get_running_loop().set_exception_handler(None)
+
+
+async def session(endpoint: str, connected: asyncio.Event, lost: asyncio.Event) -> None:
+    """Be connected until the broker hangs up."""
+    async with MqttConnection(endpoint, identifier="c", arrived=lambda _: True) as connection:
+        connected.set()
+        try:
+            await connection.until_lost()
+        finally:
+            lost.set()  # Whoever waits for it goes on in the loop's next turn: by then this waits in __aexit__.
+
+
+async def collected() -> None:
+    """Let callbacks run, and what nobody holds go."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    gc.collect()
+
+
+async def test_a_party_that_ends_while_it_leaves_a_lost_connection_leaves_no_error_unread(
+    complaints: list[str],
+) -> None:
+    connected, lost = asyncio.Event(), asyncio.Event()
+    async with broker(CONNACK, connected) as endpoint:
+        running = asyncio.create_task(session(endpoint, connected, lost))
+        await lost.wait()
+        running.cancel()
+        await asyncio.wait({running})
+    ended = running.cancelled()
+    del running
+    await collected()
+
+    assert ended
+    assert complaints == []
+
+
+@pytest.mark.parametrize("greeting", [b"", CONNACK, REFUSED], ids=["silent", "taken", "refused"])
+async def test_a_connection_that_a_broker_ends_leaves_no_error_unread(greeting: bytes, complaints: list[str]) -> None:
+    at_once = asyncio.Event()
+    at_once.set()
+    async with broker(greeting, at_once) as endpoint:
+        with pytest.raises(aiomqtt.MqttError):
+            await session(endpoint, asyncio.Event(), asyncio.Event())
+    await collected()
+
+    assert complaints == []

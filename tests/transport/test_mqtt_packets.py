@@ -1,0 +1,84 @@
+"""MQTT packets out of a stream: the same however it is cut, and refused before their bytes are gathered."""
+
+from itertools import pairwise
+
+import pytest
+from fleetcount_transport.mqtt_packets import Packet, PacketReader, Publication, ViolationError, acknowledgement
+from hypothesis import given
+from hypothesis import strategies as st
+
+MOST = 1_000
+GREETING = bytes.fromhex("20020000")
+SUBSCRIBED = bytes.fromhex("9003000101")
+NEVER = (0x00, 0x10, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0, 0xF0)
+PONG = bytes.fromhex("d000")
+
+
+def packet(first: int, body: bytes) -> bytes:
+    """Return a packet of a first byte and a body of less than 16,384 bytes."""
+    length = bytes((len(body),)) if len(body) < 128 else bytes((len(body) & 127 | 128, len(body) >> 7))
+    return bytes((first,)) + length + body
+
+
+def publish(topic: bytes, payload: bytes, first: int = 0x32, packet_id: bytes = b"\0\7") -> bytes:
+    return packet(first, len(topic).to_bytes(2) + topic + packet_id + payload)
+
+
+STREAM = GREETING + SUBSCRIBED + publish(b"a/b", b"hello") + PONG + publish(b"c", b"", 0x31, b"") + acknowledgement(9)
+
+
+@given(st.lists(st.integers(1, len(STREAM)), max_size=8))
+def test_a_stream_gives_the_same_packets_however_it_is_cut(cuts: list[int]) -> None:
+    reader, places = PacketReader(MOST), sorted({0, *cuts, len(STREAM)})
+
+    found = [one for a, b in pairwise(places) for one in reader.feed(STREAM[a:b])]
+
+    assert found == [
+        Packet(GREETING),
+        Packet(SUBSCRIBED),
+        Publication("a/b", b"hello", retain=False, packet_id=7),
+        Packet(PONG),
+        Publication("c", b"", retain=True, packet_id=None),
+        Packet(acknowledgement(9)),
+    ]
+
+
+def test_the_longest_packet_is_taken_and_one_byte_more_is_refused_at_its_head() -> None:
+    longest = publish(b"t", bytes(MOST - 8))
+    assert len(longest) == MOST
+
+    assert [type(one) for one in PacketReader(MOST).feed(GREETING + longest)] == [Packet, Publication]
+    reader = PacketReader(MOST)
+    with pytest.raises(ViolationError, match=r"998 bytes, allowed: 3 to 997"):
+        list(reader.feed(GREETING + publish(b"t", bytes(MOST - 7))[:3]))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x30\xff\xff\xff\x7f", "268435455 bytes, allowed: 3 to 995"),
+        (b"\x30\xff\xff\xff\xff", "more than 4 bytes"),
+        (publish(b"t", b"", 0x34), "QoS above 1"),
+        (publish(b"t", b"", 0x36), "QoS above 1"),
+        (publish(b"t", b"", packet_id=b"\0\0"), "packet id"),
+        (packet(0x32, b"\0\1t"), "packet id"),
+        (packet(0x30, b"\0\2t"), "without a topic"),
+        (publish(b"\xff", b""), "no UTF-8"),
+        (GREETING, "no greeting"),
+        (packet(0x20, bytes(3)), "no greeting"),
+        (packet(0x40, bytes(3)), "allowed: 2 to 2"),
+        (packet(0x90, bytes(1027)), "allowed: 3 to 1026"),
+        (packet(0xD0, b"\0"), "allowed: 0 to 0"),
+        *((packet(kind, bytes(2)), "no client gets") for kind in NEVER),
+        (packet(0x41, bytes(2)), "no client gets"),
+    ],
+)  # fmt: skip
+def test_what_no_broker_may_send_is_refused(data: bytes, said: str) -> None:
+    with pytest.raises(ViolationError, match=said):
+        list(PacketReader(MOST).feed(GREETING + data))
+
+
+@pytest.mark.parametrize("data", [PONG, SUBSCRIBED, publish(b"t", b"")])
+def test_nothing_comes_before_the_greeting(data: bytes) -> None:
+    with pytest.raises(ViolationError, match="where a greeting belongs"):
+        list(PacketReader(MOST).feed(data))

@@ -1,0 +1,116 @@
+"""What programs of the operator read over HTTP: metrics in both formats, liveness, readiness with reasons."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from fleetcount_protocol.errors import MachineError
+from fleetcount_transport.operator_pages import Asked, Check, Page, Pages, health_pages, metrics_page, serve_pages
+from prometheus_client import CollectorRegistry, Counter
+
+CHECKS = [
+    Check(name="store", ok=True),
+    Check(name="peers", ok=False, reason="beta: unreachable since 40 s"),
+]
+
+
+async def asked(pages: Pages, request: bytes) -> tuple[int, dict[str, str], str]:
+    """Return the status, the headers and the body that a request gets from a server of these pages."""
+    server, port = await serve_pages("127.0.0.1:0", pages)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        answer = (await reader.read()).decode()
+        writer.close()
+    finally:
+        server.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    first, *rest = head.split("\r\n")
+    return int(first.split()[1]), dict(line.split(": ", 1) for line in rest), body
+
+
+def get(path: str, accept: str = "*/*") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: here\r\nAccept: {accept}\r\n\r\n".encode()
+
+
+async def test_ready_says_no_with_every_reason_and_yes_when_all_is_well() -> None:
+    status, headers, body = await asked(health_pages(lambda: CHECKS), get("/readyz"))
+
+    assert status == 503
+    assert headers["Content-Type"] == "application/json"
+    assert int(headers["Content-Length"]) == len(body)
+    assert json.loads(body) == {
+        "ready": False,
+        "checks": [
+            {"name": "store", "ok": True, "reason": ""},
+            {"name": "peers", "ok": False, "reason": "beta: unreachable since 40 s"},
+        ],
+    }
+    status, _, body = await asked(health_pages(lambda: CHECKS[:1]), get("/readyz"))
+    assert (status, json.loads(body)["ready"]) == (200, True)
+
+
+async def test_a_check_is_left_out_by_its_name_and_a_name_that_is_none_is_refused() -> None:
+    pages = health_pages(lambda: CHECKS)
+
+    status, _, body = await asked(pages, get("/readyz?exclude=peers"))
+    assert (status, json.loads(body)["ready"]) == (200, True)
+    assert (await asked(pages, get("/readyz?exclude=store")))[0] == 503
+    status, _, body = await asked(pages, get("/readyz?exclude=peer"))
+    assert (status, body) == (400, "exclude is 'peer'; allowed: store, peers\n")
+
+
+async def test_alive_does_not_ask_whether_it_is_ready() -> None:
+    status, _, body = await asked(health_pages(lambda: CHECKS), get("/healthz"))
+
+    assert (status, json.loads(body)) == (200, {"alive": True})
+
+
+async def test_metrics_come_as_open_metrics_to_who_accepts_them_and_as_text_to_others() -> None:
+    registry = CollectorRegistry()
+    Counter("things", "Things.", registry=registry).inc()
+    pages = {"/metrics": metrics_page(registry)}
+
+    _, headers, body = await asked(pages, get("/metrics"))
+    assert headers["Content-Type"].startswith("text/plain; version=")
+    assert "things_total 1.0" in body
+    _, headers, body = await asked(pages, get("/metrics", "application/openmetrics-text;version=1.0.0"))
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (get("/"), 404),
+        (get("/metrics/../readyz"), 404),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", 405),
+        (b"\r\n\r\n", 405),
+        (b"GET http://[ HTTP/1.1\r\n\r\n", 404),
+        (get("/broken"), 500),
+    ],
+)
+async def test_other_requests_are_told_what_is_allowed_and_a_page_that_fails_says_nothing(
+    request_: bytes, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: Asked) -> Page:
+        raise ZeroDivisionError("a secret")
+
+    found, _, body = await asked({**health_pages(list), "/broken": broken}, request_)
+
+    assert found == status
+    assert ("allowed: GET /healthz" in body) == (status != 500)
+    assert "a secret" not in body + capsys.readouterr().err
+
+
+async def test_a_request_without_an_end_gets_no_answer_and_an_address_in_use_is_one_line() -> None:
+    server, port = await serve_pages("127.0.0.1:0", health_pages(list))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /healthz HTTP/1.1\r\n" + b"X: " + b"y" * 20_000)
+    with pytest.raises(MachineError, match=f"cannot listen on 127.0.0.1:{port}: "):
+        await serve_pages(f"127.0.0.1:{port}", {})
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+    writer.close()
+    server.close()

@@ -1,0 +1,188 @@
+"""Turns at a scarce resource: all who wait are served in turn, however much each asks for, and who is new first.
+
+Does not know what is done in a turn.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Generic, TypeVar
+
+from fleetcount_transport.admission.standing import Standing
+
+__all__ = ["FairBatches", "FairLine", "FairQueue", "RankedLine"]
+
+AskT = TypeVar("AskT")
+AnswerT = TypeVar("AnswerT")
+ItemT = TypeVar("ItemT")
+_BEHIND: Final = 4
+"""Every so many turns one goes to a line behind the first, so that no line waits for ever."""
+
+
+class FairLine(Generic[ItemT]):
+    """A line in which those who wait get one turn each, round and round, each their oldest first.
+
+    Who has not been in the line goes before all who have: one request does not wait for a thousand who ask without end.
+    Who was served stays behind for one more round, also with nothing to ask, so that leaving and coming again gains
+    nothing (the two lists of FQ-CoDel, RFC 8290, section 4.1). `path` names who asks: a party, then whom it asks for;
+    each party's turns go round among those in the same way.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[Hashable, deque[ItemT] | FairLine[ItemT]] = {}
+        self._old: dict[Hashable, deque[ItemT] | FairLine[ItemT]] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def put(self, item: ItemT, *path: Hashable) -> None:
+        """Let an item wait."""
+        who, *rest = path
+        line = self._old.get(who)
+        if line is None:
+            line = self._new.setdefault(who, FairLine[ItemT]() if rest else deque[ItemT]())
+        if isinstance(line, FairLine):
+            line.put(item, *rest)
+        else:
+            line.append(item)
+        self._length += 1
+
+    def take(self) -> ItemT:
+        """Return the item whose turn it is.
+
+        Raises:
+            IndexError: nobody waits.
+        """
+        while self._length:
+            lines = self._new or self._old
+            who = next(iter(lines))
+            line = lines.pop(who)
+            if not line:
+                continue
+            item = line.take() if isinstance(line, FairLine) else line.popleft()
+            self._length -= 1
+            self._old[who] = line
+            if not self._length:
+                self._old.clear()
+            return item
+        raise IndexError("nobody waits")
+
+
+class RankedLine(Generic[ItemT]):
+    """A `FairLine` for each standing, the best first: whom one knows waits for nobody of whom one knows nothing.
+
+    Every fourth turn is for the lines behind the first of those that wait, so that who is new gets in however many are
+    known.
+    """
+
+    def __init__(self) -> None:
+        self._lines = {standing: FairLine[ItemT]() for standing in Standing}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def put(self, item: ItemT, standing: Standing, *path: Hashable) -> None:
+        """Let an item wait."""
+        self._lines[standing].put(item, *path)
+
+    def take(self) -> ItemT:
+        """Return the item whose turn it is.
+
+        Raises:
+            IndexError: nobody waits.
+        """
+        first, *behind = [line for line in self._lines.values() if line] or [FairLine[ItemT]()]
+        self._turn += 1
+        if behind and not self._turn % _BEHIND:
+            return behind[self._turn // _BEHIND % len(behind)].take()
+        return first.take()
+
+
+class FairQueue:
+    """Gives at most `at_once` turns at a time, to those who wait by their place in a `RankedLine`."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._waiting = RankedLine[asyncio.Future[None]]()
+
+    @asynccontextmanager
+    async def of(self, *path: Hashable, standing: Standing = Standing.KNOWN) -> AsyncGenerator[None]:
+        """Wait for a turn, and hold it in the context."""
+        await self._begin(standing, path)
+        try:
+            yield
+        finally:
+            self._free += 1
+            self._next()
+
+    async def _begin(self, standing: Standing, path: tuple[Hashable, ...]) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.put(turn, standing, *path)
+        self._next()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self._free += 1
+            self._next()
+            raise
+
+    def _next(self) -> None:
+        """Give the turns that are free to those who wait."""
+        while self._free and self._waiting:
+            turn = self._waiting.take()
+            if not turn.done():
+                turn.set_result(None)
+                self._free -= 1
+
+
+class FairBatches(Generic[AskT, AnswerT]):
+    """Turns many small requests into few large ones: those that arrive while a batch is under way form the next.
+
+    Asks `work` for at most `most` answers at once, one batch after the other; `work` answers in order. Who is in the
+    next batch is decided by a `RankedLine`. An error of `work` goes to everybody who waits for that batch.
+    """
+
+    def __init__(self, work: Callable[[Sequence[AskT]], Awaitable[Sequence[AnswerT]]], most: int) -> None:
+        self._work = work
+        self._most = most
+        self._waiting = RankedLine[tuple[AskT, asyncio.Future[AnswerT]]]()
+        self._running: asyncio.Task[None] | None = None
+
+    def ask(self, ask: AskT, *path: Hashable, standing: Standing = Standing.KNOWN) -> "asyncio.Future[AnswerT]":
+        """Return the answer to come; one that is cancelled is not worked on."""
+        future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
+        self._waiting.put((ask, future), standing, *path)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                group = [self._waiting.take() for _ in range(min(self._most, len(self._waiting)))]
+                await self._answer([one for one in group if not one[1].done()])
+        finally:
+            self._running = None
+
+    async def _answer(self, group: Sequence[tuple[AskT, "asyncio.Future[AnswerT]"]]) -> None:
+        if not group:
+            return
+        try:
+            answers = await self._work([ask for ask, _ in group])
+        except asyncio.CancelledError:
+            for _, future in group:
+                future.cancel()
+            raise
+        except Exception as error:
+            # Whatever it was is for those who wait to hear of.
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), answer in zip(group, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)

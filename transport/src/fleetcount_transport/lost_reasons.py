@@ -1,0 +1,50 @@
+"""Why another party was not reached, in words: refused, host unknown, TLS, not authorised, timed out.
+
+For logs and errors, from what the libraries say. It must not quote what a gRPC peer says, which may be anything.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import grpc
+
+__all__ = ["broker_reason", "call_reason"]
+
+_MOST_CHARACTERS: Final = 200
+_TIMED_OUT: Final = "timed out"
+_WORDS: Final = (
+    ("refused: nothing listens there", re.compile(r"connection refused", re.IGNORECASE)),
+    ("host unknown", re.compile(r"name or service|domain name|resolving|name resolution|getaddrinfo|nodename", re.I)),
+    ("not authorised", re.compile(r"not authori[sz]ed|bad user name|code:13[45]", re.IGNORECASE)),
+    ("TLS failed", re.compile(r"ssl|tls|certificate|hostname verification", re.I)),
+    ("no route there", re.compile(r"unreachable|no route", re.IGNORECASE)),
+    (_TIMED_OUT, re.compile(r"did not answer within|timed? ?out", re.IGNORECASE)),
+)
+_CODES: Final = {
+    "deadline_exceeded": _TIMED_OUT,
+    "unauthenticated": "not authorised",
+    "permission_denied": "not authorised",
+}
+
+
+def broker_reason(error: BaseException) -> str:
+    """Return why an MQTT connection ended: a word for it, and the library's own text of at most 200 characters.
+
+    The text is the operating system's, OpenSSL's or that of a code of the broker: it holds no login.
+    """
+    text = str(error)[:_MOST_CHARACTERS] or type(error).__name__
+    word = _word_of(text)
+    return text if not word or text.startswith(word) else f"{word} ({text})"
+
+
+def call_reason(error: "grpc.aio.AioRpcError") -> str:
+    """Return why a gRPC call failed: its code, with a word for the cause if known, as in "unavailable (TLS failed)"."""
+    code = error.code().name.lower()
+    # Only of a call that did not get there is the text the library's own.
+    word = _CODES.get(code) or (_word_of(error.details() or "") if code == "unavailable" else "")
+    return f"{code} ({word})" if word else code
+
+
+def _word_of(text: str) -> str:
+    return next((word for word, found in _WORDS if found.search(text)), "")

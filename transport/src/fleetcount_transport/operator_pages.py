@@ -1,0 +1,143 @@
+"""What a server tells its operator's programs over HTTP: metrics, whether it lives, whether it is ready and why not.
+
+GET alone, a page a connection. It must not depend on a service: the caller brings what is on the pages.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from fleetcount_protocol.endpoint import split_listener
+from fleetcount_protocol.errors import MachineError
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from fleetcount_transport.logs import log
+
+__all__ = ["Asked", "Check", "Page", "Pages", "health_pages", "json_page", "metrics_page", "serve_pages"]
+
+_REQUEST_BYTES: Final = 8192
+_REQUEST_S: Final = 5.0
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Asked(NamedTuple):
+    """What a program asks of a page: the values of its query by name, and the formats it accepts."""
+
+    query: Mapping[str, Sequence[str]]
+    accept: str
+
+
+class Page(NamedTuple):
+    """What is answered."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+Pages = Mapping[str, Callable[[Asked], Page]]
+"""What is answered at each path; the function is asked each time, on the event loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that must be well for a server to be ready: its name, of a closed list, and what is wrong, or known."""
+
+    name: str
+    ok: bool
+    reason: str = ""
+
+
+def json_page(status: HTTPStatus, value: Any) -> Page:
+    """Return a page with a value as JSON."""
+    return Page(status, "application/json", json.dumps(value).encode() + b"\n")
+
+
+def metrics_page(registry: CollectorRegistry) -> Callable[[Asked], Page]:
+    """Return the page of a registry: OpenMetrics 1.0 for who accepts it, else the Prometheus text format 0.0.4."""
+
+    def page(asked: Asked) -> Page:
+        encode, content_type = choose_encoder(asked.accept)
+        return Page(HTTPStatus.OK, content_type, encode(registry))
+
+    return page
+
+
+def health_pages(checks: Callable[[], Sequence[Check]]) -> Pages:
+    """Return `/healthz`, answered while the event loop turns, and `/readyz`, 503 while a check says no.
+
+    `/readyz?exclude=NAME` leaves a check out of the verdict, for who asks for another purpose: `peers` for a
+    balancer of devices, who may hand in reports while another aggregator is away.
+    """
+
+    def ready(asked: Asked) -> Page:
+        found, left_out = checks(), asked.query.get("exclude", ())
+        names = [check.name for check in found]
+        unknown = [name for name in left_out if name not in names]
+        if unknown:
+            text = f"exclude is {unknown[0][:40]!r}; allowed: {', '.join(names)}\n"
+            return Page(HTTPStatus.BAD_REQUEST, _TEXT, text.encode())
+        is_ready = all(check.ok for check in found if check.name not in left_out)
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return json_page(status, {"ready": is_ready, "checks": [asdict(check) for check in found]})
+
+    return {"/healthz": lambda _: json_page(HTTPStatus.OK, {"alive": True}), "/readyz": ready}
+
+
+async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
+    """Serve pages at "host:port"; return the server and its port.
+
+    Raises:
+        MachineError: the address cannot be listened on.
+    """
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(_REQUEST_S):
+                writer.write(_answer(pages, await reader.readuntil(b"\r\n\r\n")))
+                await writer.drain()
+        writer.close()
+
+    host, port = split_listener(listen)
+    try:
+        server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES)
+    except OSError as error:
+        raise MachineError(f"cannot listen on {listen}: {error.strerror}") from error
+    return server, int(server.sockets[0].getsockname()[1])
+
+
+def _answer(pages: Pages, request: bytes) -> bytes:
+    """Return the bytes of the answer to a request's head."""
+    first, *rest = request.decode("latin-1").split("\r\n")
+    method, _, target = first.partition(" ")
+    try:
+        address = urlsplit(target.partition(" ")[0])
+    except ValueError:
+        address = urlsplit("")
+    page = pages.get(address.path)
+    if page is None or method != "GET":
+        status = HTTPStatus.NOT_FOUND if method == "GET" else HTTPStatus.METHOD_NOT_ALLOWED
+        found = Page(status, _TEXT, f"allowed: GET {', '.join(pages)}\n".encode())
+    else:
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
+        found = _asked(page, address.query, headers.get("accept", ""))
+    head = (
+        f"HTTP/1.1 {found.status.value} {found.status.phrase}\r\nContent-Type: {found.content_type}\r\n"
+        f"Content-Length: {len(found.body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + found.body
+
+
+def _asked(page: Callable[[Asked], Page], query: str, accept: str) -> Page:
+    try:
+        return page(Asked(parse_qs(query, keep_blank_values=True), accept))
+    except Exception as error:
+        # The top of a request: a page that cannot be made must not end the server that it is about.
+        log.error("page_failed", error=type(error).__name__)
+        return Page(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, b"internal\n")
