@@ -15,16 +15,20 @@ import grpc
 from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
+from fleetcount_transport.admission.admission import Admission
+from fleetcount_transport.admission.descriptors import connections_allowed
+from fleetcount_transport.admission.front import Front
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.key_files import TlsFiles, read_public_file
-from fleetcount_transport.listening import bind, serve_metrics, server_options
-from fleetcount_transport.logs import log
-from fleetcount_transport.quotas import CallLimits
+from fleetcount_transport.listening import bind, grpc_server
+from fleetcount_transport.logs import follow_hangups, log
+from fleetcount_transport.operator_pages import health_pages, metrics_page, serve_pages
 from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_relay.config import RelayConfig
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
 from fleetcount_relay.metrics import RelayMetrics
+from fleetcount_relay.readiness import RelayReadiness
 from fleetcount_relay.service import RelayShell
 
 __all__ = ["DRAIN_S", "run", "serve"]
@@ -70,23 +74,27 @@ async def serve(config: RelayConfig) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    follow_hangups()
     tls, metrics = _load_tls(config), RelayMetrics()
     denials = Denials.open(config.tls.deny_source(), load_authorities(config.tls.device_ca_file))
     async with _forwarders(config, tls, metrics) as forwarders:
-        limits = CallLimits(
-            idle_s=config.relay.idle_s, calls_each=config.relay.calls_each, bytes_each=config.relay.bytes_each
-        )
-        shell = RelayShell(forwarders, metrics, config.relay.bytes_in_memory, limits, denials.denies)
-        devices = grpc.aio.server(
-            options=server_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=config.relay.concurrent_calls
-        )
-        devices.add_generic_rpc_handlers((shell.handlers(),))
-        ports = {"device_port": bind(devices, config.relay.listen, tls.devices)}
+        readiness = RelayReadiness(config, forwarders, denials)
+        metrics.registry.register(readiness)
+        probing = asyncio.create_task(readiness.watch(), name="probing")
+        limits = config.admission
+        front = Front(limits, connections_allowed(limits.connections), metrics.shed, tls=True)
+        admission = Admission(limits, metrics.shed)
+        shell = RelayShell(forwarders, metrics, admission, denials.denies, front, readiness.is_ready)
+        devices = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s)
+        devices.add_generic_rpc_handlers((shell.health(),))
+        behind = bind(devices, tls.devices)
         await devices.start()
         page = None
-        if config.metrics is not None:
-            page, ports["metrics_port"] = await serve_metrics(config.metrics.listen, metrics.render)
         try:
+            ports = {"device_port": front.listen(config.relay.listen, behind)}
+            if config.metrics is not None:
+                pages = {"/metrics": metrics_page(metrics.registry), **health_pages(readiness.checks)}
+                page, ports["metrics_port"] = await serve_pages(config.metrics.listen, pages)
             print(json.dumps({"event": "ready", **ports}), flush=True)
             log.info("ready", **ports)
             while not stop.is_set():
@@ -94,11 +102,16 @@ async def serve(config: RelayConfig) -> None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), denials.poll_s)
             log.info("draining")
+            readiness.is_draining = True
+            front.stop()
             await devices.stop(DRAIN_S)
         finally:
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
             if page is not None:
                 page.close()
             await devices.stop(0)
+            front.close()
     log.info("stopped")
 
 

@@ -8,27 +8,23 @@ from pathlib import Path
 from typing import Final
 
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.server_config import LogTable, MetricsTable, TlsTable, check_distinct
 from fleetcount_transport.settings import InconsistentError, blamed_on, read_rows, read_settings, setting, settings
 from fleetcount_transport.toml_table import Table, read_toml
 
 __all__ = ["RelayConfig", "RelayTable", "UpstreamTable", "load_relay_config"]
 
-_TABLES: Final = ("relay", "tls", "aggregators", "metrics", "log")
+_TABLES: Final = ("relay", "admission", "tls", "aggregators", "metrics", "log")
 _MOST_AGGREGATORS: Final = 64
 
 
 @settings
 class RelayTable:
-    """[relay]: where devices come in, how much may wait, and each caller's part of it as an aggregator's `[grpc]`."""
+    """[relay]: where devices come in, and how long their instalments wait."""
 
     listen: str = setting(Table.listener, default="127.0.0.1:7431")
     linger_s: float = setting(Table.seconds, 0, 1, default=0.02)
-    bytes_in_memory: int = setting(Table.integer, 1 << 20, 1 << 36, default=64 << 20)
-    concurrent_calls: int = setting(Table.integer, 1, 100_000, default=4096)
-    calls_each: int = setting(Table.integer, 1, 100_000, default=256)
-    bytes_each: int = setting(Table.integer, 1 << 20, 1 << 36, default=16 << 20)
-    idle_s: float = setting(Table.seconds, 1, 3600, default=60.0)
     call_timeout_s: float = setting(Table.seconds, 0.1, 3600, default=30.0)
 
 
@@ -45,6 +41,7 @@ class RelayConfig:
     """The whole configuration; paths are absolute once loaded. `tls` is shown to devices and to aggregators."""
 
     relay: RelayTable
+    admission: AdmissionTable
     tls: TlsTable
     aggregators: tuple[UpstreamTable, ...]
     metrics: MetricsTable | None
@@ -67,6 +64,7 @@ def load_relay_config(path: Path) -> RelayConfig:
     with blamed_on(root.source):
         return RelayConfig(
             relay=read_settings(root, "relay", RelayTable),
+            admission=read_settings(root, "admission", AdmissionTable),
             tls=read_settings(root, "tls", TlsTable),
             aggregators=read_rows(root, "aggregators", UpstreamTable, most=_MOST_AGGREGATORS),
             metrics=read_settings(root, "metrics", MetricsTable) if root.has("metrics") else None,

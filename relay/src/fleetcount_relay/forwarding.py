@@ -14,14 +14,18 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_TASK_LIST_BYTES
+from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER
 from fleetcount_protocol.wire.device_columns import split_entries
 from fleetcount_transport.logs import log
+from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_relay.metrics import RelayMetrics
 
 __all__ = ["Forwarder", "ForwardingLimits", "Upstream", "UpstreamError", "upstream_options"]
 
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
+_HEALTH: Final = "/grpc.health.v1.Health/Check"
+_SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 _HEADROOM_BYTES: Final = 65_536
 _SHAPE_BYTES: Final = 38
 """An entry's tag, length and task id: entries that begin alike are cheapest for the aggregator side by side."""
@@ -98,6 +102,11 @@ class Forwarder:
         self._lost_in_a_row = 0
         self._resting = False
 
+    @property
+    def aggregator_id(self) -> AggregatorId:
+        """The aggregator at the other end."""
+        return self._upstream.aggregator_id
+
     async def send(self, entries: Sequence[bytes]) -> list[bytes]:
         """Return the aggregator's answers to entries of an upload, in order, as it made them.
 
@@ -112,14 +121,24 @@ class Forwarder:
         self._arrived.set()
         return await asyncio.gather(*(one.answer for one in waiting))
 
-    async def ask(self, method: str, query: bytes) -> bytes:
-        """Return the answer to a single call.
+    async def ask(self, method: str, query: bytes, carried: str = "") -> bytes:
+        """Return the answer to a single call; `carried` tells the calls of one device from those of others.
 
         Raises:
             grpc.aio.AioRpcError: the aggregator refused it, or is out of reach.
         """
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._upstream.channel.unary_unary(_SERVICE + method)
-        return await call(query, timeout=self._limits.call_timeout_s)
+        metadata = ((CARRIED_HEADER, carried),) if carried else ()
+        return await call(query, timeout=self._limits.call_timeout_s, metadata=metadata)
+
+    async def probe(self) -> str:
+        """Return "" if the aggregator answers, whatever it says of itself, else why it is out of reach."""
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._upstream.channel.unary_unary(_HEALTH)
+        try:
+            await call(b"", timeout=self._limits.call_timeout_s)
+        except grpc.aio.AioRpcError as error:
+            return call_reason(error) if error.code() in _SILENT else ""
+        return ""
 
     async def run(self) -> None:
         """Keep a stream while there is something to send; after a lost one rest, longer each time it is lost again."""
@@ -128,13 +147,17 @@ class Forwarder:
             unanswered: deque[list[_Waiting]] = deque()
             try:
                 await self._stream(unanswered)
-                continue
+            except asyncio.CancelledError:
+                self._give_up(unanswered)
+                raise
             except Exception as error:
                 # The top of a task: whatever ended the stream, the next one begins anew.
-                reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
-                log.info("upstream_lost", aggregator=self._upstream.aggregator_id, reason=reason.lower())
-            finally:
-                self._give_up(unanswered)
+                name = type(error).__name__.lower()
+                reason = call_reason(error) if isinstance(error, grpc.aio.AioRpcError) else name
+                log.info("upstream_lost", aggregator=self._upstream.aggregator_id, reason=reason)
+            else:
+                continue  # It had nothing to carry; who came while it ended is carried by the next one.
+            self._give_up(unanswered)
             self._metrics.stream_lost(self._upstream.aggregator_id)
             await self._rest()
 

@@ -3,8 +3,11 @@
 Not instalments: their exact number is the number of devices that took part.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
+from fleetcount_transport.admission.admission import Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 __all__ = ["RelayMetrics"]
@@ -26,8 +29,8 @@ class RelayMetrics:
         self._malformed = Counter(
             "fleetcount_relay_malformed", "Uploads of devices that are no batch.", registry=self.registry
         )
-        self._busy = Counter(
-            "fleetcount_relay_busy", "Uploads refused since the memory is full.", registry=self.registry
+        self._shed = Counter(
+            "fleetcount_relay_shed", "What was not taken, by reason.", ["reason"], registry=self.registry
         )
         self._bytes = Gauge("fleetcount_relay_bytes", "Bytes of uploads not answered yet.", registry=self.registry)
 
@@ -43,13 +46,18 @@ class RelayMetrics:
         """Count one upload that was refused unread."""
         self._malformed.inc()
 
-    def busy(self) -> None:
-        """Count one upload for which there was no room."""
-        self._busy.inc()
+    def shed(self, reason: Shed) -> None:
+        """Count one connection, call or upload that was not taken."""
+        self._shed.labels(reason.value).inc()
 
-    def in_memory(self, change: int) -> None:
-        """Note that so many bytes more, or fewer, wait for their answer."""
-        self._bytes.inc(change)
+    @contextmanager
+    def in_memory(self, size: int) -> Generator[None]:
+        """Note that so many bytes wait for their answer."""
+        self._bytes.inc(size)
+        try:
+            yield
+        finally:
+            self._bytes.dec(size)
 
     def render(self) -> bytes:
         """Return the metrics in the Prometheus text format."""

@@ -4,6 +4,8 @@ Reads of an upload only where one instalment ends and the next begins, and that 
 what is in it. Holds no session, makes no receipt and stores nothing.
 """
 
+import hmac
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -11,6 +13,7 @@ from typing import Any, Final
 import grpc
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import DecodeError, PeerProblem, RejectReason
+from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
 from fleetcount_protocol.wire.device_columns import (
     InstalmentColumns,
     ReplyColumns,
@@ -18,11 +21,14 @@ from fleetcount_protocol.wire.device_columns import (
     split_entries,
     write_replies,
 )
-from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
+from fleetcount_transport.admission.admission import Admission, BusyError
+from fleetcount_transport.admission.front import Front
+from fleetcount_transport.admission.grpc_door import Call, GrpcDoor, certified
+from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.logs import log
-from fleetcount_transport.pipelining import ByteBudget, in_order
-from fleetcount_transport.quotas import CallLimits, Quotas
+from fleetcount_transport.pipelining import in_order
 
+from fleetcount_relay.carried import Carried
 from fleetcount_relay.forwarding import Forwarder, UpstreamError
 from fleetcount_relay.metrics import RelayMetrics
 
@@ -33,10 +39,11 @@ _Context = Any
 _SERVICE: Final = "fleetcount_protocol.v1.DeviceService"
 _DEVICES: Final = frozenset({Purpose.DEVICE})
 _READERS: Final = _DEVICES | {Purpose.READER}
+_OPEN_SESSIONS: Final = "OpenSessions"
 _UNARY: Final = {
     "ListTasks": _READERS,
     "ListSeries": _READERS,
-    "OpenSessions": _DEVICES,
+    _OPEN_SESSIONS: _DEVICES,
     "GetRelease": _READERS,
 }
 """Whose certificates each call is for: beyond this relay, they count as the relay's."""
@@ -45,34 +52,46 @@ _UNKNOWN_AGGREGATOR: Final = "unknown_aggregator"
 _PASSED_ON: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: PeerProblem.MALFORMED.value,
     grpc.StatusCode.NOT_FOUND: PeerProblem.UNKNOWN_TASK.value,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: PeerProblem.BUSY.value,
 }
 """What an aggregator may say of a single call; everything else is "not now"."""
 
 
 class RelayShell:
-    """DeviceService over gRPC in front of aggregators, by their ids; at most `bytes_in_memory` wait for answers."""
+    """DeviceService over gRPC in front of aggregators, by their ids; `admission` says how much may wait for answers."""
 
     def __init__(
         self,
         forwarders: Mapping[str, Forwarder],
         metrics: RelayMetrics,
-        bytes_in_memory: int,
-        limits: CallLimits | None = None,
+        admission: Admission | None = None,
         denies: Callable[[bytes], bool] = lambda _: False,
+        front: Front | None = None,
+        is_serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self._forwarders = forwarders
         self._metrics = metrics
-        self._callers = Quotas(limits or CallLimits(), ByteBudget(bytes_in_memory), denies)
+        self._denies = denies
+        self._door = GrpcDoor(admission or Admission(), front)
+        self._naming_key = os.urandom(32)
+        self._is_serving = is_serving
+        self._carried = Carried()
+
+    def health(self) -> grpc.GenericRpcHandler:
+        """Return the relay's own health service; it is not passed on."""
+        return health_handlers(self._door, certified(_READERS, self._denies), _SERVICE, self._is_serving)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: self._callers.unary(partial(self._ask, name), purposes) for name, purposes in _UNARY.items()
+            name: self._door.unary(partial(self._ask, name), certified(purposes, self._denies))
+            for name, purposes in _UNARY.items()
         }
-        methods["Upload"] = self._callers.stream(self._upload, _DEVICES)
+        methods["Upload"] = self._door.stream(self._upload, certified(_DEVICES, self._denies))
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
-    async def _forwarder(self, context: _Context) -> Forwarder:
+    async def _forwarder(self, call: Call) -> Forwarder:
+        context = call.context
         named = dict(context.invocation_metadata() or ()).get(AGGREGATOR_HEADER)
         found = self._forwarders.get(str(named))
         if found is None:
@@ -80,38 +99,43 @@ class RelayShell:
             raise AssertionError("context.abort always raises")
         return found
 
-    async def _ask(self, method: str, query: bytes, context: _Context) -> bytes:
+    async def _ask(self, method: str, query: bytes, call: Call) -> bytes:
         """Pass a single call on, and its answer back, both unread."""
-        forwarder = await self._forwarder(context)
+        forwarder = await self._forwarder(call)
+        carried = self._name(call) if method == _OPEN_SESSIONS else ""
         try:
-            return await forwarder.ask(method, query)
+            return await forwarder.ask(method, query, carried)
         except grpc.aio.AioRpcError as error:
             word = _PASSED_ON.get(error.code())
             code = grpc.StatusCode.UNAVAILABLE if word is None else error.code()
-            await context.abort(code, word or PeerProblem.BUSY.value)
+            hint = [(key, value) for key, value in error.trailing_metadata() or () if key == RETRY_TRAILER]
+            await call.context.abort(code, word or PeerProblem.BUSY.value, tuple(hint))
             raise AssertionError("context.abort always raises") from None
 
-    async def _upload(self, requests: AsyncIterator[bytes], context: _Context, budget: ByteBudget) -> None:
+    def _name(self, call: Call) -> str:
+        """Return a name for a caller that is the same while this relay runs, and says nothing about it."""
+        return hmac.digest(self._naming_key, call.who.key, "sha256")[:16].hex()
+
+    async def _upload(self, requests: AsyncIterator[bytes], call: Call) -> None:
         """Pass uploads on, mixed with those of other devices, and each its own answers back, in order."""
-        forwarder = await self._forwarder(context)
+        forwarder = await self._forwarder(call)
 
         async def deliver(answer: Awaitable[bytes]) -> None:
-            await context.write(await self._answer(answer, context))
+            await call.write(await self._answer(answer, call.context))
 
-        pass_on = partial(self._pass_on, forwarder, budget)
-        await in_order(requests, pass_on, deliver, _BATCHES_IN_FLIGHT, self._callers.limits.idle_s)
+        pass_on = partial(self._pass_on, forwarder, call)
+        await in_order(requests, pass_on, deliver, _BATCHES_IN_FLIGHT, call.idle_s)
 
-    async def _pass_on(self, forwarder: Forwarder, budget: ByteBudget, request: bytes) -> bytes:
+    async def _pass_on(self, forwarder: Forwarder, call: Call, request: bytes) -> bytes:
         batch = read_instalments(request)
-        if not budget.take(len(request)):
-            self._metrics.busy()
-            return write_replies(map(_busy, batch))
-        self._metrics.in_memory(len(request))
         try:
-            return b"".join(await forwarder.send(split_entries(request)))
-        finally:
-            budget.give_back(len(request))
-            self._metrics.in_memory(-len(request))
+            with call.hold(len(request)), self._metrics.in_memory(len(request)):
+                answers = b"".join(await forwarder.send(split_entries(request)))
+        except BusyError:
+            return write_replies(map(_busy, batch))
+        for columns in batch:
+            self._carried.note(columns.task_id, forwarder.aggregator_id)
+        return answers
 
     async def _answer(self, answer: Awaitable[bytes], context: _Context) -> bytes:
         """Return an upload's answer; an error becomes a status with a word of a closed list.
