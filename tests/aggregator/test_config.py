@@ -113,6 +113,10 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         change('endpoint = "127.0.0.1:7422"', 'endpoint = "127.0.0.1:7422"\nurl = "x"'),
         r"peers\[0\].url is unknown",
     ),
+    "a key that overlaps itself": (
+        change('signing_key_file = "signing.key"', 'signing_key_file = "signing.key"\nrotate_s = 100\noverlap_s = 51'),
+        r"keys.overlap_s is 51; allowed is at most half of rotate_s \(100\)",
+    ),
     "missing key": (change('operator = "City"\n', ""), "aggregator.operator is missing"),
     "no budget": (change('largest_epsilon = "4"', ""), "limits.largest_epsilon is missing"),
     "duplicate key": (change('id = "alpha"', 'id = "alpha"\nid = "alpha"'), "not TOML"),
@@ -153,7 +157,50 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         "only loopback",
     ),
     "plaintext broker beyond loopback": (lambda: GOOD + '[mqtt]\nbroker = "10.0.0.1:1883"\n', "ca_file"),
+    "slots of a store in a file": (
+        lambda: GOOD + '[mqtt]\nbroker = "127.0.0.1:1883"\nslots = 2\n',
+        "mqtt.slots is 2 and store.url is missing; .*: allowed is 1",
+    ),
+    "no slot": (
+        lambda: GOOD + '[mqtt]\nbroker = "127.0.0.1:1883"\nslots = 0\n',
+        "mqtt.slots is 0; allowed is a whole number from 1 to 16",
+    ),
+    "more slots than buckets": (
+        lambda: GOOD + '[mqtt]\nbroker = "127.0.0.1:1883"\nslots = 17\n',
+        "mqtt.slots is 17; allowed is a whole number from 1 to 16",
+    ),
     "metrics beyond loopback": (lambda: GOOD + '[metrics]\nlisten = "0.0.0.0:9000"\n', "metrics.listen"),
+    "a former store key without a new one": (
+        change('signing_key_file = "signing.key"', 'signing_key_file = "signing.key"\nformer_store_key_file = "old"'),
+        "keys.store_key_file is missing, or the same as former_store_key_file",
+    ),
+    "a store's URL with a password": (
+        lambda: GOOD + '[store]\nurl = "postgresql://alpha:hunter2@db/alpha"\n',
+        "store.url holds a password; allowed is a URL without one",
+    ),
+    "a store's password in a query": (
+        lambda: GOOD + '[store]\nurl = "postgresql://db/alpha?password=hunter2"\n',
+        "store.url holds a password",
+    ),
+    "another database": (
+        lambda: GOOD + '[store]\nurl = "mysql://db/alpha"\n',
+        "store.url is 'mysql://db/alpha'; allow",
+    ),
+    "no database": (lambda: GOOD + '[store]\nurl = "postgresql://db"\n', "allowed is postgresql://"),
+    "another machine in plaintext perhaps": (
+        lambda: GOOD + '[store]\nurl = "postgresql://db.example/alpha"\n',
+        "store.url names another machine and no sslmode",
+    ),
+    "another machine in a query": (
+        lambda: GOOD + '[store]\nurl = "postgresql:///alpha?host=/run/postgresql,db.example"\n',
+        "names another machine and no sslmode",
+    ),
+    "a port that is none": (lambda: GOOD + '[store]\nurl = "postgresql://db:x/alpha"\n', "store.url is no URL"),
+    "a password of no server": (lambda: GOOD + '[store]\npassword_file = "p"\n', "store.url is missing"),
+    "a database without a key of its own": (
+        lambda: GOOD + '[store]\nurl = "postgresql://db/alpha?sslmode=verify-full"\n',
+        "keys.store_key_file is missing; a store in PostgreSQL needs a key of its own",
+    ),
     "log level typo": (lambda: GOOD + '[log]\nlevel = "inof"\n', "log.level is 'inof'"),
     "negative time": (lambda: GOOD + "give_up_s = -1\n", "give_up_s is -1"),
     "deadline above the give-up time": (lambda: GOOD + "give_up_s = 5\ncall_timeout_s = 10\n", "call_timeout_s is 10"),
@@ -172,6 +219,36 @@ def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path, name: str)
         load_config(write(tmp_path, make()), {})
 
     assert "\n" not in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_store_s_place_is_a_file_or_a_url_as_it_is_written(tmp_path: Path) -> None:
+    own = GOOD.replace('"signing.key"', '"signing.key"\nstore_key_file = "store.key"')
+    url = "postgresql:///alpha?host=/run/postgresql"
+
+    file = load_config(write(tmp_path, GOOD), {}).store_place
+    server = load_config(write(tmp_path, f'{own}[store]\nurl = "{url}"\npassword_file = "p"\n'), {}).store_place
+
+    assert (file.url, file.file) == (None, tmp_path / "state" / "aggregator.db")
+    assert (server.url, server.name, server.password_file) == (url, "postgresql:///alpha", tmp_path / "p")
+
+
+def test_each_slot_has_a_certificate_of_its_own_beside_the_first(tmp_path: Path) -> None:
+    own = GOOD.replace('"signing.key"', '"signing.key"\nstore_key_file = "store.key"')
+    mqtt = '[mqtt]\nbroker = "127.0.0.1:1883"\nslots = 3\n'
+    files = 'ca_file = "ca.crt"\ncertificate_file = "keys/alpha.crt"\nkey_file = "keys/alpha.key"\n'
+    store = '[store]\nurl = "postgresql:///alpha"\n'
+
+    named = load_config(write(tmp_path, own + mqtt + files + store), {}).mqtt
+    none = load_config(write(tmp_path, own + mqtt + store), {}).mqtt
+
+    assert named is not None
+    assert named.slots == 3
+    keys = tmp_path / "keys"
+    assert named.credential(0) == (keys / "alpha.crt", keys / "alpha.key")
+    assert named.credential(2) == (keys / "alpha-slot2.crt", keys / "alpha-slot2.key")
+    assert none is not None
+    assert none.credential(0) == none.credential(2) == (None, None)
 
 
 @pytest.mark.parametrize("name", ["missing.toml", "."])
@@ -198,7 +275,7 @@ def test_the_environment_overrides_but_never_keys_or_trust(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("GRPC__CONCURRENT_CALLS", "17", 17),
+        ("ADMISSION__CALLS", "17", 17),
         ("WORKERS__COUNT", "2", 2),
         ("LIMITS__ALLOW_EXACT_RELEASE", "true", True),
         ("LIMITS__ALLOW_EXACT_RELEASE", "false", False),

@@ -18,7 +18,7 @@ from fleetcount_aggregator.host.states import TRANSITIONS, State, StateConflictE
 from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, StepRow, Store, TaskRow
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_protocol.clock import ManualClock
@@ -41,8 +41,9 @@ TABLE = {
     "commit": ({"releasing"}, None),
     "open": ({"releasing"}, None),
     "sign": ({"releasing"}, None),
-    "release": ({"releasing"}, "released"),
+    "release": ({"agreeing", "releasing", "aborted"}, "released"),
     "delivered": ({"released"}, None),
+    "settled": ({"aborted"}, None),
 }
 """The names existing stores hold, the states that allow each step, and the state it leads to."""
 TaskIn = Callable[[State], Awaitable[Context]]
@@ -72,7 +73,7 @@ async def task_in(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     opened: list[Store] = []
 
     async def make(state: State) -> Context:
-        store: Store = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "a.db", LOG_KEY)
+        store: Store = MemoryStore() if request.param == "memory" else SqlStore.open(tmp_path / "a.db", LOG_KEY)
         opened.append(store)
         row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=state, abort_reason="", installed_at=0)
         await store.install(row)
@@ -269,7 +270,7 @@ async def test_a_task_that_ends_meanwhile_takes_the_step_no_more(
 async def test_a_step_survives_its_process(tmp_path: Path) -> None:
     work = Work()
     for _ in range(2):
-        store = SqliteStore.open(tmp_path / "a.db", LOG_KEY)
+        store = SqlStore.open(tmp_path / "a.db", LOG_KEY)
         row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=0)
         context = a_context(store, (await store.install(row)).state)
 

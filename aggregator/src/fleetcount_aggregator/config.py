@@ -10,10 +10,14 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qsl, urlsplit
 
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
-from fleetcount_protocol.endpoint import split_listener
+from fleetcount_protocol.endpoint import is_loopback, split_listener
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.limits import MAX_TASKS_PER_LIST
+from fleetcount_protocol.wire.topics import BUCKETS
+from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.server_config import (
     LogTable,
     MetricsTable,
@@ -34,11 +38,15 @@ from fleetcount_transport.settings import (
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.host.token_keys import PKCS11_SCHEME, load_wrapping_key
+
 __all__ = ["AggregatorConfig", "ConfigError", "GrpcTable", "MqttTable", "PeerTable", "load_config"]
 
-_FROM_THE_FILE_ALONE: Final = ("keys", "tls", "peers")
+_FROM_THE_FILE_ALONE: Final = ("keys", "tls", "peers", "store")
 """Tables that name secrets or say whom to trust: no variable can swap them."""
-_OVERRIDABLE: Final = ("aggregator", "grpc", "mqtt", "limits", "metrics", "log", "workers")
+_OVERRIDABLE: Final = ("aggregator", "grpc", "admission", "mqtt", "limits", "metrics", "log", "workers")
 _LARGEST_EPSILON: Final = Range("(0, 1000]")
 _TOTAL_EPSILON: Final = Range(f"(0, {LARGEST_BUDGET}]")
 _TOTAL_DELTA: Final = Range("(0, 1/1000]")
@@ -58,29 +66,135 @@ class AggregatorTable:
     task_directory: Path = setting(Table.file_name)
 
 
+def _key_place(table: Table, key: str) -> Path | str:
+    """Return a file name, or a `pkcs11:` URI as it is written."""
+    value = table.raw(key)
+    return value if isinstance(value, str) and value.startswith(PKCS11_SCHEME) else table.file_name(key)
+
+
+def _key_directory(table: Table, key: str) -> Path:
+    if str(table.raw(key)).startswith(PKCS11_SCHEME):
+        raise table.wrong(
+            key,
+            "is a pkcs11: URI; allowed is a directory: opening HPKE needs the private key here, which"
+            " wrapping_key keeps under a key of a token",
+        )
+    return table.file_name(key)
+
+
+def _wrapping_key(table: Table, key: str) -> str:
+    if not str(table.raw(key)).startswith(PKCS11_SCHEME):
+        raise table.refuse(key, "the pkcs11: URI of an AES-256 key in a token")
+    return str(table.raw(key))
+
+
 @settings
 class KeysTable:
-    """[keys]: the files of the private keys."""
+    """[keys]: the files of the private keys. Without `store_key_file` the store's key follows from the signing key.
 
-    signing_key_file: Path = setting(Table.file_name)
-    hpke_key_directory: Path = setting(Table.file_name)
+    At the first start with `former_store_key_file` everything that lies under that key is sealed anew.
+
+    The signing key may also lie in a token (`host.token_keys`): then the store needs a key of its own. With
+    `wrapping_key` the sealing keys' files are encrypted under a key that never leaves a token.
+
+    With `rotate_s` the aggregator makes a new sealing key every so often and deletes old ones (`host.key_rotation`).
+    """
+
+    signing_key_file: Path | str = setting(_key_place)
+    hpke_key_directory: Path = setting(_key_directory)
+    wrapping_key: str | None = setting(_wrapping_key, default=None)
+    store_key_file: Path | None = setting(Table.file_name, default=None)
+    former_store_key_file: Path | None = setting(Table.file_name, default=None)
+    succession_files: tuple[Path, ...] = setting(Table.file_names, default=())
+    rotate_s: int | None = setting(Table.integer, 60, _TEN_YEARS_S, default=None)
+    overlap_s: int = setting(Table.integer, 1, _TEN_YEARS_S, default=2 * 86_400)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.signing_key_file, str) and self.store_key_file is None:
+            raise InconsistentError("keys.store_key_file is missing; nothing follows from a signing key in a token")
+        if self.former_store_key_file is not None and self.store_key_file in (None, self.former_store_key_file):
+            raise InconsistentError(
+                "keys.store_key_file is missing, or the same as former_store_key_file; allowed is the file of a new key"
+            )
+        if self.rotate_s is not None and 2 * self.overlap_s > self.rotate_s:
+            raise InconsistentError(
+                f"keys.overlap_s is {self.overlap_s}; allowed is at most half of rotate_s ({self.rotate_s})"
+            )
+
+    def key_ring(self) -> KeyRing:
+        """Return the sealing keys.
+
+        Raises:
+            UsageError: see `KeyRing.load` and `token_keys.load_wrapping_key`.
+        """
+        wrapping = None if self.wrapping_key is None else load_wrapping_key(self.wrapping_key)
+        return KeyRing.load(self.hpke_key_directory, wrapping)
+
+
+def _store_url(table: Table, key: str) -> str:
+    """Return the URL of a PostgreSQL database, which must not hold a password; one that does is not shown."""
+    allowed = "postgresql://[USER@]HOST[:PORT]/DATABASE[?NAME=VALUE]"
+    try:
+        text = table.printable(key, 2000)
+        url = urlsplit(text)
+        named = {name for name, _ in parse_qsl(url.query)}
+        _ = url.port
+    except ValueError:
+        raise table.wrong(key, f"is no URL; allowed is {allowed}") from None
+    if url.password is not None or named & {"password", "sslpassword"}:
+        raise table.wrong(key, "holds a password; allowed is a URL without one, and store.password_file")
+    if url.scheme != "postgresql" or not url.path.strip("/"):
+        raise table.refuse(key, allowed)
+    hosts = [url.hostname or "", *(value for name, value in parse_qsl(url.query) if name in {"host", "hostaddr"})]
+    if "sslmode" not in named and any(not _is_here(one) for host in hosts for one in host.split(",")):
+        raise table.wrong(
+            key,
+            "names another machine and no sslmode, with which it may come to plaintext; allowed is"
+            " sslmode=verify-full&sslrootcert=FILE, or another mode that is written out",
+        )
+    return text  # As it is written: without a host, what is put together again lacks the slashes.
+
+
+def _is_here(host: str) -> bool:
+    """Whether a server is on this machine: the default socket, a directory of sockets, or a loopback address."""
+    return not host or host.startswith(("/", "@")) or is_loopback(host)
+
+
+def _shard_count(table: Table, key: str) -> int:
+    count = table.integer(key, 1, 256)
+    if count & (count - 1):
+        raise table.wrong(key, f"is {count}; allowed is a power of two, 1 to 256")
+    return count
+
+
+@settings
+class StoreTable:
+    """[store]: without `url` the store is a SQLite file in the state directory; with it, a PostgreSQL database.
+
+    With it several processes may be one aggregator. A task is cut into `shards`, each written by one of them; others
+    reach this one at `replica_address` (that of `replica_listen` without it), and what it holds is another's `lease_s`
+    after it was heard of last.
+    """
+
+    url: str | None = setting(_store_url, default=None)
+    password_file: Path | None = setting(Table.file_name, default=None)
+    shards: int = setting(_shard_count, default=4)
+    replica_listen: str = setting(Table.listener, default="127.0.0.1:7431")
+    replica_address: str | None = setting(Table.endpoint, default=None)
+    lease_s: float = setting(Table.seconds, 0.5, 300, default=8.0)
+
+    def __post_init__(self) -> None:
+        if self.password_file is not None and self.url is None:
+            raise InconsistentError("store.url is missing; store.password_file is the password of its server")
 
 
 @settings
 class GrpcTable:
-    """[grpc]: where to listen. `insecure` leaves TLS off, on loopback addresses only, for tests.
-
-    One certificate has at most `calls_each` calls and `bytes_each` of uploads under way; `idle_s` is how long a call
-    waits for its caller.
-    """
+    """[grpc]: where to listen. `insecure` leaves TLS off, on loopback addresses only, for tests."""
 
     device_listen: str = setting(Table.listener, default="127.0.0.1:7411")
     peer_listen: str = setting(Table.listener, default="127.0.0.1:7421")
     insecure: bool = setting(Table.boolean, default=False)
-    concurrent_calls: int = setting(Table.integer, 1, 100_000, default=4096)
-    calls_each: int = setting(Table.integer, 1, 100_000, default=256)
-    bytes_each: int = setting(Table.integer, 1 << 20, 1 << 36, default=16 << 20)
-    idle_s: float = setting(Table.seconds, 1, 3600, default=60.0)
 
     def __post_init__(self) -> None:
         if self.device_listen == self.peer_listen and split_listener(self.peer_listen)[1] != 0:
@@ -94,11 +208,13 @@ class GrpcTable:
 class MqttTable:
     """[mqtt]: the broker; plaintext only on loopback addresses unless `insecure`.
 
-    `inflight` is the broker's own limit of messages under way to one client, 20 for a default mosquitto: so many are
-    taken in one group, and so many answers are under way.
+    `inflight` messages are taken in one group at most, and so many answers are under way: 20 is what a default
+    mosquitto hands over at once. `slots` connections share the devices among them; each process of an aggregator over
+    PostgreSQL has some.
     """
 
     broker: str = setting(Table.endpoint)
+    slots: int = setting(Table.integer, 1, BUCKETS, default=1)
     inflight: int = setting(Table.integer, 1, 65_535, default=20)
     ca_file: Path | None = setting(Table.file_name, default=None)
     certificate_file: Path | None = setting(Table.file_name, default=None)
@@ -109,15 +225,28 @@ class MqttTable:
         if self.ca_file is None and not self.insecure and not is_local(self.broker):
             raise InconsistentError(f"mqtt.broker is {self.broker!r}; beyond loopback it needs ca_file (TLS)")
 
+    def credential(self, slot: int) -> tuple[Path | None, Path | None]:
+        """Return the files of the certificate and the key of a slot, None for none.
+
+        A broker gives one certificate one connection. Those of slot 0 are named; those of the others lie beside them,
+        with -slot1, -slot2, .. before the ending.
+        """
+        return _of_slot(self.certificate_file, slot), _of_slot(self.key_file, slot)
+
+
+def _of_slot(path: Path | None, slot: int) -> Path | None:
+    return path if path is None or slot == 0 else path.with_name(f"{path.stem}-slot{slot}{path.suffix}")
+
 
 @settings
 class PeerTable:
-    """[[peers]]: another aggregator; its Ed25519 public key has 32 bytes."""
+    """[[peers]]: another aggregator; its Ed25519 public key has 32 bytes. `succession_files` say what succeeded it."""
 
     id: AggregatorId = setting(Table.aggregator_id)
     operator: str = setting(read_operator)
     endpoint: str = setting(Table.endpoint)
     signing_public_key: bytes = setting(Table.base64_bytes, 32)
+    succession_files: tuple[Path, ...] = setting(Table.file_names, default=())
 
 
 def _budget_epsilon(table: Table, key: str, allowed: Range) -> Decimal:
@@ -128,7 +257,10 @@ def _budget_epsilon(table: Table, key: str, allowed: Range) -> Decimal:
 
 @settings
 class LimitsTable:
-    """[limits]: what the operator allows. Without `total_epsilon` it is ten times `largest_epsilon`."""
+    """[limits]: what the operator allows. Without `total_epsilon` it is ten times `largest_epsilon`.
+
+    Without `keep_records_s` records and debits are kept for ever (`tasks.retention`).
+    """
 
     largest_epsilon: Decimal = setting(_budget_epsilon, _LARGEST_EPSILON)
     total_epsilon: Decimal | None = setting(_budget_epsilon, _TOTAL_EPSILON, default=None)
@@ -139,7 +271,12 @@ class LimitsTable:
     allow_one_sided: bool = setting(Table.boolean, default=False)
     largest_posterior: Fraction | None = setting(Table.number, _POSTERIOR, default=None)
     sessions_per_device: int = setting(Table.integer, 1, 10_000, default=16)
+    open_tasks: int = setting(Table.integer, 1, MAX_TASKS_PER_LIST, default=2000)
+    keep_digests_s: int = setting(Table.integer, 0, _TEN_YEARS_S, default=86_400)
+    keep_records_s: int | None = setting(Table.integer, 3600, 10 * _TEN_YEARS_S, default=None)
     give_up_s: float = setting(Table.seconds, 1, 30 * 86_400, default=900.0)
+    leeway_s: float = setting(Table.seconds, 0, 60, default=5.0)
+    largest_skew_s: float = setting(Table.seconds, 1, 3600, default=30.0)
     call_timeout_s: float = setting(Table.seconds, 0.1, 3600, default=30.0)
 
     def __post_init__(self) -> None:
@@ -147,6 +284,11 @@ class LimitsTable:
             raise InconsistentError(
                 f"limits.total_epsilon is {self.total_epsilon}; allowed is at least largest_epsilon"
                 f" ({self.largest_epsilon})"
+            )
+        if self.keep_records_s is not None and self.keep_records_s < self.budget_period_s:
+            raise InconsistentError(
+                f"limits.keep_records_s is {self.keep_records_s}; allowed is at least budget_period_s"
+                f" ({self.budget_period_s}): what a period adds up has to be there"
             )
         if self.call_timeout_s > self.give_up_s:
             raise InconsistentError(
@@ -169,14 +311,36 @@ class AggregatorConfig:
     keys: KeysTable
     tls: TlsTable
     grpc: GrpcTable
+    admission: AdmissionTable
     mqtt: MqttTable | None
     peers: tuple[PeerTable, ...]
     limits: LimitsTable
     metrics: MetricsTable | None
     log: LogTable
     workers: WorkersTable
+    store: StoreTable
+
+    @property
+    def store_place(self) -> StorePlace:
+        """Where this aggregator's store lies."""
+        directory = self.aggregator.state_directory
+        return StorePlace(directory=directory, url=self.store.url, password_file=self.store.password_file)
 
     def __post_init__(self) -> None:
+        if self.store.url is not None and self.keys.store_key_file is None:
+            raise InconsistentError(
+                "keys.store_key_file is missing; a store in PostgreSQL needs a key of its own, since what is deleted"
+                " there lives on in archives and backups until that key is replaced"
+            )
+        if self.mqtt is not None and self.mqtt.slots > 1 and self.store.url is None:
+            raise InconsistentError(
+                f"mqtt.slots is {self.mqtt.slots} and store.url is missing; a store in a file is of one process, which"
+                " has one connection to the broker: allowed is 1"
+            )
+        if self.grpc.insecure and not is_local(self.store.replica_listen):
+            raise InconsistentError(
+                f"store.replica_listen is {self.store.replica_listen!r}; without TLS only loopback is allowed"
+            )
         own, ids = self.aggregator.id, [peer.id for peer in self.peers]
         if own in ids:
             raise InconsistentError(f"peers: {own!r} is this aggregator itself")
@@ -202,10 +366,12 @@ def load_config(path: Path, environment: Mapping[str, str]) -> AggregatorConfig:
             keys=read_settings(root, "keys", KeysTable),
             tls=read_settings(root, "tls", TlsTable),
             grpc=read_settings(root, "grpc", GrpcTable),
+            admission=read_settings(root, "admission", AdmissionTable),
             mqtt=read_settings(root, "mqtt", MqttTable) if root.has("mqtt") else None,
             peers=read_rows(root, "peers", PeerTable, most=_MOST_PEERS),
             limits=read_settings(root, "limits", LimitsTable),
             metrics=read_settings(root, "metrics", MetricsTable) if root.has("metrics") else None,
             log=read_settings(root, "log", LogTable),
             workers=read_settings(root, "workers", WorkersTable),
+            store=read_settings(root, "store", StoreTable),
         )

@@ -5,11 +5,13 @@ not decide anything.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,25 +22,35 @@ from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.series.key_list import SignedKeyList
 from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_protocol.task.task import Task
+from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.failpoints import Failpoints
+from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.agenda import Agenda
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
+from fleetcount_aggregator.host.reasons import Waits
+from fleetcount_aggregator.host.signs import Signs
 from fleetcount_aggregator.host.single_flight import SingleFlight
 from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import Peer
-from fleetcount_aggregator.storage.at_rest import AtRest
-from fleetcount_aggregator.storage.store import StepRow, Store, TaskChange
+from fleetcount_aggregator.storage.data_keys import DataKey
+from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
+from fleetcount_aggregator.storage.session_chains import ChainSeal, PackedSession, erase_task_keys
+from fleetcount_aggregator.storage.store import StepRow, Store, StoreError, TaskChange
 from fleetcount_aggregator.verification.workers import Workers
 
-__all__ = ["UNFINISHED", "Context", "Identity", "Limits", "NoiseSource"]
+__all__ = ["UNFINISHED", "Context", "Identity", "Limits", "NoiseSource", "States", "no_broker"]
 
 _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
 UNFINISHED: Final = frozenset(State) - FINAL_STATES
+_OUTCOMES: Final = 4096
+"""Outcomes remembered for who publishes them, four times a second: more do not end meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +76,11 @@ class Limits:
     any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as much)
     at `total_delta` bounds what the tasks and series on one signal lose together in any `budget_period_s` seconds.
     A record that gives a person a posterior above `largest_posterior` is not signed (`release.telling`).
+    `open_tasks` may be under way at a time, windows of series not counted. The digests of a task's reports are kept
+    until `keep_digests_s` after it expires, its record and its debit until `keep_records_s` after that, None for ever.
     `give_up_s` is how long after its last window a task may take before its leader gives up; a helper waits twice as
-    long for a silent leader.
+    long for a silent leader. `leeway_s` is how late an instalment may come, if that is not more than a twentieth of its
+    window; no task is installed with a peer whose clock is further away than `largest_skew_s`.
     """
 
     largest_epsilon: Decimal = Decimal(4)
@@ -77,7 +92,12 @@ class Limits:
     allow_one_sided: bool = False
     largest_posterior: Fraction | None = None
     sessions_per_device: int = 16
+    open_tasks: int = 2000
+    keep_digests_s: int = 86_400
+    keep_records_s: int | None = None
     give_up_s: float = 900.0
+    leeway_s: float = 0.0
+    largest_skew_s: float = 30.0
     call_timeout_s: float = 30.0
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
@@ -96,6 +116,36 @@ class NoiseSource(Protocol):
         ...
 
 
+class Quarantined(NamedTuple):
+    """A task of which something is damaged, and what was signed, None if that is not whole either."""
+
+    damage: Damage
+    task: Task | None
+
+
+async def no_broker(task_id: TaskId) -> bool:
+    """Stand for `Context.withdraw` while the broker cannot be reached: what it keeps it keeps."""
+    del task_id
+    return False
+
+
+async def _kept_nowhere(task_id: TaskId) -> bool:
+    del task_id
+    return True
+
+
+class States(dict[TaskId, State]):
+    """The states of the tasks in memory. Who looked for a task that has left it meanwhile is to come again."""
+
+    def __missing__(self, task_id: TaskId) -> State:
+        """Refuse.
+
+        Raises:
+            StoreError: always.
+        """
+        raise StoreError(f"task {task_id.hex()} has left memory meanwhile")
+
+
 @dataclass(kw_only=True)
 class Context:
     """One aggregator, as its rules see it."""
@@ -111,35 +161,85 @@ class Context:
     source: RandomSource = field(default_factory=SystemRandom)
     failpoints: Failpoints = field(default_factory=Failpoints)
     metrics: Metrics = field(default_factory=Metrics)
+    signs: Signs = field(default_factory=Signs)
     denials: Denials = field(default_factory=Denials)
+    admission: Admission = field(default_factory=Admission)
+    """Of devices and whoever carries for them, by whatever way they come."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     tasks: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
-    states: dict[TaskId, State] = field(default_factory=dict[TaskId, State])
+    """The tasks in memory: those in work, and a few that have ended (`tasks.loading`)."""
+    states: States = field(default_factory=States)
+    """The state of every task in memory."""
     live: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
-    """The tasks that have not ended, or of which the leader still owes the others the record."""
+    """The tasks in work: those that have not ended, or of which the leader still owes the others the record."""
+    awake: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
+    """Those of `live` that are to be looked at: new, moved, or with something to do (`roles.scheduler`)."""
+    spread: set[TaskId] = field(default_factory=set[TaskId])
+    """Those of `live` that this aggregator leads and that every helper has."""
     resting: dict[TaskId, None] = field(default_factory=dict[TaskId, None])
-    """The ended windows that are still in `tasks`, the first to leave first; `states` has every task of the store."""
-    outcomes: list[tuple[TaskId, int]] = field(default_factory=list[tuple[TaskId, int]])
-    """The ended tasks this aggregator leads with their expiry, in the order in which they ended; it only grows."""
+    """The ended tasks that are still in `tasks`, the first to leave first."""
+    ended: dict[TaskId, InstalledTask] = field(default_factory=dict[TaskId, InstalledTask])
+    """Those that have left `live` and are not at rest in the store yet (`tasks.retention`)."""
+    purged: set[TaskId] = field(default_factory=set[TaskId])
+    """Those that have ended and been purged, and are not at rest yet."""
+    outcomes: deque[tuple[TaskId, int]] = field(default_factory=lambda: deque[tuple[TaskId, int]](maxlen=_OUTCOMES))
+    """The tasks this aggregator leads that ended last, in order, with their expiry."""
+    outcome_count: int = 0
+    """How many have ended since the start."""
+    withdraw: Callable[[TaskId], Awaitable[bool]] = _kept_nowhere
+    """Has the broker keep nothing of a task any more; says whether it keeps nothing (`transport.mqtt_announcing`)."""
+    quarantined: dict[TaskId, Quarantined] = field(default_factory=dict[TaskId, Quarantined])
+    """The tasks that take part in nothing, for something of them is damaged in the store; they stay there."""
+    adopting: bool = False
+    """Whether the store was put back from a backup, and what came after it is not known yet: nothing new is taken."""
+    unknown_charges: list[Damage] = field(default_factory=list[Damage])
+    """What is damaged so that nobody can tell what was charged for it: series, and debits of unknown tasks."""
     series: dict[SeriesId, InstalledSeries] = field(default_factory=dict[SeriesId, InstalledSeries])
-    missing: set[TaskId] = field(default_factory=set[TaskId])
-    """The windows of series that have no task here and never will."""
+    sessions: dict[bytes, PackedSession] = field(default_factory=dict[bytes, PackedSession], repr=False)
+    """The sessions in memory, by id; the store has them all."""
     key_lists: dict[AggregatorId, SignedKeyList] = field(default_factory=dict[AggregatorId, SignedKeyList])
     """The newest list of sealing keys of each aggregator, this one's too."""
     openings: Agenda[SeriesId] = field(default_factory=Agenda[SeriesId])
     """When the next window of each series is to be decided about."""
+    heard: dict[TaskId, float] = field(default_factory=dict[TaskId, float])
+    """When the leader of a task that this aggregator helps with last called about it or answered."""
     handovers: Agenda[SeriesId] = field(default_factory=Agenda[SeriesId])
     """When to hand the other aggregators what they lack of a series."""
 
     def __post_init__(self) -> None:
+        self.started = self.clock.now()
+        self.greetings = Greetings(
+            self.identity.aggregator_id, self.identity.trusted, self.store, self.clock, self.limits.largest_skew_s
+        )
+        self.greetings.on_skew = self.signs.skew_of
         self.install_lock = asyncio.Lock()
+        self.erasing = asyncio.Lock()
+        self.waits = Waits(self.clock.now)
         self.steps_under_way: SingleFlight[tuple[TaskId, str], StepRow] = SingleFlight()
-        self.at_rest = AtRest(self.identity.signing_key, self.source)
+        self.chain_seal = ChainSeal(self.store.data_keys.chain_keys, self.source)
+        self._reading: list[tuple[Sequence[bytes], set[bytes]]] = []
 
     @property
     def aggregator_id(self) -> AggregatorId:
         """This aggregator's name."""
         return self.identity.aggregator_id
+
+    def data_key(self, task_id: TaskId) -> DataKey:
+        """The key under which everything secret of a task lies until it ends; raises StoreError after that."""
+        return self.store.data_keys.of(task_id)
+
+    async def learned_key(self, task_id: TaskId) -> DataKey:
+        """Return the same, read in a thread where this process has not read it yet: its server may be away."""
+        keys = self.store.data_keys
+        return keys.of(task_id) if keys.knows(task_id) else await asyncio.to_thread(keys.of, task_id)
+
+    def leeway_s(self, task: InstalledTask) -> float:
+        """How long after a window has closed its instalments are still taken: a twentieth of it at most."""
+        return min(self.limits.leeway_s, task.shortest_window_s / 20)
+
+    def is_over(self, task: InstalledTask) -> bool:
+        """Whether the task's last window has closed by this aggregator's clock, its leeway too."""
+        return self.clock.now() >= task.closes + self.leeway_s(task)
 
     def now(self) -> int:
         """The present second."""
@@ -147,10 +247,41 @@ class Context:
 
     def take_up(self, task: InstalledTask, state: State) -> None:
         """Remember a task that the store has, and the state it is in there."""
-        self.tasks[task.task_id] = task
+        for known in (self.tasks, self.live, self.awake):
+            known[task.task_id] = task
         self.states[task.task_id] = state
-        if state is not State.ABORTED:
-            self.live[task.task_id] = task
+
+    async def state_of(self, task_id: TaskId) -> State | None:
+        """Return the state of a task, in memory or not; None if there is no such task."""
+        if task_id in self.states:
+            return self.states[task_id]
+        row = await self.store.task(task_id)
+        return None if row is None else row.state
+
+    def quarantine(self, damage: Damage, task: Task | None = None) -> None:
+        """Let a task take part in nothing until it is repaired; the others go on. Damage of no task is only told of.
+
+        `task`: what was signed, if that is whole: what it was charged goes on to count.
+        """
+        self.metrics.damaged(damage.table)
+        log.error("damaged", what=str(damage), task=None if damage.task_id is None else str(damage.task_id))
+        if damage.hides_charge:
+            self.unknown_charges.append(damage)
+        if damage.task_id is None:
+            return
+        known = self.tasks.pop(damage.task_id, None)
+        self.quarantined.setdefault(damage.task_id, Quarantined(damage, known.task if known else task))
+        for held in (self.live, self.awake, self.resting, self.ended):
+            held.pop(damage.task_id, None)
+
+    def check_whole(self, task_id: TaskId) -> None:
+        """Return if nothing of a task is known to be damaged.
+
+        Raises:
+            DamagedError: it is in quarantine: peers and devices are told to come again.
+        """
+        if task_id in self.quarantined:
+            raise DamagedError(self.quarantined[task_id].damage)
 
     async def apply(self, change: TaskChange) -> StepRow | None:
         """Apply a change to the store, and remember the state the task is in after it; see `Store.apply`."""
@@ -162,12 +293,40 @@ class Context:
         if known is None and change.new_state is not None:
             self.states[change.task_id] = change.new_state
             self.metrics.task_moved(change.new_state)
+            if change.task_id in self.live:
+                self.awake[change.task_id] = self.live[change.task_id]
             task = self.tasks.get(change.task_id)
-            if change.new_state in FINAL_STATES and task is not None and task.is_leader:
-                self.note_outcome(task.task_id, task.task.expiry)
+            if change.new_state in FINAL_STATES and task is not None:
+                self.note_outcome(task)
         return known
 
-    def note_outcome(self, task_id: TaskId, expiry: int) -> None:
-        """Remember that a task this aggregator leads has ended, unless it has expired."""
-        if self.now() < expiry:
-            self.outcomes.append((task_id, expiry))
+    async def purge(self, task_id: TaskId) -> None:
+        """Forget what an ended task no longer needs, first of all the keys that open its reports (`Store.purge`)."""
+        async with self.erasing:  # Of two tasks at a time, one could put back what the other has erased.
+            await erase_task_keys(self.store, self.chain_seal, self.sessions, task_id)
+        await self.store.purge(task_id)
+        self.purged.add(task_id)
+
+    def forget_sessions(self, session_ids: Iterable[bytes] | None = None) -> None:
+        """Forget sessions whose keys another process may have erased, None: all; those being read now as well."""
+        named = None if session_ids is None else list(session_ids)
+        for session_id in list(self.sessions) if named is None else named:
+            self.sessions.pop(session_id, None)
+        for asked, forgotten in self._reading:
+            forgotten.update(asked if named is None else named)
+
+    @contextmanager
+    def reading_sessions(self, session_ids: Sequence[bytes]) -> Generator[Set[bytes]]:
+        """While sessions are read from the store: the set of those that are to be forgotten meanwhile."""
+        reading: tuple[Sequence[bytes], set[bytes]] = (session_ids, set())
+        self._reading.append(reading)
+        try:
+            yield reading[1]
+        finally:
+            self._reading.remove(reading)
+
+    def note_outcome(self, task: InstalledTask) -> None:
+        """Remember that a task has ended, for who publishes the outcomes of those this aggregator leads."""
+        if task.is_leader:
+            self.outcomes.append((task.task_id, task.task.expiry))
+            self.outcome_count += 1

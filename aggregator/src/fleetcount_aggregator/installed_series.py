@@ -6,9 +6,9 @@ Holds and derives; it must not store, call a peer or look at a clock.
 import asyncio
 from dataclasses import dataclass, field
 
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.series.derive import window_task, window_verify_key
-from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
+from fleetcount_protocol.series.orders import SignedOrder, skipped_windows, stopped_at
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.task.task import SignedTask
 
@@ -23,9 +23,8 @@ class InstalledSeries:
     """A series this aggregator has checked and stored.
 
     `orders` are those taken; `given` the notes of what each other aggregator has; `refused_by` the one that does not
-    take the series. `following` is the first window that is not decided about; `windows` has the task id of every
-    decided one, None of a missing later step of a walk; `missing` the reason of those that have no task here. `lock`:
-    orders and windows, one at a time.
+    take the series. `following` is the first window that is not decided about; those before it are in the store alone
+    (`tasks.decided`). `lock`: orders and windows, one at a time.
     """
 
     signed: SignedSeries
@@ -34,8 +33,6 @@ class InstalledSeries:
     orders: tuple[SignedOrder, ...] = ()
     given: set[str] = field(default_factory=set[str])
     following: int = 0
-    windows: list[TaskId | None] = field(default_factory=list[TaskId | None])
-    missing: dict[int, str] = field(default_factory=dict[int, str])
     refused_by: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
@@ -63,8 +60,7 @@ class InstalledSeries:
     @property
     def stopped(self) -> int | None:
         """The first window that a stop skips for good, None while none is stopped."""
-        stops = [one.order.from_window for one in self.orders if one.order.action is OrderAction.STOP]
-        return min(stops, default=None)
+        return stopped_at(one.order for one in self.orders)
 
     def skips(self, index: int) -> MissingReason | None:
         """Return why the orders skip a window, None if they do not."""

@@ -84,9 +84,19 @@ class InstalledTask:
         return {WHOLE: Window(opens=task.round_one_opens, closes=task.round_one_closes)}
 
     @cached_property
+    def listed_bytes(self) -> int:
+        """No less than the bytes the task takes in a list of tasks."""
+        return len(self.task.canonical) + sum(len(one) + 4 for one in self.signed.signatures) + 16
+
+    @cached_property
     def closes(self) -> int:
         """When the last window closes, Unix seconds."""
         return max(window.closes for window in self.windows.values())
+
+    @cached_property
+    def shortest_window_s(self) -> int:
+        """How long the shorter of its windows is."""
+        return min(window.closes - window.opens for window in self.windows.values())
 
     @cached_property
     def part_sizes(self) -> dict[int, int]:

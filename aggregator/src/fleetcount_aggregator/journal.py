@@ -15,8 +15,9 @@ with another request is always refused. In the order in which a task passes them
     commit      both    releasing                noise and noised share, drawn once, and the debit of the budget
     open        both    releasing                the list of commitments this aggregator opened its share against
     sign        both    releasing                the one record this aggregator signed, and the signature
-    release     both    releasing -> released    the record with every signature
+    release     both    releasing -> released    the record with every signature; adopted, also agreeing or aborted
     delivered   leader  released                 every helper has the record
+    settled     both    aborted                  every helper has heard of the abort; a helper: the leader has ended it
 
 It must not decide what a step does: `agreement`, `release` and `roles` do.
 """
@@ -33,11 +34,11 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import TaskId
 
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import TRANSITIONS, State, StateConflictError
+from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, State, StateConflictError
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import BatchRow, LedgerRow, StepRow, TaskChange
 
-__all__ = ["RULES", "Entry", "Step", "StepRule", "move", "once", "step_name", "taken"]
+__all__ = ["KEPT", "RULES", "Entry", "Step", "StepRule", "move", "once", "step_name", "taken"]
 
 
 class Step(enum.Enum):
@@ -54,22 +55,27 @@ class Step(enum.Enum):
     SIGN = "sign"
     RELEASE = "release"
     DELIVERED = "delivered"
+    SETTLED = "settled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRule:
     """In which states a step may be taken first, and the state it moves the task to, None if to no other.
 
-    `per_batch`: taken once a batch, and deleted once the task has ended, as its batches are.
+    `per_batch`: taken once a batch, and deleted once the task has ended, as its batches are. `kept`: the ends after
+    which a retired task still has it (`tasks.retention`); a record that was released is kept once.
     """
 
     allowed: frozenset[State]
     moves_to: State | None = None
     per_batch: bool = False
+    kept: frozenset[State] = frozenset()
 
 
 _AGREEING: Final = frozenset({State.AGREEING})
 _RELEASING: Final = frozenset({State.RELEASING})
+_PROVABLE: Final = frozenset({State.AGREEING, State.RELEASING, State.ABORTED})
+_RELEASED: Final = frozenset({State.RELEASED})
 
 RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
     {
@@ -78,14 +84,20 @@ RULES: Final[Mapping[Step, StepRule]] = MappingProxyType(
         Step.PROPOSE: StepRule(allowed=_AGREEING, per_batch=True),
         Step.FINISH: StepRule(allowed=_AGREEING, per_batch=True),
         Step.BATCH: StepRule(allowed=_AGREEING, per_batch=True),
-        Step.SET: StepRule(allowed=_AGREEING, moves_to=State.RELEASING),
+        Step.SET: StepRule(allowed=_AGREEING, moves_to=State.RELEASING, kept=FINAL_STATES),
         Step.COMMIT: StepRule(allowed=_RELEASING),
         Step.OPEN: StepRule(allowed=_RELEASING),
-        Step.SIGN: StepRule(allowed=_RELEASING),
-        Step.RELEASE: StepRule(allowed=_RELEASING, moves_to=State.RELEASED),
-        Step.DELIVERED: StepRule(allowed=frozenset({State.RELEASED})),
+        Step.SIGN: StepRule(allowed=_RELEASING, kept=frozenset({State.ABORTED})),
+        Step.RELEASE: StepRule(allowed=_PROVABLE, moves_to=State.RELEASED, kept=_RELEASED),
+        Step.DELIVERED: StepRule(allowed=_RELEASED, kept=_RELEASED),
+        Step.SETTLED: StepRule(allowed=frozenset({State.ABORTED})),
     }
 )
+
+KEPT: Final[Mapping[State, tuple[str, ...]]] = MappingProxyType(
+    {end: tuple(step.value for step, rule in RULES.items() if end in rule.kept) for end in FINAL_STATES}
+)
+"""The names of the steps that a retired task keeps, by its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +116,9 @@ def step_name(step: Step, batch: int | None = None) -> str:
     return step.value if batch is None else f"{step.value}/{batch}"
 
 
-async def taken(context: Context, task_id: TaskId, step: Step) -> StepRow | None:
+async def taken(context: Context, task_id: TaskId, step: Step, batch: int | None = None) -> StepRow | None:
     """Return a step with its request and its answer if it has been taken, else None."""
-    return await context.store.step(task_id, step_name(step))
+    return await context.store.step(task_id, step_name(step, batch))
 
 
 async def once(
@@ -129,8 +141,10 @@ async def once(
     Raises:
         StateConflictError: the step was not taken, and the task's state does not allow it.
         PeerRefusalError: CONFLICT, the step was taken for another request; or what `work` raises.
+        DamagedError: the task is in quarantine.
         StoreError: this machine failed; whether the step was taken shows when it is asked for again.
     """
+    context.check_whole(task_id)
     name = step_name(step, batch)
     known = await context.store.step(task_id, name)
     if known is None:
@@ -176,6 +190,7 @@ def _change(task_id: TaskId, rule: StepRule, row: StepRow, entry: Entry) -> Task
 
 async def move(context: Context, task_id: TaskId, to: State, *, reason: str = "") -> State:
     """Move a task to a state without a step, if its own state allows; return the state it is in after that."""
+    context.check_whole(task_id)
     allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)
     if context.states[task_id] not in allowed:
         return context.states[task_id]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import Protocol, TypeVar
 
 from fleetcount_protocol.errors import MachineError, PeerError, PeerProblem
-from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
     BatchDecision,
@@ -23,12 +23,16 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     RecordSignature,
+    ReleaseAnswer,
     SealSet,
     SeriesAnswer,
     SetAgreed,
+    SetDiffers,
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.task.task import SignedTask
 
 from fleetcount_aggregator.host.states import State, StateConflictError
 
@@ -86,8 +90,8 @@ class Peer(Protocol):
         """Hand over the verifier messages; return what the peer accepts."""
         ...
 
-    async def seal_set(self, request: SealSet) -> SetAgreed:
-        """Hand over the whole accepted set; returns once the peer has stored its digest."""
+    async def seal_set(self, request: SealSet) -> SetAgreed | SetDiffers:
+        """Hand over the accepted set; agreed once the peer has stored its digest, else the leaves to be named."""
         ...
 
     async def commit(self, request: CommitQuery) -> Commitment:
@@ -112,4 +116,20 @@ class Peer(Protocol):
 
     async def status(self, task_id: TaskId) -> TaskStatus:
         """Return where the task stands there."""
+        ...
+
+    async def shared(self, after: TaskId | None) -> SharedIds:
+        """Return which tasks, by id above one, and which series there are there that the caller takes part in."""
+        ...
+
+    async def shared_task(self, task_id: TaskId) -> SignedTask:
+        """Return one of those tasks as all have signed it."""
+        ...
+
+    async def shared_series(self, series_id: SeriesId) -> InstallSeries:
+        """Return one of those series with its seed and its orders."""
+        ...
+
+    async def outcome(self, task_id: TaskId) -> ReleaseAnswer:
+        """Return how the task ended there; only the signatures under a record prove it, an abort is the peer's word."""
         ...

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import Receipt, Refusal
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task.task import Task
 
-from tests.support.aggregators import Network, TestDevice, answer_all
+from tests.support.aggregators import Network, TestDevice, answer_all, device_digest
 
 COINS = [(0, 1), (2, 2), (0, 3)]
 DIFFERENCE = [1, 0, 1, 0]
@@ -149,7 +151,7 @@ async def same_id_other_bytes(cheat: TestDevice) -> list[Receipt | Refusal]:
 async def second_report(cheat: TestDevice) -> list[Receipt | Refusal]:
     """A second report under the same certificate."""
     await cheat.send(cheat.first(0))
-    cheat.nonce = bytes(reversed(cheat.nonce))
+    cheat.nonce = bytes(new_report_id(cheat.task.task_id, device_digest(cheat.number), SystemRandom()))
     return await cheat.send(cheat.first(0))
 
 
@@ -210,14 +212,17 @@ async def test_instalments_of_another_task_round_or_aggregator_do_not_open() -> 
     await network.advance_to(task.round_one_opens)
     await device.open_sessions()
     original = device.first(0)[0]
+    there, here = (new_report_id(one.task_id, device_digest(100), SystemRandom()) for one in (other, task))
     transplants = [
+        replace(original, task_id=other.task_id, report_id=there),
+        replace(original, report_id=here),
         replace(original, task_id=other.task_id),
-        replace(original, report_id=TestDevice(network, task, 101).report_id),
     ]
 
     answers = [(await network.core(0).service.upload([one]))[0] for one in transplants]
 
-    assert [answer.reason for answer in answers if isinstance(answer, Refusal)] == [RejectReason.BAD_SEAL] * 2
+    reasons = [answer.reason for answer in answers if isinstance(answer, Refusal)]
+    assert reasons == [RejectReason.BAD_SEAL] * 2 + [RejectReason.MALFORMED], "a name is of one task"
 
 
 async def test_a_replay_of_a_whole_round_changes_nothing() -> None:

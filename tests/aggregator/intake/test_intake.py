@@ -1,23 +1,38 @@
 """What an aggregator takes, when, and what it answers."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.context import Limits
 from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.certificates import Purpose
+from fleetcount_protocol.channel import report_ids
+from fleetcount_protocol.channel.certificates import Purpose, key_digest
 from fleetcount_protocol.channel.receipts import check_receipt
+from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import SessionId, TaskId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused
 from fleetcount_protocol.task.task import Task, UploadStyle
+from fleetcount_transport.admission.admission import AdmissionTable
+from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.admission.turns import FairBatches
 
-from tests.support.aggregators import START, Network, SimulatedCrashError, TestDevice, device_authority, device_identity
+from tests.support.aggregators import (
+    START,
+    Network,
+    SimulatedCrashError,
+    TestDevice,
+    device_authority,
+    device_digest,
+    device_identity,
+)
 from tests.support.denials import denials_of, write_list
 
 
@@ -120,16 +135,17 @@ async def test_no_receipt_follows_the_end_of_a_certificate() -> None:
         Purpose.DEVICE, key.public_key(), "d-1", validity=timedelta(minutes=5, seconds=15), now=made
     )
     identity = DeviceIdentity(certificate=certificate, private_key=key)
-    device, asked = TestDevice(network, task, 0), []
+    name = new_report_id(task.task_id, key_digest(certificate), SystemRandom())
+    device, asked = TestDevice(network, task, 0, nonce=bytes(name)), []
     for expiry in (START + 15, START + 16, START + 99 * 86_400):
         for position, seat in enumerate(network.seats):
-            request, secret = new_session(
+            request, opening = new_session(
                 seat.aggregator, seat.aggregator.hpke_keys[0], identity, expiry, SystemRandom()
             )
             [answer] = await network.core(position).service.open_sessions([request])
             asked.append(getattr(answer, "reason", None))
             if expiry == START + 15:
-                device.secrets.append(secret)
+                device.secrets.append(opening.finish(answer))
                 device.requests.append(request)
     await network.advance_to(START + 14)
     [before, _] = await device.send(device.first(0))
@@ -175,11 +191,24 @@ async def test_nobody_is_served_under_a_deny_list_that_has_ended_and_everybody_a
     await network.core(0).context.denials.poll()
     [receipt, _] = await device.send(device.first(0))
 
-    assert reason(answer) is RejectReason.UNKNOWN_SESSION
+    assert reason(answer) is RejectReason.BUSY
     assert again == SessionRefused(session_id=device.requests[0].session_id, reason=RejectReason.BUSY)
     assert not RejectReason.BUSY.final
-    assert not RejectReason.UNKNOWN_SESSION.final
     assert isinstance(receipt, Receipt)
+
+
+async def test_the_same_request_gets_the_same_answer_after_a_restart() -> None:
+    network, task = await start()
+    device, service = await ready(network, task), network.core(0).service
+    asked = device.requests[:1]
+    first = await service.open_sessions(asked)
+    both = await asyncio.gather(service.open_sessions(asked), service.open_sessions(asked))
+
+    await network.stop(0)
+    await network.start(0)
+    again = await network.core(0).service.open_sessions(asked)
+
+    assert [*both, again] == [first] * 3
 
 
 async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(tmp_path: Path) -> None:
@@ -241,12 +270,124 @@ async def test_an_instalment_of_a_round_the_task_does_not_have_is_refused() -> N
     assert reason((await device.send(device.first(0)))[0]) is RejectReason.WRONG_ROUND
 
 
+async def test_who_takes_a_victim_s_report_id_first_is_refused_and_the_victim_is_served() -> None:
+    network, task = await start()
+    victim, thief = await ready(network, task, 0), await ready(network, task, 1)
+    thief.nonce = victim.nonce
+    await network.advance_to(task.round_one_opens)
+
+    stolen = await thief.send(thief.first(0))
+    honest = await victim.send(victim.first(0))
+    await network.advance_to(task.round_one_closes)
+    second = await victim.send(victim.second(0, 1))
+
+    assert [reason(answer) for answer in stolen] == [RejectReason.MALFORMED] * 2
+    assert [reason(answer) for answer in (*honest, *second)] == [None] * 4
+
+
+async def test_a_device_cannot_choose_the_shard_that_its_report_is_in() -> None:
+    """Its second report would meet another owner than the first one, which has never heard of it."""
+    network, task = await start()
+    device = await ready(network, task, 0)
+    await network.advance_to(task.round_one_opens)
+    honest = device.nonce
+    elsewhere = bytes((honest[0] ^ 1,)) + honest[1:12]
+    device.nonce = elsewhere + report_ids._bound(device_digest(0), elsewhere)
+
+    chosen = await device.send(device.first(0))
+    device.nonce = honest
+
+    assert [reason(answer) for answer in chosen] == [RejectReason.MALFORMED] * 2
+    assert [reason(answer) for answer in await device.send(device.first(0))] == [None] * 2
+
+
+async def test_bad_signatures_shut_their_caller_out_and_nobody_else() -> None:
+    network, _ = await start()
+    service, aggregator = network.core(0).service, network.seats[0].aggregator
+    bad, good = Identity(b"bad"), Identity(b"good")
+    requests = [
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
+        for n in range(100)
+    ]
+    wrong = [replace(one, signature=requests[0].signature) for one in requests[1:]]
+
+    admission = network.core(0).context.admission
+    admission.held(bad)  # Who was of use before is judged like anybody else, up to its limit.
+    answers = await service.open_sessions(wrong, [bad] * len(wrong))
+    [refused] = await service.open_sessions(requests[:1], [bad])
+    [served] = await service.open_sessions(requests[:1], [good])
+
+    reasons = [getattr(answer, "reason", None) for answer in answers]
+    judged = reasons.count(RejectReason.BAD_SIGNATURE)
+    limit = AdmissionTable().faults_each
+    assert limit <= judged <= limit + 32  # Two groups of 16 may be under way before the first failure is noted.
+    assert reasons.count(RejectReason.BUSY) == len(wrong) - judged
+    assert getattr(refused, "reason", None) is RejectReason.BUSY
+    assert isinstance(served, SessionAccepted)
+
+
+async def test_a_request_for_another_aggregator_counts_against_its_caller() -> None:
+    network, _ = await start()
+    service, other = network.core(0).service, network.seats[1].aggregator
+    request, _ = new_session(other, other.hpke_keys[0], device_identity(0), START + 1000, SystemRandom())
+    bad = Identity(b"bad")
+
+    answers = [await service.open_sessions([request], [bad]) for _ in range(AdmissionTable().faults_each + 1)]
+
+    reasons = [getattr(answer, "reason", None) for [answer] in answers]
+    assert reasons[0] is RejectReason.MALFORMED
+    assert reasons[-1] is RejectReason.BUSY
+
+
+async def test_of_an_unknown_caller_one_request_is_judged_and_none_that_came_with_one_that_fails() -> None:
+    network, _ = await start()
+    service, aggregator = network.core(0).service, network.seats[0].aggregator
+    honest, *others = (
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
+        for n in range(8)
+    )
+    wrong = [replace(one, signature=honest.signature) for one in others]
+    bad, good = Identity(b"bad"), Identity(b"good")
+
+    answers = await service.open_sessions([*wrong, honest, *others], [bad] * 7 + [good] * 8)
+
+    reasons = [getattr(answer, "reason", None) for answer in answers]
+    assert reasons == [RejectReason.BAD_SIGNATURE, *[RejectReason.BUSY] * 6, *[None] * 8]
+    assert not network.core(0).context.admission.knows(bad)
+    assert network.core(0).context.admission.knows(good)
+
+
+async def test_of_a_caller_that_is_shut_out_meanwhile_no_request_takes_a_place_in_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, _ = await start()
+    service, aggregator = network.core(0).service, network.seats[0].aggregator
+    requests = [
+        new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
+        for n in range(8)
+    ]
+    bad, waited = Identity(b"bad"), list[Identity]()
+    ask = FairBatches.ask
+
+    def asked(line: Any, one: Any, *path: Any, **standing: Any) -> Any:
+        waited.append(one.who)
+        return ask(line, one, *path, **standing)
+
+    monkeypatch.setattr(FairBatches, "ask", asked)
+    network.core(0).context.admission.failed(bad, AdmissionTable().faults_each)
+    answers = await service.open_sessions(requests, [bad] * 8)
+
+    assert [getattr(answer, "reason", None) for answer in answers] == [RejectReason.BUSY] * 8
+    assert waited == [bad]
+
+
 async def test_a_batch_is_answered_line_by_line() -> None:
     network, task = await start()
     devices = [await ready(network, task, number) for number in range(3)]
     await network.advance_to(task.round_one_opens)
     batch = [device.first(0)[0] for device in devices]
-    batch.insert(1, replace(batch[0], report_id=devices[2].report_id))
+    own = new_report_id(task.task_id, device_digest(0), SystemRandom())
+    batch.insert(1, replace(batch[0], report_id=own))
 
     answers = await network.core(0).service.upload([*batch, batch[0]])
 
@@ -279,8 +420,8 @@ async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypa
 async def test_a_report_more_than_a_task_can_have_is_refused_as_of_a_closed_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A set of more than 2^24 cannot be sealed: the receipt of one report too many would be worth nothing."""
-    monkeypatch.setattr("fleetcount_aggregator.storage.memory_store.MAX_REPORTS_PER_TASK", 2)
+    """A set of more than 2^30 cannot be sealed: the receipt of one report too many would be worth nothing."""
+    monkeypatch.setattr("fleetcount_aggregator.storage.report_index.MAX_REPORTS_PER_TASK", 2)
     network, task = await start()
     devices = [await ready(network, task, number) for number in range(3)]
     await network.advance_to(task.round_one_opens)
@@ -312,9 +453,10 @@ async def test_an_expired_session_is_unknown() -> None:
     network, task = await start()
     device = TestDevice(network, task, 0)
     aggregator = network.seats[0].aggregator
-    request, secret = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 12, SystemRandom())
-    await network.core(0).service.open_sessions([request])
-    device.secrets = [secret, secret]
+    request, opening = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 12, SystemRandom())
+    [accepted] = await network.core(0).service.open_sessions([request])
+    assert isinstance(accepted, SessionAccepted)
+    device.secrets = [opening.finish(accepted)] * 2
 
     await network.advance_to(START + 12)
 

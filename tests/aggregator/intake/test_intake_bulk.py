@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fleetcount_aggregator.context import Context, Limits
 from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key
+from fleetcount_aggregator.host.token_keys import TokenWrappingKey
 from fleetcount_aggregator.intake import sessions as sessions_module
-from fleetcount_aggregator.intake.coalescing import Coalescing
-from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
+from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, unseal_somewhere
+from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.transport.grpc_server import DeviceShell
 from fleetcount_aggregator.verification.spare_workers import OUTSTANDING, SpareWorkers
 from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
@@ -28,9 +30,12 @@ from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, Sess
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
-from fleetcount_transport.pipelining import ByteBudget
+from fleetcount_transport.admission.admission import Admission, AdmissionTable
+from fleetcount_transport.admission.grpc_door import Call, GrpcDoor
+from fleetcount_transport.admission.identity import LOCAL
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
+from tests.support.told_time import told_time
 
 
 class CountingWorkers(InlineWorkers):
@@ -111,7 +116,7 @@ async def test_sessions_beyond_the_memory_are_found_in_the_store_without_a_secon
     assert found[-1] is None
     again = [(await here.find([one]))[0] for one in ids]
     assert all(session is not None for session in again)
-    assert len({session.secret for session in again if session is not None}) == 40
+    assert len({session.task_key(b"\0\1") for session in again if session is not None}) == 40
 
 
 async def test_a_device_of_an_authority_that_is_trusted_no_more_keeps_no_session_after_a_restart() -> None:
@@ -120,19 +125,21 @@ async def test_a_device_of_an_authority_that_is_trusted_no_more_keeps_no_session
     request = request_of(network, 0)
     await sessions_of(context).open([request])
     context.identity = replace(context.identity, device_ca=())
+    context.sessions.clear()
 
     assert await sessions_of(context).find([bytes(request.session_id)]) == [None]
 
 
 def test_a_session_in_memory_shows_no_secret() -> None:
-    secret = SessionSecret(
-        session_id=SessionId(bytes(16)), aggregator_id=AggregatorId("alpha"), secret=b"s" * 32, expiry=7
-    )
+    chain = KeyChain(number=3, key=b"s" * 32, kept=((1, b"t" * 32),))
 
-    packed = PackedSession.of(secret, Digest(b"d" * 32))
+    packed = PackedSession.of(chain, b"r" * 32, Digest(b"d" * 32), 7)
 
-    assert (packed.secret, packed.receipt_key, packed.certificate) == (b"s" * 32, secret.receipt_key, b"d" * 32)
+    assert (packed.chain, packed.receipt_key, packed.certificate) == (chain, b"r" * 32, b"d" * 32)
     assert packed.expiry == 7
+    assert packed.with_chain(chain) == packed
+    for number in range(6):
+        assert packed.task_key(number.to_bytes(2)) == chain.task_key(number)
     assert "s" * 8 not in repr(packed)
 
 
@@ -146,9 +153,9 @@ def test_made_up_key_ids_read_no_key_file(tmp_path: Path, monkeypatch: pytest.Mo
     ring = KeyRing.load(tmp_path)
     reads: list[Path] = []
 
-    def noting(path: Path) -> HpkeKeyPair:
+    def noting(path: Path, wrapping: TokenWrappingKey | None) -> HpkeKeyPair:
         reads.append(path)
-        return load_hpke_key(path)
+        return load_hpke_key(path, wrapping)
 
     monkeypatch.setattr("fleetcount_aggregator.host.keys.load_hpke_key", noting)
 
@@ -184,15 +191,19 @@ def sealed(count: int) -> tuple[SessionKeys, InstalmentColumns]:
             session_id=SessionId(number.to_bytes(16)),
             aggregator_id=AggregatorId("alpha"),
             secret=number.to_bytes(32),
+            receipt_key=(~number & 0xFF).to_bytes(32),
             expiry=START,
         )
         for number in range(count)
     ]
     parts = [
-        seal_instalment(secret, TaskId(bytes(32)), ReportId(number.to_bytes(16)), 1, 0, b"", number.to_bytes(8))
+        seal_instalment(
+            secret.task_key, TaskId(bytes(32)), ReportId(number.to_bytes(16)), 1, 0, b"", number.to_bytes(8)
+        )
         for number, secret in enumerate(secrets)
     ]
-    keys = SessionKeys(secrets=[one.secret for one in secrets], receipt_keys=[one.receipt_key for one in secrets])
+    task_keys = [one.task_key.key for one in secrets]
+    keys = SessionKeys(task_keys=task_keys, receipt_keys=[one.receipt_key for one in secrets])
     return keys, InstalmentColumns.of(parts)[0]
 
 
@@ -241,6 +252,24 @@ async def test_workers_that_are_busy_or_dead_are_not_waited_for(workers: InlineW
     assert results == [unseal_columns(keys, 0, columns)] * len(results)
 
 
+async def test_after_one_has_waited_in_vain_the_next_do_not_wait() -> None:
+    spare = SpareWorkers(StuckWorkers(), patience_s=2)
+    with told_time() as told:
+        first = asyncio.create_task(spare.run(abs, -9))
+        await asyncio.sleep(0)
+        told.passes(2)
+        assert await first == 9
+
+        told.passes(9)
+        assert [await spare.run(abs, -number) for number in range(8)] == list(range(8))
+
+        told.passes(1)  # Five times as long as it waited: the next one tries a worker again.
+        again = asyncio.create_task(spare.run(abs, -1))
+        assert await asyncio.wait([again], timeout=0) == (set(), {again})
+        told.passes(2)
+        assert await again == 1
+
+
 async def test_a_batch_of_several_tasks_rounds_and_faults_is_answered_line_by_line() -> None:
     network = await started()
     tasks = [await network.ask(name=f"question {number}") for number in range(2)]
@@ -278,7 +307,8 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
     for device in devices:
         await device.open_sessions()
     core = network.core(0)
-    shell, budget = DeviceShell(core.service, core.context.metrics), ByteBudget(1)
+    shell = DeviceShell(core.service, core.context.metrics)
+    call = Call(LOCAL, None, GrpcDoor(Admission(AdmissionTable(bytes_in_memory=1))))
     store, release = core.context.store, asyncio.Event()
     honest = store.add_instalments
 
@@ -288,67 +318,15 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
 
     monkeypatch.setattr(store, "add_instalments", slow)
     first, second = (INSTALMENTS.encode((device.first(1)[0],)) for device in devices)
-    waiting = asyncio.create_task(shell._take(budget, first))
+    waiting = asyncio.create_task(shell._take(call, first))
     await asyncio.sleep(0)
 
-    [refused] = INSTALMENT_REPLIES.decode(await shell._take(budget, second))
+    [refused] = INSTALMENT_REPLIES.decode(await shell._take(call, second))
     release.set()
     [accepted] = INSTALMENT_REPLIES.decode(await waiting)
-    [later] = INSTALMENT_REPLIES.decode(await shell._take(budget, second))
+    [later] = INSTALMENT_REPLIES.decode(await shell._take(call, second))
 
     assert isinstance(refused, Refusal)
     assert refused.reason is RejectReason.BUSY
     assert isinstance(accepted, Receipt)
     assert isinstance(later, Receipt)
-
-
-# Coalescing.
-
-
-async def test_asks_that_come_together_are_one_batch_and_keep_their_answers() -> None:
-    batches: list[int] = []
-
-    async def work(asks: Sequence[int]) -> list[int]:
-        batches.append(len(asks))
-        await asyncio.sleep(0)
-        return [10 * ask for ask in asks]
-
-    here: Coalescing[int, int] = Coalescing(work, 50)
-
-    answers = await asyncio.gather(*(here.ask([number, number + 1]) for number in range(40)))
-
-    assert answers == [[10 * number, 10 * number + 10] for number in range(40)]
-    assert await here.ask([]) == []
-    assert len(batches) <= 4
-    assert max(batches) == 50
-
-
-async def test_a_failed_batch_fails_those_in_it_and_nobody_after() -> None:
-    async def work(asks: Sequence[int]) -> list[int]:
-        if 13 in asks:
-            raise OSError("thirteen")
-        return list(asks)
-
-    here: Coalescing[int, int] = Coalescing(work, 2)
-
-    results = await asyncio.gather(*(here.ask([n]) for n in (12, 13, 14, 15)), return_exceptions=True)
-
-    assert [isinstance(result, OSError) for result in results] == [True, True, False, False]
-    assert results[2:] == [[14], [15]]
-
-
-async def test_an_asker_who_leaves_takes_nobody_along() -> None:
-    release = asyncio.Event()
-
-    async def work(asks: Sequence[int]) -> list[int]:
-        await release.wait()
-        return list(asks)
-
-    here: Coalescing[int, int] = Coalescing(work, 10)
-    leaving, staying = (asyncio.create_task(here.ask([number])) for number in range(2))
-    await asyncio.sleep(0)
-    leaving.cancel()
-    await asyncio.sleep(0)
-    release.set()
-
-    assert await staying == [1]

@@ -53,7 +53,7 @@ async def records(network: Network, series: Series) -> dict[int, ReleaseRecord]:
     found: dict[int, ReleaseRecord] = {}
     for index in range(series.schedule.windows):
         task_id = window_task(series, index).task_id
-        if network.core(0).context.states.get(task_id) is not State.RELEASED:
+        if await network.core(0).context.state_of(task_id) is not State.RELEASED:
             continue
         answers = [await network.core(position).service.release(task_id) for position in range(len(network.seats))]
         assert len({(answer.state, answer.record, answer.signatures) for answer in answers}) == 1
@@ -190,7 +190,7 @@ async def test_a_window_one_aggregator_missed_ends_at_once_and_the_next_goes_on(
     await run_window(network, series, 3)
 
     found = await records(network, series)
-    assert network.core(1).context.series[series.series_id].missing[2] == "missed"
+    assert (await network.missing(series, 1))[2] == "missed"
     assert list(found) == [0, 3]
     assert found[3].chain is not None
     assert found[3].chain.missing[-1] == MissingWindow(index=2, reason=AbortReason.PEER_ABORTED.value)

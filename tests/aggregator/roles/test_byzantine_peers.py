@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +21,7 @@ from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreError
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
@@ -35,13 +35,15 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     SealSet,
+    SetAgreed,
+    SetDiffers,
 )
 from fleetcount_protocol.release import commit_to, decode_record
-from fleetcount_protocol.release.set_digest import set_digest
+from fleetcount_protocol.release.set_digest import leaf_digests, set_root
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.field import FIELD64
 
-from tests.support.aggregators import Network, SimulatedCrashError, answer_all
+from tests.support.aggregators import Network, SimulatedCrashError, answer_all, copy_of
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 COINS = [(0, 1), (2, 2), (0, 3), (0, 4)]
@@ -82,8 +84,22 @@ async def accepted(network: Network, task: Task) -> list[tuple[bytes, Digest]]:
     return sorted(found)
 
 
-def digest_of(items: Sequence[tuple[bytes, Digest]]) -> Digest:
-    return set_digest((ReportId(one), digest) for one, digest in items)
+async def held(network: Network, task: Task) -> list[bytes]:
+    """The ids of the complete reports of the helper, whose intake is closed now."""
+    context = network.core(1).context
+    await close_intake(context, task.task_id)
+    ids = (await context.store.complete_reports(task.task_id)).ids.joined
+    return [ids[at : at + 16] for at in range(0, len(ids), 16)]
+
+
+def seal_of(task: Task, items: Sequence[tuple[bytes, Digest]]) -> SealSet:
+    """A set by its leaves alone: what a leader says first."""
+    leaves = leaf_digests(task.task_id, ((ReportId(one), digest) for one, digest in items))
+    return SealSet(task_id=task.task_id, leaf_digests=leaves)
+
+
+def digest_of(task: Task, items: Sequence[tuple[bytes, Digest]]) -> Digest:
+    return set_root(task.task_id, seal_of(task, items).leaf_digests)
 
 
 def joined(items: Sequence[tuple[bytes, Digest]]) -> bytes:
@@ -110,42 +126,57 @@ async def sealed(network: Network, task: Task) -> Digest:
 async def test_a_smaller_set_the_second_time_is_refused() -> None:
     network, task = await stopped_at("leader.after_helpers_sealed")
     items = await accepted(network, task)
-    smaller = SealSet(task_id=task.task_id, accepted=joined(items[1:]), set_digest=digest_of(items[1:]))
+    smaller = seal_of(task, items[1:])
 
-    assert await refusal(network.core(1).helper.seal_set(ALPHA, smaller)) is PeerProblem.CONFLICT
+    for one in (smaller, replace(smaller, accepted=joined(items[1:]))):
+        assert await refusal(network.core(1).helper.seal_set(ALPHA, one)) is PeerProblem.CONFLICT
 
 
 async def test_the_same_set_again_is_answered_again() -> None:
     network, task = await stopped_at("leader.after_helpers_sealed")
     items = await accepted(network, task)
-    same = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
+    same, agreed = seal_of(task, items), SetAgreed(task_id=task.task_id, set_digest=digest_of(task, items))
 
-    assert (await network.core(1).helper.seal_set(ALPHA, same)).set_digest == digest_of(items)
+    for again in (same, same, replace(same, accepted=joined(items))):
+        assert await network.core(1).helper.seal_set(ALPHA, again) == agreed
 
 
 async def test_a_set_below_the_minimum_is_aborted_by_the_helper_itself() -> None:
     network, task = await stopped_at("leader.after_seal")
     items = (await accepted(network, task))[:1]
-    tiny = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
 
-    assert await refusal(network.core(1).helper.seal_set(ALPHA, tiny)) is PeerProblem.TOO_FEW
+    assert await refusal(named(network, task, items)) is PeerProblem.TOO_FEW
     status = await network.core(1).helper.status(task.task_id)
     assert (status.state, status.abort_reason) == (State.ABORTED, "too_few_reports")
+
+
+async def named(network: Network, task: Task, items: Sequence[tuple[bytes, Digest]]) -> SetAgreed | SetDiffers:
+    """Seal a set at the helper as a leader does, naming what it asks for."""
+    seal = seal_of(task, items)
+    answer = await network.core(1).helper.seal_set(ALPHA, seal)
+    if isinstance(answer, SetAgreed):
+        return answer
+    bits = int.from_bytes(answer.leaves)
+    asked = [one for one in items if bits >> 255 - one[0][0] & 1]
+    return await network.core(1).helper.seal_set(ALPHA, replace(seal, accepted=joined(asked)))
 
 
 async def test_a_set_with_an_unknown_report_or_another_digest_is_refused() -> None:
     network, task = await stopped_at("leader.after_seal")
     items = await accepted(network, task)
-    ids = joined(items)
+    good = seal_of(task, items)
+    other = seal_of(task, [(items[0][0], Digest(bytes(32))), *items[1:]])
+    more = seal_of(task, [*items, (b"\xff" * 16, Digest(bytes(32)))])
     sets = [
-        SealSet(task_id=task.task_id, accepted=ids + b"\xff" * 16, set_digest=digest_of(items)),
-        SealSet(task_id=task.task_id, accepted=ids + ids[-16:], set_digest=digest_of(items)),
-        SealSet(task_id=task.task_id, accepted=ids, set_digest=Digest(bytes(32))),
+        replace(good, accepted=joined(items)),  # Names for leaves that are the same here.
+        replace(other, accepted=joined(items[:1])),
+        replace(other, accepted=joined(items)),
+        replace(more, accepted=b"\xff" * 16),
     ]
 
     problems = [await refusal(network.core(1).helper.seal_set(ALPHA, one)) for one in sets]
 
-    assert problems == [PeerProblem.DISAGREES] * 3
+    assert problems == [PeerProblem.DISAGREES] * 4
     assert (await network.core(1).helper.status(task.task_id)).set_digest is None
 
 
@@ -173,9 +204,8 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
         return found
 
     monkeypatch.setattr(helper.context.store, "batches", batches)
-    seal = SealSet(task_id=task.task_id, accepted=joined(items), set_digest=digest_of(items))
 
-    await helper.helper.seal_set(ALPHA, seal)
+    await named(network, task, items)
 
     await asyncio.gather(*racing)
     assert racing
@@ -239,6 +269,26 @@ async def test_a_report_in_a_second_batch_is_refused() -> None:
     assert await refusal(network.core(1).helper.propose_batch(ALPHA, again)) is PeerProblem.CONFLICT
 
 
+async def test_batches_without_a_report_of_ours_are_answered_and_leave_no_row_and_no_step() -> None:
+    network, task = await stopped_at("leader.after_close")
+    helper, store = network.core(1).helper, network.core(1).context.store
+    made_up = [(number.to_bytes(16), Digest(bytes(32))) for number in range(40)]
+
+    for number, item in enumerate(made_up):
+        reply = await helper.propose_batch(ALPHA, proposed(task, number, item))
+        assert reply.reasons == bytes([RejectReason.MISSING_AT_PEER.value])
+        assert not reply.verifier_shares
+        decision = await helper.finish_batch(
+            ALPHA, FinishBatch(task_id=task.task_id, batch=number, report_ids=b"", messages=b"")
+        )
+        assert decision.accepted == b""
+    unheld = FinishBatch(task_id=task.task_id, batch=1, report_ids=made_up[1][0], messages=bytes(32))
+
+    assert await refusal(helper.finish_batch(ALPHA, unheld)) is PeerProblem.NOT_YET
+    assert list(await store.batches(task.task_id)) == []
+    assert [await store.step(task.task_id, f"{step}/3") for step in ("propose", "finish")] == [None, None]
+
+
 @pytest.mark.parametrize("broken", ["verification", "store"])
 async def test_a_proposal_that_could_not_be_stored_leaves_its_reports_free(
     monkeypatch: pytest.MonkeyPatch, broken: str
@@ -300,7 +350,8 @@ async def test_a_leader_that_gives_up_and_asks_again_finds_the_work_going_on(mon
 async def test_too_many_batches_at_once_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.agreement.helper_batches._MOST_AT_ONCE", 1)
     network, task = await stopped_at("leader.after_close")
-    requests = [proposed(task, number, (bytes((number,)) * 16, Digest(bytes(32)))) for number in (1, 2)]
+    ids = await held(network, task)
+    requests = [proposed(task, number, (ids[number], Digest(bytes(32)))) for number in (1, 2)]
 
     answers = await asyncio.gather(
         *(network.core(1).helper.propose_batch(ALPHA, one) for one in requests), return_exceptions=True
@@ -324,7 +375,8 @@ async def test_the_batches_of_one_leader_leave_room_for_those_of_another() -> No
         with pytest.raises(PeerRefusalError, match="busy"), batches._admission(helper.context.tasks[other.task_id]):
             pass
 
-        answer = await helper.helper.propose_batch(ALPHA, proposed(task, 1, (b"1" * 16, Digest(bytes(32)))))
+        [own, *_] = await held(network, task)
+        answer = await helper.helper.propose_batch(ALPHA, proposed(task, 1, (own, Digest(bytes(32)))))
 
     assert isinstance(answer, BatchReply)
 
@@ -386,7 +438,7 @@ async def test_only_the_leader_drives(caller: AggregatorId) -> None:
     calls = [
         helper.propose_batch(caller, proposed(task, 0)),
         helper.finish_batch(caller, FinishBatch(task_id=task.task_id, batch=0, report_ids=b"", messages=b"")),
-        helper.seal_set(caller, SealSet(task_id=task.task_id, accepted=b"", set_digest=digest)),
+        helper.seal_set(caller, seal_of(task, [])),
         helper.commit(caller, CommitQuery(task_id=task.task_id, set_digest=digest)),
         helper.abort(caller, AbortTask(task_id=task.task_id, reason="because")),
         helper.install_task(caller, InstallTask(signed_task=network.task()[0], verify_key=bytes(range(32)))),
@@ -577,7 +629,8 @@ async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() 
     def copy_then_die(caller: str, other: str, name: str) -> None:
         del caller, other
         if name == "commit":
-            copies.append(deepcopy(network.seats[1].memory))
+            memory = network.seats[1].memory
+            copies.append(copy_of(memory, memory.data_keys))
         if name == "sign_record" and network.crashed == [] and len(copies) == 1:
             network.core(0).context.failpoints.tripped = True
             raise SimulatedCrashError(name)

@@ -1,5 +1,6 @@
 """kill -9 at every named point on every side: the same set and the same release afterwards, or one public abort."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from fleetcount_protocol.task.task import Task
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.support.aggregators import Network, SimulatedCrashError, answer_all
+from tests.support.postgres import Cluster, own_cluster
 
 COINS = [(0, 1), (2, 2), (0, 3), (0, 0), (0, 4)]
 DIFFERENCE = [1, 0, 1, 1]
@@ -46,6 +48,7 @@ async def test_a_crash_resumes_to_the_same_release(tmp_path: Path, failpoint: st
 
     assert failpoint_was_hit(network, side), "the test must really crash"
     assert await outcome(network, task) == DIFFERENCE
+    assert not list(tmp_path.glob("*.data-key*")), "an ended task keeps no key"
     await network.stop_all()
 
 
@@ -80,6 +83,30 @@ async def test_crashes_on_both_sides_resume_to_the_same_release(
 
     assert await outcome(network, task) == DIFFERENCE
     await network.stop_all()
+
+
+async def test_a_server_killed_under_both_and_crashes_on_both_sides_resume_to_the_same_release(tmp_path: Path) -> None:
+    with own_cluster() as cluster:
+        network = Network(2, directory=tmp_path)
+        for seat in network.seats:
+            cluster.run(f"CREATE DATABASE {seat.aggregator_id}")
+            seat.url = cluster.url(seat.aggregator_id)
+        await network.start_all()
+        task = await network.ask(values=4)
+        for position, name in ((0, "release.after_draw_store"), (1, "helper.after_propose_store")):
+            await network.stop(position)
+            await network.start(position, name)
+
+        await answer_all(network, task, COINS)
+        await asyncio.to_thread(cluster.kill)
+        await asyncio.to_thread(cluster.start)
+        await network.run_to_the_end(task)
+
+        assert failpoint_was_hit(network, 0)
+        assert failpoint_was_hit(network, 1)
+        assert await outcome(network, task) == DIFFERENCE
+        await network.stop_all()
+        assert not list(tmp_path.glob("*.db")), "its rows are not in SQLite"
 
 
 BATCH_POINTS = [
@@ -161,4 +188,28 @@ async def test_a_leader_that_dies_once_its_helpers_have_signed_resumes_to_that_r
 
     assert deaths
     assert await outcome(network, task) == DIFFERENCE
+    await network.stop_all()
+
+
+async def test_a_share_damaged_in_a_server_is_out_on_both_sides_and_the_others_count(
+    tmp_path: Path, postgres_cluster: Cluster
+) -> None:
+    """One bit of a sealed part in the table of frames (F42): no wrong number comes of it."""
+    network, database = Network(2, directory=tmp_path), "flipped"
+    postgres_cluster.run(f"CREATE DATABASE {database}")
+    network.seats[0].url = postgres_cluster.url(database)
+    await network.start_all()
+    task = await network.ask(values=4)
+    devices = await answer_all(network, task, COINS)
+    [(table,)] = postgres_cluster.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames_%'", database)
+    whose = f"substring(cols FOR 16) = '\\x{devices[2].report_id.hex()}'"
+    postgres_cluster.run(
+        f"UPDATE {table} SET parts = set_byte(parts, 5, get_byte(parts, 5) # 1) WHERE {whose}", database
+    )
+
+    await network.run_to_the_end(task)
+
+    assert await outcome(network, task) == [1, 0, 0, 1], "that of the third device alone is missing"
+    for seat in (0, 1):
+        assert sum((await network.core(seat).context.store.rejections(task.task_id)).values()) == 1
     await network.stop_all()

@@ -42,10 +42,6 @@ def order(network: Network, series: Series, number: int, action: OrderAction, wi
     return sign_order(content, seat.signing_key)
 
 
-def missing(network: Network, series: Series, position: int) -> dict[int, str]:
-    return network.core(position).context.series[series.series_id].missing
-
-
 def offered(network: Network, position: int = 0) -> tuple[SeriesOffer, ...]:
     """Return what an aggregator offers in its first list."""
     return network.core(position).service.series(SeriesQuery(deployment="test")).offers
@@ -162,7 +158,7 @@ async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says
     assert "gamma does not take the series" in (tmp_path / "q.refused").read_text()
     assert offered(network) == ()
     for position in (0, 1):
-        assert set(missing(network, series, position).values()) == {"stopped"}
+        assert set((await network.missing(series, position)).values()) == {"stopped"}
         assert not network.core(position).context.tasks
     assert series.series_id not in network.core(2).context.series
 
@@ -195,7 +191,7 @@ async def test_paused_windows_are_skipped_everywhere_and_resumed_ones_are_not(tm
     await pass_time(network, 400)
 
     assert not list(tmp_path.glob("*.refused"))
-    assert missing(network, series, 0) == missing(network, series, 1) == {1: "paused", 2: "paused"}
+    assert await network.missing(series, 0) == await network.missing(series, 1) == {1: "paused", 2: "paused"}
     for position in range(2):
         series_here = network.core(position).context.series[series.series_id]
         assert series_here.orders == (pause, resume)
@@ -253,7 +249,7 @@ async def test_a_helper_may_stop_its_part_but_not_pause(tmp_path: Path) -> None:
 
     assert "pause is beta's, allowed: alpha's" in (tmp_path / "a.refused").read_text()
     for position in range(3):
-        assert missing(network, series, position) == {3: "stopped", 4: "stopped"}
+        assert await network.missing(series, position) == {3: "stopped", 4: "stopped"}
 
 
 async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
@@ -278,7 +274,7 @@ async def test_an_order_survives_crashes_of_both_sides(tmp_path: Path) -> None:
 
         assert not network.core(side).context.failpoints.armed
         for position in range(2):
-            assert missing(network, series, position) == {2: "stopped", 3: "stopped", 4: "stopped"}
+            assert await network.missing(series, position) == {2: "stopped", 3: "stopped", 4: "stopped"}
         await network.stop_all()
 
 

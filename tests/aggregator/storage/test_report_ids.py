@@ -1,18 +1,21 @@
 """Columns of report ids against plain Python, and the table of keys against a list."""
 
+import hashlib
 import random
 
 import numpy as np
 import pytest
+from fleetcount_aggregator.storage import report_ids
 from fleetcount_aggregator.storage.key_table import KeyTable
-from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, sorted_set_digest
+from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, sorted_leaf_digests
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.release.set_digest import set_digest
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.release.set_digest import leaf_digests, leaf_head
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+TASK = TaskId(bytes(range(32)))
 # Few distinct words, so that ids share their high words and differ in the low ones.
 WORDS = st.sampled_from([0, 1, 2**63, 2**64 - 1, 255, 256])
 IDS = st.lists(st.tuples(WORDS, WORDS).map(lambda pair: pair[0].to_bytes(8) + pair[1].to_bytes(8)), unique=True)
@@ -55,22 +58,6 @@ def test_ids_with_one_high_word_are_found_among_others() -> None:
     assert found.tolist() == [*range(2000), *[-1] * 12]
 
 
-@given(IDS, st.data())
-def test_a_set_matches_iff_it_ascends_and_all_of_it_is_allowed(held: list[bytes], data: st.DataObject) -> None:
-    ids = ReportIds(b"".join(held))
-    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=len(held), max_size=len(held))), dtype=np.bool_)
-    named = data.draw(st.lists(st.sampled_from([*held, bytes(16)])))
-
-    found = ids.match(b"".join(named), allowed)
-
-    fits = named == sorted(set(named)) and all(one in held and allowed[held.index(one)] for one in named)
-    assert (None if found is None else found.tolist()) == ([held.index(one) for one in named] if fits else None)
-    exact = sorted(one for one, may in zip(held, allowed, strict=True) if may)
-    every = ids.match(b"".join(exact), allowed)
-    assert every is not None
-    assert [held[at] for at in every.tolist()] == exact
-
-
 @given(IDS)
 def test_ascending_means_sorted_and_each_once(ids: list[bytes]) -> None:
     assert ascending(b"".join(sorted(ids)))
@@ -81,25 +68,47 @@ def test_ascending_means_sorted_and_each_once(ids: list[bytes]) -> None:
 
 
 @given(IDS)
-def test_the_digest_of_columns_is_that_of_the_protocol(ids: list[bytes]) -> None:
+def test_the_leaves_of_columns_are_those_of_the_protocol(ids: list[bytes]) -> None:
     ordered = sorted(ids)
     digests = [Digest(one + one) for one in ids]
 
-    expected = set_digest((ReportId(one), Digest(one + one)) for one in ordered)
+    expected = leaf_digests(TASK, [(ReportId(one), Digest(one + one)) for one in ordered])
 
     positions = ReportIds(b"".join(ids)).order
-    assert sorted_set_digest(b"".join(ordered), _rows(digests), positions) == expected
+    assert sorted_leaf_digests(TASK, b"".join(ordered), _rows(digests), positions) == expected
 
 
-def test_the_digest_of_a_set_of_several_blocks_is_that_of_the_protocol() -> None:
+@pytest.mark.parametrize("many", [1, 10**6], ids=["in threads", "in one"])
+def test_the_leaves_of_several_blocks_are_those_of_the_protocol(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but some are in one leaf, which is of several blocks, and most leaves have none."""
+    monkeypatch.setattr(report_ids, "_MANY", many)
     source = random.Random(8)
-    ids = sorted(source.randbytes(16) for _ in range(9000))
+    ids = sorted([b"\x80" + source.randbytes(15) for _ in range(9000)] + [source.randbytes(16) for _ in range(40)])
     digests = [Digest(source.randbytes(32)) for _ in ids]
-    positions = np.array(source.sample(range(9000), 9000))
+    positions = np.array(source.sample(range(len(ids)), len(ids)))
 
-    expected = set_digest((ReportId(one), digests[at]) for one, at in zip(ids, positions.tolist(), strict=True))
+    expected = leaf_digests(TASK, [(ReportId(one), digests[at]) for one, at in zip(ids, positions, strict=True)])
 
-    assert sorted_set_digest(b"".join(ids), _rows(digests), positions) == expected
+    assert sorted_leaf_digests(TASK, b"".join(ids), _rows(digests), positions) == expected
+
+
+def test_leaves_made_one_at_a_time_are_those_of_the_whole_set() -> None:
+    """So a set that no machine's memory holds has a digest: of 2^30 reports a leaf has some 2^22."""
+    generator = np.random.default_rng(4)
+    high = np.sort(generator.integers(0, 2**64, 2**18, dtype=np.uint64))
+    ids = np.array([high, high[::-1]], dtype=">u8").T.copy().view(np.uint8)
+    digests = generator.integers(0, 256, (2**18, 32), dtype=np.uint8)
+    whole = sorted_leaf_digests(TASK, ids.tobytes(), digests, np.arange(2**18))
+
+    for number in (0, 77, 255):
+        inside = ids[:, 0] == number
+        part, shares = ids[inside], digests[inside]
+        alone = sorted_leaf_digests(TASK, part.tobytes(), shares, np.arange(len(part)))
+        head = leaf_head(TASK, number, len(part))
+        expected = hashlib.sha256(head + np.concatenate((part, shares), axis=1).tobytes()).digest()
+        leaf = slice(32 * number, 32 * number + 32)
+        assert len(part) > 900
+        assert alone[leaf] == whole[leaf] == expected
 
 
 def _rows(digests: list[Digest]) -> NDArray[np.uint8]:
@@ -108,20 +117,20 @@ def _rows(digests: list[Digest]) -> NDArray[np.uint8]:
 
 def test_an_order_that_is_handed_out_cannot_be_changed() -> None:
     ids = ReportIds(bytes(16) + bytes(15) + b"\1")
-    matched = ids.match(ids.joined, np.ones(2, dtype=np.bool_))
 
-    assert matched is not None
-    for order in (ids.order, matched):
-        with pytest.raises(ValueError, match="read-only"):
-            order[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        ids.order[0] = 1
 
 
-def test_a_set_that_does_not_ascend_or_fit_has_no_digest() -> None:
+def test_a_set_that_does_not_ascend_or_fit_has_no_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = bytes(16), bytes(15) + b"\1"
     digests = _rows([Digest(bytes(32))] * 2)
     for ids, count in ((two + one, 2), (one + one, 2), (one + two, 1)):
         with pytest.raises(UsageError):
-            sorted_set_digest(ids, digests, np.arange(count))
+            sorted_leaf_digests(TASK, ids, digests, np.arange(count))
+    monkeypatch.setattr(report_ids, "MAX_REPORTS_PER_TASK", 1)
+    with pytest.raises(UsageError, match="2 reports, allowed: at most 1"):
+        sorted_leaf_digests(TASK, one + two, digests, np.arange(2))
     with pytest.raises(UsageError, match="not a multiple of 16"):
         ReportIds(bytes(17))
 

@@ -1,26 +1,23 @@
-"""What every store keeps of series, and an older store that learns to."""
+"""What every store keeps of series."""
 
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import SeriesRow, StepRow, Store, StoreError, TaskChange, TaskRow, WindowRow
-from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import SeriesRow, Store, StoreError, TaskRow, WindowRow
+from fleetcount_protocol.ids import SeriesId, TaskId
 
 SERIES, OTHER = SeriesId(b"s" * 32), SeriesId(b"o" * 32)
 ROW = SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7)
 LOG_KEY = bytes(range(32))
 
 
-def open_store(directory: Path) -> SqliteStore:
-    return SqliteStore.open(directory / "store.db", LOG_KEY)
+def open_store(directory: Path) -> SqlStore:
+    return SqlStore.open(directory / "store.db", LOG_KEY)
 
 
 def task_row(number: int) -> TaskRow:
@@ -75,25 +72,11 @@ async def test_a_window_is_decided_once_and_its_task_is_installed_with_it(store:
 
     assert await store.windows(SERIES) == [window(0), window(1), window(2, task=True)]
     assert await store.windows(SERIES, above=1) == [window(2, task=True)]
-    assert [row.task_id for row in await store.tasks()] == [task_row(2).task_id]
+    assert await store.windows(SERIES, above=0, below=2) == [window(1)]
+    assert await store.window_of(task_row(1).task_id) == window(1)
+    assert await store.window_of(task_row(3).task_id) is None
+    assert list(await store.tasks_in_work()) == [task_row(2).task_id]
     assert not await store.windows(OTHER)
-
-
-async def test_the_states_of_all_tasks_and_the_released_that_lack_a_step(store: Store) -> None:
-    ends = (State.ANNOUNCED, State.RELEASED, State.RELEASED, State.ABORTED)
-    rows = [replace(task_row(number), state=state) for number, state in enumerate(ends)]
-    for row in rows:
-        await store.install(row)
-    done = TaskChange(
-        task_id=rows[1].task_id,
-        required=frozenset({State.RELEASED}),
-        step=StepRow(name="delivered", request=b"", answer=b""),
-    )
-    await store.apply(done)
-
-    assert list((await store.states()).items()) == [(row.task_id, row.state) for row in rows]
-    assert await store.released_without("delivered") == [rows[2].task_id]
-    assert set(await store.released_without("sign")) == {rows[1].task_id, rows[2].task_id}
 
 
 async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:
@@ -108,21 +91,3 @@ async def test_series_notes_and_windows_outlive_the_process(tmp_path: Path) -> N
     await store.close()
 
     assert found == ([ROW], {"name": b"note"}, [window(0), window(1, task=True)])
-
-
-async def test_a_store_of_the_schema_before_series_is_brought_up_with_all_it_holds(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "store.db")) as database:
-        database.executescript((Path(__file__).parent / "aggregator_schema_3.sql").read_text())
-    task = TaskId(b"t" * 32)
-
-    for _ in range(2):
-        store = open_store(tmp_path)
-        await store.install_series(ROW)
-        held = await store.task(task)
-        assert held is not None
-        assert (held.signed, held.verify_key, held.state) == (b"signed", b"sealed", State.ANNOUNCED)
-        assert [row.epsilon for row in await store.ledger()] == ["0.5"]
-        assert await store.rejections(task) == {RejectReason.TOO_LATE: 2}
-        assert await store.high_water() == {AggregatorId("beta"): 3}
-        assert await store.series() == [ROW]
-        await store.close()

@@ -40,7 +40,7 @@ async def started(**limits: object) -> Network:
 async def refused(network: Network, signed: SignedTask, match: str, key: bytes = KEY) -> None:
     with pytest.raises((TaskError, SignatureError), match=match):
         await install(network.core(0).context, signed, key)
-    assert not await network.core(0).context.store.tasks()
+    assert not await network.core(0).context.store.tasks_in_work()
 
 
 async def test_a_task_needs_everybody_s_valid_signature() -> None:
@@ -354,8 +354,8 @@ async def test_the_verify_key_s_file_goes_when_the_store_has_it_also_after_a_cra
     await network.start(0)
     await TaskDirectory(network.core(0).context, drops).poll()
 
-    assert after_install == ["one.task"]
-    assert sorted(path.name for path in drops.iterdir()) == ["one.task"]
+    assert after_install == ["taken"]
+    assert sorted(path.name for path in drops.rglob("*")) == [f"one.{signed.task.task_id.hex()[:12]}.task", "taken"]
     assert network.core(0).context.tasks[signed.task.task_id].verify_key == key
     await network.stop_all()
 

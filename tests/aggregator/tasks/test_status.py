@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from fleetcount.aggregator_commands import aggregator
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.tasks.series_orders import take_own_order
 from fleetcount_aggregator.tasks.status import read_status
 from fleetcount_protocol.series.derive import window_task
@@ -39,7 +40,7 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
     await network.advance_to(series.schedule.opens(3) - 30)
     await network.look_after_all()
 
-    found = read_status(tmp_path)
+    found = read_status(StorePlace(directory=tmp_path))
 
     [line] = found.series
     assert (line.series_id, line.name, line.windows, line.released) == (series.series_id, series.name, 5, 1)
@@ -48,8 +49,8 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
     assert [task.window for task in found.tasks] == [0, 1, 2]
 
     class Settings:
-        class aggregator:
-            state_directory = tmp_path
+        store_place = StorePlace(directory=tmp_path)
+        metrics = None
 
     monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda *_: Settings)
     said = CliRunner().invoke(aggregator, ["status", "--config", "any.toml"]).output.splitlines()
@@ -59,3 +60,16 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
         "    missing: too_few_reports 2, the last is window 2",
     ]
     await network.stop_all()
+
+
+async def test_a_task_under_way_says_what_comes_next(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    task = await network.ask()
+    await network.stop_all()
+
+    [line] = read_status(StorePlace(directory=tmp_path)).tasks
+
+    assert line.wait is not None
+    assert (line.wait.kind.value, line.wait.until) == ("opening", task.round_one_opens)

@@ -61,10 +61,9 @@ async def record_of(network: Network, task: Task, position: int = 0) -> ReleaseR
     return decode_record(answer.record)
 
 
-def decided(network: Network, series: Series) -> list[list[str]]:
-    """Return what every aggregator decided about each window: "task" or why it is missing."""
-    own = [network.core(position).context.series[series.series_id] for position in range(len(network.seats))]
-    return [[one.missing.get(index, "task") for index in range(one.following)] for one in own]
+async def decided(network: Network, series: Series) -> list[list[str]]:
+    """Return what every aggregator decided about each window."""
+    return [await network.decided(series, position) for position in range(len(network.seats))]
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -85,7 +84,7 @@ async def test_walks_lead_everybody_from_record_to_record_to_the_busy_place(coun
         if index % 3 == 2:
             busy = [one.label for one in records[0].cells if one.estimate >= 8]
             assert busy == [f"{0b10110011 << 24}/8"]
-    assert decided(network, series) == [["task"] * 6] * count
+    assert await decided(network, series) == [["task"] * 6] * count
 
 
 async def test_steps_of_a_walk_are_not_added_up_where_a_limit_looks_at_two_records() -> None:
@@ -113,8 +112,8 @@ async def test_where_nothing_survives_the_rest_of_the_walk_is_not_asked_and_the_
     third = window_task(series, 3)
     await step(network, third, 30)
 
-    assert decided(network, series)[0][:4] == decided(network, series)[1][:4]
-    assert decided(network, series)[0][:4] == ["task", "task", "nothing_survived", "task"]
+    assert (await decided(network, series))[0][:4] == (await decided(network, series))[1][:4]
+    assert (await decided(network, series))[0][:4] == ["task", "task", "nothing_survived", "task"]
     chain = (await record_of(network, third)).chain
     assert chain is not None
     assert [(one.index, one.reason) for one in chain.missing] == [(2, "nothing_survived")]
@@ -130,7 +129,7 @@ async def test_without_the_record_before_the_rest_of_the_walk_has_ended() -> Non
     third = window_task(series, 3)
     await step(network, third, 30)
 
-    assert [one[:4] for one in decided(network, series)] == [["task", "walk_ended", "walk_ended", "task"]] * 2
+    assert [one[:4] for one in await decided(network, series)] == [["task", "walk_ended", "walk_ended", "task"]] * 2
     chain = (await record_of(network, third)).chain
     assert chain is not None
     assert [one.reason for one in chain.missing] == ["too_few_reports", "walk_ended", "walk_ended"]
@@ -154,7 +153,7 @@ async def test_a_pause_in_a_walk_ends_it() -> None:
     await network.advance_to(series.schedule.opens(3))
     await network.look_after_all()
 
-    assert [one[:4] for one in decided(network, series)] == [["task", "paused", "walk_ended", "task"]] * 2
+    assert [one[:4] for one in await decided(network, series)] == [["task", "paused", "walk_ended", "task"]] * 2
 
 
 async def test_a_step_whose_record_before_is_late_is_not_asked() -> None:
@@ -172,7 +171,7 @@ async def test_a_step_whose_record_before_is_late_is_not_asked() -> None:
     await network.advance_to(series.schedule.opens(1) + 3)
     await network.look_after_all()
 
-    assert [one[:3] for one in decided(network, series)] == [["task", "record_late", "walk_ended"]] * 2
+    assert [one[:3] for one in await decided(network, series)] == [["task", "record_late", "walk_ended"]] * 2
 
 
 async def test_a_helper_that_gets_the_record_late_waits_for_it_until_round_one_closes() -> None:
@@ -191,7 +190,7 @@ async def test_a_helper_that_gets_the_record_late_waits_for_it_until_round_one_c
     await network.advance_to(series.schedule.opens(1) + series.schedule.round_one_s)
     await network.look_after_all()
 
-    assert helper.missing == {1: "record_late", 2: "walk_ended"}
+    assert await network.missing(series, 1) == {1: "record_late", 2: "walk_ended"}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ async def test_a_kill_between_steps_changes_neither_records_nor_steps(tmp_path: 
         await network.run_to_the_end(task)
         assert (await record_of(network, task)).canonical == (await record_of(network, task, 1)).canonical
 
-    assert decided(network, series) == [["task"] * 3] * 2
+    assert await decided(network, series) == [["task"] * 3] * 2
     await network.stop_all()
 
 
@@ -225,13 +224,13 @@ async def test_what_was_decided_about_a_walk_survives_a_start(tmp_path: Path) ->
     await step(network, window_task(series, 0), 0, count=1)
     await network.advance_to(series.schedule.opens(2))
     await network.look_after_all()
-    known = decided(network, series)
+    known = await decided(network, series)
 
     for position in range(2):
         await network.stop(position)
         await network.start(position)
 
-    assert decided(network, series) == known
+    assert await decided(network, series) == known
     assert known[0][:3] == ["task", "walk_ended", "walk_ended"]
     third = window_task(series, 3)
     await step(network, third, 30)

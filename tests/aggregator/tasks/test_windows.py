@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.greetings import Skew
 from fleetcount_aggregator.host.keys import KeyRing, Validity
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.series.derive import window_task, window_verify_key
 from fleetcount_protocol.series.series import Series
 
@@ -24,12 +24,6 @@ async def standing(network: Network, **changes: object) -> Series:
     for position in range(len(network.seats)):
         await install_series(network.core(position).context, signed, seed)
     return signed.series
-
-
-def decided(network: Network, series_id: SeriesId, position: int = 0) -> list[str]:
-    """Return what was decided about each window: "task" or why it is missing."""
-    series = network.core(position).context.series[series_id]
-    return [series.missing.get(index, "task") for index in range(series.following)]
 
 
 async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere() -> None:
@@ -50,7 +44,7 @@ async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere(
         [task] = network.core(position).context.tasks.values()
         assert task.task.canonical == expected.canonical
         assert task.verify_key == window_verify_key(seed, expected.task_id)
-        assert [row.task_id for row in await network.core(position).context.store.tasks()] == [expected.task_id]
+        assert list(await network.core(position).context.store.tasks_in_work()) == [expected.task_id]
     assert await network.core(0).service.tasks("test") == ()
 
 
@@ -84,7 +78,43 @@ async def test_windows_that_pass_while_an_aggregator_is_down_are_missed(tmp_path
     await network.start(0)
     await network.look_after_all()
 
-    assert decided(network, series.series_id) == ["task", "task", "missed", "task", "task"]
+    assert await network.decided(series) == ["task", "task", "missed", "task", "task"]
+    await network.stop_all()
+
+
+async def test_windows_are_not_missed_by_a_clock_that_a_peer_contradicts(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    series = await standing(network)
+    peer = series.aggregators[1].aggregator_id
+    await network.stop(0)
+    await network.advance_to(series.schedule.opens(3) + 5)
+    await network.start(0)
+    skews = network.core(0).context.greetings.skews
+
+    # By the clock of its peer, which is two hours late, no window has opened; then both agree.
+    skews[peer] = Skew(-7200, 0.1)
+    await network.look_after_all()
+    contradicted = await network.decided(series)
+    skews[peer] = Skew(-20, 0.1)
+    await network.advance_to(series.schedule.opens(3) + 7)
+    await network.look_after_all()
+
+    assert contradicted == []
+    assert await network.decided(series) == ["missed", "missed", "missed", "task", "task"]
+    await network.stop_all()
+
+
+async def test_windows_are_missed_if_the_peer_whose_clock_differs_says_so_too(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    series = await standing(network)
+    await network.stop(0)
+    await network.advance_to(series.schedule.opens(3) + 5)
+    await network.start(0)
+
+    network.core(0).context.greetings.skews[series.aggregators[1].aggregator_id] = Skew(7200, 0.1)
+    await network.look_after_all()
+
+    assert await network.decided(series) == ["missed", "missed", "missed", "task", "task"]
     await network.stop_all()
 
 
@@ -101,9 +131,8 @@ async def test_a_crash_while_a_window_is_made_leaves_it_made_once(tmp_path: Path
     await network.look_after_all()
 
     assert not network.core(0).context.failpoints.armed
-    assert decided(network, series.series_id) == decided(network, series.series_id, 1) == ["task"]
-    [row] = await network.core(0).context.store.tasks()
-    assert row.task_id == window_task(series, 0).task_id
+    assert await network.decided(series) == await network.decided(series, 1) == ["task"]
+    assert list(await network.core(0).context.store.tasks_in_work()) == [window_task(series, 0).task_id]
     await network.stop_all()
 
 
@@ -116,11 +145,11 @@ async def test_a_window_without_a_sealing_key_is_skipped_and_a_new_key_takes_the
     series = await standing(network)
     await network.advance_to(series.schedule.opens(0))
     await network.look_after_all()
-    known = decided(network, series.series_id)
+    known = await network.decided(series)
     assert known == ["task", "no_sealing_key"]
 
     network.core(0).context.keys = KeyRing({**keys, 2: HpkeKeyPair.generate(2)}, validities={1: Validity(0, expires)})
     await network.advance_to(series.schedule.opens(1))
     await network.look_after_all()
 
-    assert decided(network, series.series_id) == [*known, "task"]
+    assert await network.decided(series) == [*known, "task"]

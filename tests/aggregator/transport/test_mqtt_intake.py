@@ -7,7 +7,8 @@ import sys
 import threading
 import tomllib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import aiomqtt
@@ -15,17 +16,31 @@ import pytest
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.storage.archive import FIRST, Rest
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.tasks.series_orders import take_own_order
-from fleetcount_aggregator.transport import mqtt_intake
+from fleetcount_aggregator.transport import mqtt_announcing, mqtt_intake, mqtt_subscribing
+from fleetcount_aggregator.transport.mqtt_inbox import Arrival, Inbox
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
+from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
-from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, ReleaseAnswer, SessionAccepted
+from fleetcount_protocol.channel.user_names import key_name
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, SessionId, TaskId, UserName
+from fleetcount_protocol.messages import (
+    Instalment,
+    InstalmentReply,
+    Receipt,
+    ReleaseAnswer,
+    SessionAccepted,
+    SessionRefused,
+    SessionReply,
+    SessionRequest,
+)
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_protocol.wire.device import (
     INSTALMENT,
     INSTALMENT_REPLY,
@@ -42,7 +57,12 @@ from fleetcount_protocol.wire.topics import (
     series_topic,
     session_reply_topic,
     session_topic,
+    task_filter,
 )
+from fleetcount_transport.admission.admission import BusyError
+from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.mqtt_connection import MqttConnection
+from fleetcount_transport.mqtt_packets import Publication
 from fleetcount_transport.settings import read_settings
 from fleetcount_transport.toml_table import ConfigError, Source, Table
 
@@ -50,6 +70,7 @@ from tests.support.aggregators import START, Network, TestDevice, device_identit
 from tests.support.leftovers import nothing_left_behind
 
 ALPHA = AggregatorId("alpha")
+CAR = UserName("d-1")
 CONNECT, PUBLISH, PUBACK, SUBSCRIBE = 1, 3, 4, 8
 
 
@@ -146,14 +167,15 @@ async def broker_port() -> AsyncIterator[int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fleetcount_simulator.network.broker", "--port", str(port), stdout=asyncio.subprocess.PIPE
     )
-    for _ in range(200):
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.05)
-        else:
-            writer.close()
-            break
+    async with asyncio.timeout(60):
+        while process.returncode is None:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                break
     yield port
     process.send_signal(signal.SIGTERM)
     await process.wait()
@@ -177,17 +199,21 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
     core = network.core(0)
     device = TestDevice(network, task, 0)
     aggregator = network.seats[0].aggregator
-    request, secret = new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 5000, SystemRandom())
-    device.secrets = [secret, secret]
-    reports = report_topic("test", task.task_id, 0)
+    request, opening = new_session(
+        aggregator, aggregator.hpke_keys[0], device_identity(0), START + 5000, SystemRandom()
+    )
+    owner = key_name(device_identity(0).certificate)
+    reports = report_topic("test", ALPHA, CAR, task.task_id)
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe("fleetcount/v1/test/+/task", qos=1)
+        await client.subscribe(task_filter("test"), qos=1)
         announced = SIGNED_TASK.decode(await next_on(client, "task"))
-        await client.subscribe(session_reply_topic("test", request.session_id), qos=1)
-        await client.subscribe(receipt_topic("test", request.session_id), qos=1)
-        await client.publish(session_topic("test", ALPHA), SESSION_REQUEST.encode(request), qos=1)
+        await client.subscribe(session_reply_topic("test", ALPHA, owner, request.session_id), qos=1)
+        await client.subscribe(receipt_topic("test", ALPHA, CAR, request.session_id), qos=1)
+        await client.publish(session_topic("test", ALPHA, owner), SESSION_REQUEST.encode(request), qos=1)
         accepted = SESSION_REPLY.decode(await next_on(client, "session-reply"))
+        assert isinstance(accepted, SessionAccepted)
+        device.secrets = [opening.finish(accepted)] * 2
         for payload in (b"", b"poison", b"\x00" * 1000):
             await client.publish(reports, payload, qos=1)
         for _ in range(40):
@@ -195,7 +221,6 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
         answers = [INSTALMENT_REPLY.decode(await next_on(client, "receipt")) for _ in range(40)]
 
     assert announced.task.task_id == task.task_id
-    assert isinstance(accepted, SessionAccepted)
     assert set(map(type, answers)) == {Receipt}
     assert len(set(answers)) == 1
     assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
@@ -204,7 +229,7 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
 async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_is_over(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt_intake, "_OFFER_S", 0.1)
+    monkeypatch.setattr(mqtt_announcing, "_OFFER_S", 0.1)
     network = Network(2)
     await network.start_all()
     series = await network.stand()
@@ -214,7 +239,7 @@ async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_
     )
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe(series_topic("test", series.series_id, 0), qos=1)
+        await client.subscribe(series_topic("test", ALPHA, series.series_id), qos=1)
         first = SERIES_OFFER.decode(await next_on(client, "series"))
         await take_own_order(core.context, sign_order(stop, key))
         second = SERIES_OFFER.decode(await next_on(client, "series"))
@@ -260,13 +285,67 @@ async def test_outcomes_are_retained_once_a_connection_also_those_of_windows_tha
         for index, task_id in enumerate(ids):
             if index:
                 await end(index)
-            await client.subscribe(release_topic("test", task_id), qos=1)
+            await client.subscribe(release_topic("test", ALPHA, task_id), qos=1)
             assert RELEASE_ANSWER.decode(await next_on(client, "release")).abort_reason == "too_few_reports"
-        await asyncio.sleep(4 * mqtt_intake._ANNOUNCE_S)
+        await asyncio.sleep(4 * mqtt_subscribing.FOLLOW_S)
 
     assert asked[:2] == ids, "each once, whatever else has ended"
     assert len(asked) == len(set(asked))
     assert ids[0] not in network.core(0).context.tasks
+    await network.stop_all()
+
+
+async def test_an_outcome_is_taken_away_from_the_broker_when_its_task_is_retired(broker_port: int) -> None:
+    network = Network(2)
+    network.limits = replace(network.limits, keep_digests_s=60)
+    await network.start_all()
+    task = await network.ask(expiry=START + 5_000)
+    core = network.core(0)
+
+    async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", broker_port) as client, taking(core, broker_port):
+        await client.subscribe(release_topic("test", ALPHA, task.task_id), qos=1)
+        await network.run_to_the_end(task)
+        kept = await next_on(client, "release")
+        await network.advance_to(task.expiry + 200)
+        while not await core.context.store.resting(Rest.RETIRED, FIRST, 10**11):
+            await network.look_after_all()
+            await network.advance_to(int(network.clock.now()) + 61)
+            await asyncio.sleep(0.05)
+        # The broker says so with an empty message.
+        async for message in client.messages:
+            if not message.payload:
+                break
+
+    assert RELEASE_ANSWER.decode(kept).abort_reason == "too_few_reports"
+    await network.stop_all()
+
+
+async def test_a_coordinator_without_the_connection_takes_away_what_another_process_put_there(broker_port: int) -> None:
+    network = Network(2)
+    network.limits = replace(network.limits, keep_digests_s=60)
+    await network.start_all()
+    task = await network.ask(expiry=START + 5_000)
+    core, table = network.core(0), MqttTable(broker=f"127.0.0.1:{broker_port}")
+    topic = release_topic("test", ALPHA, task.task_id)
+    async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", broker_port) as client:
+        await client.subscribe(topic, qos=1)
+        async with taking(core, broker_port):
+            await network.run_to_the_end(task)
+            await next_on(client, "release")
+        core.context.withdraw = Withdrawing(core.context, replace(table, broker="127.0.0.1:1"))
+        await network.advance_to(task.expiry + 200)
+        await network.look_after_all()
+        await network.look_after_all()
+        assert not await core.context.store.resting(Rest.RETIRED, FIRST, 10**11), "a broker that is away keeps it"
+
+        core.context.withdraw = Withdrawing(core.context, table)
+        await network.advance_to(int(network.clock.now()) + 61)
+        await network.look_after_all()
+
+        assert await core.context.store.resting(Rest.RETIRED, FIRST, 10**11)
+        async for message in client.messages:
+            if not message.payload:
+                break
     await network.stop_all()
 
 
@@ -292,13 +371,13 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     monkeypatch.setattr(store, "add_instalments", failing_once)
 
     async with asyncio.timeout(60), taking(core, broker_port), aiomqtt.Client("127.0.0.1", broker_port) as client:
-        await client.subscribe("fleetcount/v1/test/+/task", qos=1)
+        await client.subscribe(task_filter("test"), qos=1)
         await next_on(client, "task")
-        await client.subscribe(receipt_topic("test", device.secrets[0].session_id), qos=1)
+        await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
         payload = INSTALMENT.encode(device.first(0)[0])
         receipt = None
         while receipt is None:
-            await client.publish(report_topic("test", task.task_id, 0), payload, qos=1)
+            await client.publish(report_topic("test", ALPHA, CAR, task.task_id), payload, qos=1)
             try:
                 async with asyncio.timeout(1):
                     receipt = INSTALMENT_REPLY.decode(await next_on(client, "receipt"))
@@ -309,8 +388,9 @@ async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, m
     assert calls >= 2
 
 
-def arrived(topic: str, payload: bytes) -> aiomqtt.Message:
-    return aiomqtt.Message(topic, payload, qos=1, retain=False, mid=1, properties=None)
+def arrived(task: Task, payload: bytes) -> Arrival:
+    topic = report_topic("test", ALPHA, CAR, task.task_id)
+    return Arrival(CAR, task.task_id, Publication(topic, payload, packet_id=1), nullcontext())
 
 
 async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other(
@@ -333,9 +413,9 @@ async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other
 
     monkeypatch.setattr(core.service, "upload", upload)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
-    topic = report_topic("test", task.task_id, 0)
 
-    answers = await intake._serve([arrived(topic, INSTALMENT.encode(one.first(0)[0])) for one in devices])
+    group = [arrived(task, INSTALMENT.encode(one.first(0)[0])) for one in devices]
+    answers = await intake._serve(intake._take_reports, group)
 
     receipts = [INSTALMENT_REPLY.decode(payload) for _, payload in answers]
     assert [one.report_id for one in receipts] == [devices[place].report_id for place in (0, 2, 3)]
@@ -359,7 +439,7 @@ async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goe
         raise KeyError
 
     monkeypatch.setattr(core.service, "upload", upload)
-    broker = FakeBroker(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), INSTALMENT.encode(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
         await broker.acknowledged.wait()
@@ -380,10 +460,10 @@ async def test_a_store_that_fails_leaves_the_whole_group_with_the_broker(monkeyp
 
     monkeypatch.setattr(core.context.store, "add_instalments", full)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
-    message = arrived(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+    message = arrived(task, INSTALMENT.encode(device.first(0)[0]))
 
     with pytest.raises(StoreError):
-        await intake._serve([message])
+        await intake._serve(intake._take_reports, [message])
 
 
 async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_aggregator(
@@ -424,7 +504,7 @@ async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: py
         return await honest(rows)  # type: ignore[arg-type]  # passes on what it was given.
 
     monkeypatch.setattr(core.context.store, "add_instalments", slow)
-    broker = FakeBroker(report_topic("test", task.task_id, 0), INSTALMENT.encode(device.first(0)[0]))
+    broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), INSTALMENT.encode(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
         await committing.wait()
@@ -496,15 +576,19 @@ async def test_given_up_while_the_library_still_connects_in_a_thread_a_connectio
 async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the first message is committed fifty more arrive: they are at most two groups of thirty."""
+    """While the first message is committed fifty more arrive: they are two groups, of thirty and of what is left."""
     network = Network(2)
     await network.start_all()
     task = await network.ask(values=4)
     await network.advance_to(task.round_one_opens)
     core, device = network.core(0), TestDevice(network, task, 0)
     await device.open_sessions()
-    may_commit, groups = asyncio.Event(), list[int]()
-    honest = core.service.upload
+    may_commit, groups, here = asyncio.Event(), list[int](), list[Publication]()
+    honest, put = core.service.upload, Inbox.put
+
+    def counted(inbox: Inbox, message: Publication) -> bool:
+        here.append(message)
+        return put(inbox, message)
 
     async def slow(instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
         groups.append(len(instalments))
@@ -512,26 +596,29 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
         return await honest(instalments)
 
     monkeypatch.setattr(core.service, "upload", slow)
-    payload, topic = INSTALMENT.encode(device.first(0)[0]), report_topic("test", task.task_id, 0)
+    monkeypatch.setattr(Inbox, "put", counted)
+    payload, topic = INSTALMENT.encode(device.first(0)[0]), report_topic("test", ALPHA, CAR, task.task_id)
 
     async with (
         asyncio.timeout(60),
         taking(core, broker_port, inflight=30),
         aiomqtt.Client("127.0.0.1", broker_port) as client,
     ):
-        await client.subscribe("fleetcount/v1/test/+/task", qos=1)
+        await client.subscribe(task_filter("test"), qos=1)
         await next_on(client, "task")
-        await client.subscribe(receipt_topic("test", device.secrets[0].session_id), qos=1)
-        for _ in range(51):
+        await client.subscribe(receipt_topic("test", ALPHA, CAR, device.secrets[0].session_id), qos=1)
+        await client.publish(topic, payload, qos=1)
+        while not groups:
+            await asyncio.sleep(0.01)
+        for _ in range(50):
             await client.publish(topic, payload, qos=1)
-        await asyncio.sleep(0.3)  # The broker has acknowledged all; it passes them on in its own time.
+        while len(here) < 51:  # The broker has acknowledged all; it passes them on in its own time.
+            await asyncio.sleep(0.01)
         may_commit.set()
         for _ in range(51):
             assert isinstance(INSTALMENT_REPLY.decode(await next_on(client, "receipt")), Receipt)
 
-    assert sum(groups) == 51
-    assert max(groups) <= 30
-    assert len(groups) <= 5, groups
+    assert groups == [1, 30, 20]
 
 
 @pytest.mark.parametrize("inflight", ["0", "65536", "true", '"20"'])
@@ -542,3 +629,121 @@ def test_a_limit_that_no_broker_has_is_refused_by_name(inflight: str) -> None:
 
     with pytest.raises(ConfigError, match=r"mqtt\.inflight is .*from 1 to 65535"):
         read_settings(root, "mqtt", MqttTable)
+
+
+async def test_a_request_under_another_user_s_name_is_refused_before_any_public_key_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = Network(2)
+    await network.start_all()
+    core = network.core(0)
+    aggregator, victim = network.seats[0].aggregator, device_identity(0)
+    request, _ = new_session(aggregator, aggregator.hpke_keys[0], victim, START + 5000, SystemRandom())
+    asked: list[object] = []
+    honest = core.service.open_sessions
+
+    async def counted(requests: Sequence[SessionRequest], callers: Sequence[Identity]) -> tuple[SessionReply, ...]:
+        asked.extend(zip(requests, callers, strict=True))
+        return await honest(requests, callers)
+
+    monkeypatch.setattr(core.service, "open_sessions", counted)
+    intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
+    owner, payload = key_name(victim.certificate), SESSION_REQUEST.encode(request)
+    group = [Arrival(user, b"", Publication("", payload, packet_id=1), nullcontext()) for user in (CAR, owner)]
+
+    answers = await intake._serve(intake._open_sessions, group)
+
+    assert asked == [(request, Identity(owner.encode()))]
+    assert [topic for topic, _ in answers] == [
+        session_reply_topic("test", ALPHA, user, request.session_id) for user in (CAR, owner)
+    ]
+    refused, accepted = (SESSION_REPLY.decode(payload) for _, payload in answers)
+    assert refused == SessionRefused(session_id=request.session_id, reason=RejectReason.BAD_CERTIFICATE)
+    assert isinstance(accepted, SessionAccepted)
+
+
+async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_came_on() -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+    good = device.first(0)[0]
+    stranger = INSTALMENT.encode(replace(good, session_id=SessionId(bytes(16))))
+    spoiled = INSTALMENT.encode(replace(good, ciphertext=bytes(len(good.ciphertext))))
+    intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
+    group = [arrived(task, payload) for payload in [b"poison", stranger, spoiled] * 22]
+
+    await intake._serve(intake._take_reports, group)
+
+    with pytest.raises(BusyError):
+        core.context.admission.check(Identity(CAR.encode()))
+    core.context.admission.check(Identity(b"d-2"))
+
+
+async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
+    broker_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More arrives at once than there is room for: acknowledgements of answers stay unread, and are not waited for."""
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=4)
+    await network.advance_to(task.round_one_opens)
+    core, device = network.core(0), TestDevice(network, task, 0)
+    await device.open_sessions()
+    may_answer, slowed = asyncio.Event(), asyncio.Event()
+    honest, pause = core.service.upload, MqttConnection.pause
+
+    async def gated(instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
+        await may_answer.wait()
+        return await honest(instalments)
+
+    def noted(client: MqttConnection) -> None:
+        slowed.set()
+        pause(client)
+
+    monkeypatch.setattr(core.service, "upload", gated)
+    monkeypatch.setattr(MqttConnection, "pause", noted)
+    large = replace(device.first(0)[0], session_id=SessionId(bytes(16)), ciphertext=bytes(190_000))
+    payload, users = INSTALMENT.encode(large), [UserName(f"d-{number}") for number in range(80)]
+
+    async with asyncio.timeout(60), taking(core, broker_port, 5), aiomqtt.Client("127.0.0.1", broker_port) as client:
+        await client.subscribe(task_filter("test"), qos=1)
+        await next_on(client, "task")
+        await client.subscribe("fleetcount/v1/test/+/receipt/+/+", qos=1)
+        for user in users:
+            await client.publish(report_topic("test", ALPHA, user, task.task_id), payload, qos=1)
+        await slowed.wait()
+        may_answer.set()
+        for _ in users:
+            await next_on(client, "receipt")
+
+    assert b"fleetcount_mqtt_connections_total 1.0" in core.context.metrics.render()
+
+
+async def test_an_intake_that_is_ended_while_its_connection_fails_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2)
+    await network.start_all()
+    intake = MqttIntake(network.core(0).context, network.core(0).service, MqttTable(broker="127.0.0.1:1"))
+    connected, fails = asyncio.Event(), asyncio.Event()
+
+    async def failing() -> None:
+        await fails.wait()
+        raise aiomqtt.MqttError("lost")
+
+    async def session() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(failing())
+            connected.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(intake, "_session", session)
+    running = asyncio.create_task(intake.run())
+    await connected.wait()
+    fails.set()
+    await asyncio.sleep(0)
+    running.cancel()
+
+    assert await asyncio.wait([running], timeout=5) == ({running}, set())
+    assert running.cancelled()

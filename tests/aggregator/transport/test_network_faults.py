@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerUnreachableError
-from fleetcount_aggregator.storage.at_rest import report_log_key
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
 from fleetcount_aggregator.storage.store import ReportVerdict
 from fleetcount_protocol.errors import RejectReason
@@ -256,11 +255,11 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
     await network.start_all()
     task = await network.ask(values=4)
     await answer_all(network, task, COINS)
+    log_key = network.core(side).context.data_key(task.task_id).log_key
     await network.stop(side)
     name = network.seats[side].aggregator_id
     [log] = tmp_path.glob(f"{name}.*.log")
     data = bytearray(log.read_bytes())
-    log_key = report_log_key(network.seats[side].signing_key)
     first = FrameHead.decode(bytes(data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + HEAD_BYTES]), log_key)
     assert first is not None
     data[FILE_HEADER_BYTES + first.block_at(0)] ^= 1

@@ -4,29 +4,33 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
+    PEER_SERVICE,
     DeviceShell,
     PeerShell,
-    _gather_chunks,
     certified_peer,
     device_server,
     peer_server,
 )
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose
-from fleetcount_protocol.errors import DecodeError, MachineError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.channel.greetings import Greeting, sign_epoch
+from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
-from fleetcount_protocol.messages import AbortTask, InstallSeries, Instalment, Receipt, Refusal, SealSet
+from fleetcount_protocol.messages import AbortTask, BatchProposal, InstallSeries, Instalment, Receipt, Refusal, SealSet
 from fleetcount_protocol.series.key_list import verify_key_list
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
@@ -39,9 +43,9 @@ from fleetcount_protocol.wire.device import (
 )
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.wire.peer import split_seal_set
-from fleetcount_transport.quotas import CallLimits
+from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
-from tests.support.aggregators import Network, TestDevice, device_authority
+from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
 from tests.support.twins import twin_of
 
 _SERVICE = "/fleetcount_protocol.v1.DeviceService"
@@ -81,19 +85,25 @@ class Listening:
         expects: str = "beta",
         authority: CertificateAuthority | None = None,
         purpose: Purpose = Purpose.AGGREGATOR,
+        greetings: Greetings | None = None,
     ) -> GrpcPeer:
-        key, certificate = pem_pair((authority or self.authority).issue_new(purpose, name, ["127.0.0.1"]))
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
-            private_key=key,
-            certificate_chain=certificate,
-        )
         return GrpcPeer(
             AggregatorId(expects),
             f"127.0.0.1:{self.port}",
             caller=AggregatorId(name),
-            timeout_s=5,
-            credentials=credentials,
+            timeout_s=60,
+            credentials=self.credentials(name, authority, purpose),
+            greetings=greetings,
+        )
+
+    def credentials(
+        self, name: str, authority: CertificateAuthority | None = None, purpose: Purpose = Purpose.AGGREGATOR
+    ) -> grpc.ChannelCredentials:
+        key, certificate = pem_pair((authority or self.authority).issue_new(purpose, name, ["127.0.0.1"]))
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
+            private_key=key,
+            certificate_chain=certificate,
         )
 
 
@@ -117,6 +127,60 @@ async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
     assert refusal.value.problem is PeerProblem.NOT_LEADER
     await leader.close()
     await stranger.close()
+
+
+async def test_a_peer_that_takes_the_connection_and_says_nothing_is_unreachable_in_time(listening: Listening) -> None:
+    """A half-open connection, a stopped process, a network that swallows: the call ends by its own clock."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # The system takes connections, and nobody reads them.
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        peer = GrpcPeer(BETA, endpoint, caller=ALPHA, timeout_s=0.5, credentials=listening.credentials("alpha"))
+        async with asyncio.timeout(60):
+            for _ in range(2):
+                with pytest.raises(PeerUnreachableError, match="deadline_exceeded"):
+                    await peer.status(TaskId(bytes(32)))
+        await peer.close()
+
+
+async def test_a_peer_is_called_with_the_certificate_of_now(listening: Listening) -> None:
+    present = ["alpha"]
+    made = {name: listening.credentials(name) for name in ("alpha", "mallory")}
+    peer = GrpcPeer(
+        BETA, f"127.0.0.1:{listening.port}", caller=ALPHA, timeout_s=60, credentials=lambda: made[present[0]]
+    )
+    problems = []
+    for name in ("alpha", "mallory", "alpha"):
+        present[0] = name
+        with pytest.raises(PeerRefusalError) as refusal:
+            await peer.status(TaskId(bytes(32)))
+        problems.append(refusal.value.problem)
+    await peer.close()
+
+    assert problems == [PeerProblem.UNKNOWN_TASK, PeerProblem.NOT_LEADER, PeerProblem.UNKNOWN_TASK]
+
+
+async def test_every_call_and_every_answer_is_greeted_a_refusal_too(listening: Listening) -> None:
+    network = listening.network
+    alpha, beta = network.core(0).context, network.core(1).context
+    for position, context in enumerate((alpha, beta)):
+        await context.greetings.begin(network.seats[position].signing_key, context.source)
+    leader, operator = listening.peer("alpha", greetings=alpha.greetings), listening.peer("alpha")
+    sealing = SealSet(task_id=TaskId(bytes(32)), leaf_digests=bytes(256 * 32))
+
+    for call in (leader.status(TaskId(bytes(32))), leader.seal_set(sealing), operator.status(TaskId(bytes(32)))):
+        with pytest.raises(PeerRefusalError) as refusal:
+            await call
+        assert refusal.value.problem is PeerProblem.UNKNOWN_TASK
+    assert abs(alpha.greetings.skews[BETA].seconds) <= alpha.greetings.skews[BETA].give_or_take_s + 0.001
+    await beta.greetings.hear_call(
+        ALPHA,
+        Greeting(time_ms=0, epoch=sign_epoch(ALPHA, 9, bytes(8), network.seats[0].signing_key)).encode(),
+    )
+    with pytest.raises(PeerRefusalError) as refusal:
+        await leader.status(TaskId(bytes(32)))
+    assert refusal.value.problem is PeerProblem.STALE_EPOCH
+    assert alpha.greetings.superseded.is_set()
+    await leader.close()
+    await operator.close()
 
 
 async def test_a_series_and_its_orders_are_taken_from_its_aggregators_over_tls(listening: Listening) -> None:
@@ -179,23 +243,45 @@ async def test_another_authority_and_another_name_do_not_connect(listening: List
         await peer.close()
 
 
-async def test_chunks_of_a_set_are_capped_as_they_come() -> None:
-    """A thousand chunks, each as long as a message may be, would fill 3 GiB before anybody looked at them."""
+async def test_a_set_is_read_from_the_leader_alone_once_at_a_time_and_no_longer_than_its_reports(
+    listening: Listening,
+) -> None:
+    network = listening.network
+    task = await network.ask(values=4)
+    network.supervised = False
+    await answer_all(network, task, [(0, 1), (2, 2)])
+    leader, stranger = listening.peer("alpha"), listening.peer("gamma")
     ids = b"".join(number.to_bytes(16) for number in range(MAX_IDS_PER_CHUNK + 1))
-    chunks = list(split_seal_set(SealSet(task_id=TaskId(bytes(32)), accepted=ids, set_digest=Digest(bytes(32)))))
-    taken: list[int] = []
+    seal = SealSet(task_id=task.task_id, leaf_digests=bytes(256 * 32), accepted=ids)
+    first = next(iter(split_seal_set(seal))).SerializeToString()
 
-    async def stream(*messages: bytes) -> AsyncIterator[bytes]:
-        for number, message in enumerate(messages):
-            taken.append(number)
-            yield message
+    async def told(peer: GrpcPeer, *chunks: bytes) -> "grpc.aio.StreamUnaryCall[bytes, bytes]":
+        call: grpc.aio.StreamUnaryCall[bytes, bytes] = peer._channel.stream_unary(f"/{PEER_SERVICE}/SealSet")()
+        for chunk in chunks:
+            await call.write(chunk)
+        return call
 
-    assert await _gather_chunks(stream(*(chunk.SerializeToString() for chunk in chunks))) == chunks
-    assert len(chunks) == 2
-    taken.clear()
-    with pytest.raises(DecodeError, match="a chunk of a set has"):
-        await _gather_chunks(stream(bytes(2 * 16 * MAX_IDS_PER_CHUNK), b""))
-    assert taken == [0]
+    async with asyncio.timeout(20):
+        early = await (await told(leader, first)).details()
+        await network.advance_to(task.round_two_closes)
+        nothing = BatchProposal(task_id=task.task_id, batch=0, report_ids=b"", share_digests=b"", verifier_shares=b"")
+        await network.core(1).helper.propose_batch(ALPHA, nothing)
+        nobody = await (await told(stranger)).details()
+        one_id = replace(seal, accepted=bytes(16))
+        unfinished = next(iter(split_seal_set(one_id)))
+        held = await told(leader, unfinished.SerializeToString())
+        while not network.core(1).helper._sealing:
+            await asyncio.sleep(0.01)
+        second = await (await told(leader, first)).details()
+        held.cancel()
+        while network.core(1).helper._sealing:
+            await asyncio.sleep(0.01)
+        long = await (await told(leader, first)).details()
+        torn = await (await told(leader, bytes(2 * 16 * MAX_IDS_PER_CHUNK))).details()
+
+    assert (early, nobody, second, long, torn) == ("not_yet", "not_leader", "busy", "disagrees", "malformed")
+    await leader.close()
+    await stranger.close()
 
 
 async def test_an_error_inside_shows_a_peer_no_text(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +302,7 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
     network = Network(2)
     await network.start_all()
     task = await network.ask(values=4)
-    server = device_server(DeviceShell(network.core(0).service, Metrics()), 100)
+    server = device_server(DeviceShell(network.core(0).service, Metrics()))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     device = TestDevice(network, task, 0)
@@ -249,7 +335,7 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
 class DeviceListening:
     """alpha's device listener behind TLS, and devices with certificates."""
 
-    def __init__(self, limits: CallLimits) -> None:
+    def __init__(self, limits: AdmissionTable) -> None:
         self.network = Network(2)
         self.authority = CertificateAuthority.create("aggregators")
         self.limits = limits
@@ -257,8 +343,8 @@ class DeviceListening:
 
     async def __aenter__(self) -> "DeviceListening":
         await self.network.start_all()
-        self.shell = DeviceShell(self.network.core(0).service, Metrics(), limits=self.limits)
-        self._server = device_server(self.shell, 1000)
+        self.admission = Admission(self.limits)
+        self._server = device_server(DeviceShell(self.network.core(0).service, Metrics(), self.admission))
         credentials = grpc.ssl_server_credentials(
             [pem_pair(self.authority.issue_aggregator("alpha", ["127.0.0.1"]))],
             root_certificates=device_authority().certificate.public_bytes(Encoding.PEM),
@@ -286,6 +372,7 @@ class DeviceListening:
             task_id=TaskId(bytes(32)),
             report_id=ReportId(bytes(16)),
             session_id=SessionId(bytes(16)),
+            key_number=1,
             round=1,
             public_share=b"",
             ciphertext=bytes(48),
@@ -303,19 +390,19 @@ class DeviceListening:
 
     async def wait_for(self, callers: int) -> None:
         """Wait until so many callers have calls under way."""
-        async with asyncio.timeout(10):
-            while len(self.shell._callers) != callers:
+        async with asyncio.timeout(60):
+            while self.admission.callers != callers:
                 await asyncio.sleep(0.01)
 
 
 async def test_a_caller_that_sends_nothing_is_let_go() -> None:
     async with (
-        DeviceListening(CallLimits(idle_s=0.05)) as here,
+        DeviceListening(AdmissionTable(idle_s=0.05)) as here,
         here.channel(device_authority().issue_device()) as channel,
     ):
         for method in ("Upload", "ListTasks", "OpenSessions", "GetRelease"):
             call = channel.stream_stream(f"{_SERVICE}/{method}")()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             assert await call.details() == "idle"
         await here.wait_for(0)
@@ -324,7 +411,7 @@ async def test_a_caller_that_sends_nothing_is_let_go() -> None:
 async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> None:
     one, other = device_authority().issue_device(), device_authority().issue_device()
     async with (
-        DeviceListening(CallLimits(calls_each=2)) as here,
+        DeviceListening(AdmissionTable(calls_each=2)) as here,
         here.channel(one) as first,
         here.channel(one) as second,
         here.channel(other) as third,
@@ -348,7 +435,7 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
 ) -> None:
     one, other = device_authority().issue_device(), device_authority().issue_device()
     async with (
-        DeviceListening(CallLimits(bytes_each=1)) as here,
+        DeviceListening(AdmissionTable(bytes_each=1)) as here,
         here.channel(one) as first,
         here.channel(one) as second,
         here.channel(other) as third,
@@ -362,7 +449,7 @@ async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_
             return await honest(batch)
 
         monkeypatch.setattr(service, "take", slow)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             waiting = [await here.upload(first)]
             await arrived.wait()
             refused = await here.answer(await here.upload(second))
@@ -380,11 +467,11 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
     reading = {"ListTasks": TASK_LIST_QUERY.encode("test"), "GetRelease": b""}
     calls = {**reading, "OpenSessions": b"", "Upload": b""}
     found: dict[Purpose, set[str]] = {}
-    async with DeviceListening(CallLimits()) as here:
+    async with DeviceListening(AdmissionTable()) as here:
         for purpose in (Purpose.DEVICE, Purpose.READER, Purpose.RELAY, Purpose.AGGREGATOR):
             async with here.channel(device_authority().issue_new(purpose, "somebody")) as channel:
                 for method, query in calls.items():
-                    call = channel.stream_stream(f"{_SERVICE}/{method}")(iter([query]))
+                    call = channel.unary_stream(f"{_SERVICE}/{method}")(query)
                     with contextlib.suppress(grpc.aio.AioRpcError):
                         while await call.read() is not grpc.aio.EOF:
                             pass
@@ -404,7 +491,7 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
     twin = Credential(certificate=twin_of(one.certificate), private_key=one.private_key)
     query = TASK_LIST_QUERY.encode("test")
     async with (
-        DeviceListening(CallLimits(calls_each=1)) as here,
+        DeviceListening(AdmissionTable(calls_each=1)) as here,
         here.channel(one) as first,
         here.channel(twin) as second,
     ):

@@ -1,10 +1,12 @@
 """Compiled code that crashes its process gives way to plain Python; compiling ahead is waited for by who needs it."""
 
 import asyncio
+import gc
 import multiprocessing
 import os
 import signal
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -43,8 +45,27 @@ async def test_a_worker_killed_from_outside_says_nothing_of_its_machine_code(tmp
         first = await workers.run(dies_once, SETTING, tmp_path / "mark")
 
     assert first == await workers.run(asked_for, SETTING) == "auto"
-    assert logs == []
+    assert [(one["event"], one["exit_codes"]) for one in logs] == [("worker_died", [-signal.SIGKILL])]
     await workers.close()
+
+
+async def test_killed_workers_leave_one_line_and_no_tracebacks_of_their_tracker(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    workers = ProcessWorkers(1, warm=False)
+    await workers.run(os.getpid)
+    tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]  # Who kills all children kills it.
+    os.kill(tracker, signal.SIGKILL)
+
+    with capture_logs() as logs:
+        await workers.run(dies_once, SETTING, tmp_path / "mark")
+    await workers.close()
+    del workers
+    gc.collect()  # What the first pool registered is given back to a tracker that never heard of it.
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # Until it has said all it has to say.
+
+    assert capfd.readouterr().err == ""
+    assert [one["event"] for one in logs] == ["worker_died"]
 
 
 async def test_a_crash_without_compiled_code_leaves_it_in_use() -> None:

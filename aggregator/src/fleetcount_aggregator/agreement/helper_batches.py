@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
 from fleetcount_protocol.messages import BatchDecision, BatchProposal, BatchReply, FinishBatch
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ from fleetcount_aggregator.agreement.rules import (
 )
 from fleetcount_aggregator.agreement.verification import Verification, kept_seeds, matching, seal_kept
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.journal import Entry, Step, once
+from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports, ReportVerdict, every_batch
@@ -55,12 +56,21 @@ class HelperBatches:
         self._taking: Counter[AggregatorId] = Counter()
 
     async def propose(self, task: InstalledTask, proposal: BatchProposal) -> BatchReply:
-        """Answer a proposal; intake must be closed.
+        """Answer a proposal; intake must be closed. What holds no report of ours is answered, and leaves no trace.
 
         Raises:
             PeerRefusalError: CONFLICT, another proposal has this number or a report is in another batch; or the task
                 is not agreeing.
         """
+        if await self._is_nothing(task, Step.PROPOSE, proposal.batch, proposal.report_ids):
+            missing = bytes([RejectReason.MISSING_AT_PEER.value]) * (len(proposal.report_ids) // ReportId.SIZE)
+            return BatchReply(
+                task_id=task.task_id,
+                batch=proposal.batch,
+                report_ids=proposal.report_ids,
+                reasons=missing,
+                verifier_shares=b"",
+            )
         stored = await once(
             self._context,
             task.task_id,
@@ -72,6 +82,21 @@ class HelperBatches:
         )
         self._context.failpoints.hit("helper.after_propose_store")
         return reply_from_bytes(task.task_id, proposal.batch, stored)
+
+    async def _is_nothing(self, task: InstalledTask, step: Step, batch: int, report_ids: bytes) -> bool:
+        """Return whether a batch that was not stored names no complete report of ours, while the task is agreeing.
+
+        A row and a step are for a batch with a report of its own: so they are no more than the task's reports, however
+        many batches a leader makes up.
+        """
+        if self._context.states[task.task_id] is not State.AGREEING:
+            return False
+        if await taken(self._context, task.task_id, step, batch) is not None:
+            return False
+        if await self._context.store.batch(task.task_id, batch) is not None:
+            return False
+        reports = await self._context.store.complete_reports(task.task_id)
+        return bool((reports.ids.find(report_ids) < 0).all())
 
     @contextmanager
     def _admission(self, task: InstalledTask, proposed: int = _FREE) -> Generator[None, None, None]:
@@ -148,10 +173,14 @@ class HelperBatches:
     async def finish(self, task: InstalledTask, request: FinishBatch) -> BatchDecision:
         """Check the leader's messages against our own seeds; every report of the batch it leaves out is out here.
 
+        What was proposed without a report of ours is finished without one, and leaves no trace.
+
         Raises:
             PeerRefusalError: CONFLICT, other messages were finished under this number; NOT_YET, nothing was proposed
                 under it; MALFORMED, messages for reports that are not in it.
         """
+        if not request.report_ids and await self._is_nothing(task, Step.FINISH, request.batch, b""):
+            return BatchDecision(task_id=task.task_id, batch=request.batch, accepted=b"")
         accepted = await once(
             self._context,
             task.task_id,

@@ -7,11 +7,13 @@ reports (`release`).
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import Digest, TaskId
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.messages import SealSet
+from fleetcount_protocol.release.set_digest import leaf_digests, set_root
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
@@ -19,14 +21,14 @@ from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
+from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
 from fleetcount_aggregator.storage.store import ReportVerdict, every_batch
 
-__all__ = ["abort_here", "accepted_set", "close_intake", "of_denied", "seal_here", "sealed_digest"]
+__all__ = ["OwnSet", "Standing", "abort_here", "close_intake", "of_denied", "seal_named", "seal_own", "sealed_digest"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class Standing:
     """Every complete report by position: its verdict, `_NONE` without one, and its public share's digest (n x 32)."""
 
     ids: ReportIds
@@ -37,14 +39,86 @@ class _Standing:
 _NONE: Final = 255
 
 
-async def _standing(context: Context, task_id: TaskId) -> _Standing:
+class _NamesMissing(Exception):  # noqa: N818 - an event inside this module, not a fault: the leader says more.
+    def __init__(self, leaves: NDArray[np.bool_]) -> None:
+        super().__init__()
+        self.leaves = np.packbits(leaves).tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSet:
+    """A set of reports as this aggregator holds them: positions and ids (n x 16 bytes), ascending, and leaf digests."""
+
+    task_id: TaskId
+    positions: NDArray[np.int64]
+    ids: bytes = field(repr=False)
+    leaves: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, task_id: TaskId, standing: Standing, wanted: NDArray[np.bool_]) -> Self:
+        """Return the set of the wanted reports, by position."""
+        order = standing.ids.order
+        positions = order[wanted[order]]
+        ids = standing.ids.at(positions)
+        return cls(task_id, positions, ids, sorted_leaf_digests(task_id, ids, standing.share_digests, positions))
+
+    @classmethod
+    def agreed(cls, task_id: TaskId, standing: Standing, request: SealSet) -> Self:
+        """Return the leader's set if it is one of reports accepted here; never a report more than that.
+
+        What both have in common takes no names: a leaf with the leader's digest is taken as it is here, and one that is
+        empty there is left out. In every other leaf the leader names the reports.
+
+        Raises:
+            _NamesMissing: it has not done so yet.
+            PeerRefusalError: DISAGREES, a name that is not accepted here or not asked for, or other digests.
+        """
+        accepted = standing.verdicts == ReportVerdict.ACCEPTED
+        own = cls.of(task_id, standing, accepted)
+        theirs, empty = map(_by_leaf, (request.leaf_digests, leaf_digests(task_id, ())))
+        unequal: NDArray[np.bool_] = (_by_leaf(own.leaves) != theirs).any(axis=1)
+        asked = unequal & (theirs != empty).any(axis=1)
+        if not unequal.any() and not request.accepted:
+            return own
+        if asked.any() and not request.accepted:
+            raise _NamesMissing(asked)
+        named = standing.ids.find(request.accepted)
+        here = (named >= 0).all() and accepted[named].all()
+        if not here or not ascending(request.accepted) or not asked[leaves_of(request.accepted)].all():
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        wanted = np.zeros(len(accepted), dtype=np.bool_)
+        wanted[own.positions[~unequal[leaves_of(own.ids)]]] = True
+        wanted[named] = True
+        narrowed = cls.of(task_id, standing, wanted)
+        if narrowed.leaves != request.leaf_digests:
+            raise PeerRefusalError(PeerProblem.DISAGREES)
+        return narrowed
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the set."""
+        return set_root(self.task_id, self.leaves)
+
+    def named(self, leaves: bytes) -> bytes:
+        """Return the ids in some leaves (a bit each), joined and ascending."""
+        within = np.unpackbits(np.frombuffer(leaves, dtype=np.uint8)) != 0
+        rows = np.frombuffer(self.ids, dtype=np.uint8).reshape(-1, ReportId.SIZE)
+        found: NDArray[np.uint8] = rows[within[leaves_of(self.ids)]]
+        return found.tobytes()
+
+
+def _by_leaf(digests: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
+
+
+async def _standing(context: Context, task_id: TaskId) -> Standing:
     ids = (await context.store.complete_reports(task_id)).ids
     verdicts = np.full(len(ids), _NONE, dtype=np.uint8)
     digests = np.zeros((len(ids), Digest.SIZE), dtype=np.uint8)
     async for row in every_batch(context.store, task_id):
         verdicts[row.positions] = np.frombuffer(row.verdicts, dtype=np.uint8)
         digests[row.positions] = np.frombuffer(row.share_digests, dtype=np.uint8).reshape(-1, Digest.SIZE)
-    return _Standing(ids, verdicts, digests)
+    return Standing(ids, verdicts, digests)
 
 
 async def of_denied(context: Context, task_id: TaskId, ids: ReportIds) -> NDArray[np.bool_]:
@@ -54,27 +128,6 @@ async def of_denied(context: Context, task_id: TaskId, ids: ReportIds) -> NDArra
         found = ids.find(await context.store.reports_of(task_id, b"".join(keys)))
         denied[found[found >= 0]] = True
     return denied
-
-
-async def accepted_set(context: Context, task: InstalledTask) -> tuple[bytes, Digest]:
-    """Return the ids of the reports accepted here, ascending and joined, and the digest of the set they make.
-
-    Reports of devices that are denied by now are left out; once the set is sealed it stays what it is.
-    """
-    standing = await _standing(context, task.task_id)
-    sealed = await context.store.chosen(task.task_id)
-    if sealed is None:
-        wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, task.task_id, standing.ids)
-    else:
-        wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
-
-    def collect() -> tuple[bytes, Digest]:
-        order = standing.ids.order
-        positions = order[wanted[order]]
-        ids = standing.ids.at(positions)
-        return ids, sorted_set_digest(ids, standing.share_digests, positions)
-
-    return await asyncio.to_thread(collect)
 
 
 async def close_intake(context: Context, task_id: TaskId) -> None:
@@ -87,7 +140,7 @@ async def abort_here(context: Context, task_id: TaskId, reason: AbortReason | st
     text = reason.value if isinstance(reason, AbortReason) else reason
     state = await move(context, task_id, State.ABORTED, reason=text)
     if state is State.ABORTED:
-        await context.store.purge(task_id)
+        await context.purge(task_id)
     return state
 
 
@@ -97,41 +150,58 @@ async def sealed_digest(context: Context, task_id: TaskId) -> Digest | None:
     return Digest(step.answer) if step else None
 
 
-async def seal_here(context: Context, task: InstalledTask, accepted: bytes, digest: Digest) -> None:
-    """Store the set of a task and move on to releasing; repeating it with the same set changes nothing.
+async def seal_own(context: Context, task: InstalledTask) -> OwnSet:
+    """Seal the reports accepted here, and return the set they make; run by the leader, which names it to the helpers.
 
-    `accepted` are joined ids that ascend. Every report must be accepted here, the digest must follow from this
-    aggregator's own public shares, and there must be at least `min_batch_size` reports, counted here, after the last
-    removal.
+    Reports of devices that are denied by now are left out; once the set is sealed it stays what it is.
+
+    Raises:
+        PeerRefusalError, StateConflictError: as `seal_named`.
+    """
+    standing = await _standing(context, task.task_id)
+    sealed = await context.store.chosen(task.task_id)
+    if sealed is None:
+        wanted = (standing.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(context, task.task_id, standing.ids)
+    else:
+        wanted = np.frombuffer(sealed, dtype=np.uint8) != 0
+    own = await asyncio.to_thread(OwnSet.of, task.task_id, standing, wanted)
+    await once(context, task.task_id, Step.SET, own.digest, lambda: _chosen(context, task, standing, own))
+    return own
+
+
+async def seal_named(context: Context, task: InstalledTask, request: SealSet) -> bytes:
+    """Store the set that the leader names and move on to releasing; repeating it with the same set changes nothing.
+
+    Every report must be accepted here, the digests of the leaves must follow from this aggregator's own public shares,
+    and there must be at least `min_batch_size` reports, counted here, after the last removal. Returns nothing once the
+    set is sealed; else the leaves (a bit each) whose ids the leader has to name, since fewer may be in them than here.
 
     Raises:
         PeerRefusalError: CONFLICT for a second set, DISAGREES for one that differs from ours, TOO_FEW (then the task is
             aborted here).
         StateConflictError: no set is sealed and the task is not agreeing.
     """
-    await once(context, task.task_id, Step.SET, digest, lambda: _chosen(context, task, accepted, digest))
+
+    async def work() -> Entry:
+        standing = await _standing(context, task.task_id)
+        agreed = await asyncio.to_thread(OwnSet.agreed, task.task_id, standing, request)
+        return await _chosen(context, task, standing, agreed)
+
+    try:
+        await once(context, task.task_id, Step.SET, set_root(task.task_id, request.leaf_digests), work)
+    except _NamesMissing as missing:
+        return missing.leaves
+    return b""
 
 
-async def _chosen(context: Context, task: InstalledTask, accepted: bytes, digest: Digest) -> Entry:
-    standing = await _standing(context, task.task_id)
-    positions = await asyncio.to_thread(_find, standing, accepted, digest)
-    if positions is None:
-        raise PeerRefusalError(PeerProblem.DISAGREES)
-    if len(positions) < task.task.min_batch_size:
+async def _chosen(context: Context, task: InstalledTask, standing: Standing, own: OwnSet) -> Entry:
+    if len(own.positions) < task.task.min_batch_size:
         await abort_here(context, task.task_id, AbortReason.TOO_FEW_REPORTS)
         raise PeerRefusalError(PeerProblem.TOO_FEW)
     chosen = np.zeros(len(standing.ids), dtype=np.uint8)
-    chosen[positions] = 1
+    chosen[own.positions] = 1
     left_out = (chosen == 0) & ~np.isin(standing.verdicts, (ReportVerdict.DROPPED, ReportVerdict.REFUSED))
     denied = await of_denied(context, task.task_id, standing.ids)
     rejections = Counter({RejectReason.BAD_CERTIFICATE: int((left_out & denied).sum())})
     rejections[RejectReason.MISSING_AT_PEER] = int((left_out & ~denied).sum())
-    return Entry(answer=digest, chosen=chosen.tobytes(), rejections=+rejections)
-
-
-def _find(standing: _Standing, accepted: bytes, digest: Digest) -> NDArray[np.int64] | None:
-    """Return where the reports of a set are; None if it is not a set of reports accepted here, or not the digest's."""
-    positions = standing.ids.match(accepted, standing.verdicts == ReportVerdict.ACCEPTED)
-    if positions is None or sorted_set_digest(accepted, standing.share_digests, positions) != digest:
-        return None
-    return positions
+    return Entry(answer=own.digest, chosen=chosen.tobytes(), rejections=+rejections)

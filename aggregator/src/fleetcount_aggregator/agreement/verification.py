@@ -12,11 +12,11 @@ import numpy as np
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
+from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.logs import log
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.fair_queue import FairQueue
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.storage.store import BatchRow, CompleteReports
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, verify_reports
@@ -71,7 +71,7 @@ def matching(seeds: bytes, messages: bytes) -> bytes:
 
 
 def _sum_bytes(task: InstalledTask) -> int:
-    return FIELD64.encoded_size * task.task.design.output_count
+    return FIELD64.encoded_size * task.task.design.summed_count
 
 
 def _place(task_id: TaskId, number: int) -> tuple[bytes, ...]:
@@ -80,14 +80,14 @@ def _place(task_id: TaskId, number: int) -> tuple[bytes, ...]:
 
 def seal_kept(context: Context, task: InstalledTask, number: int, output_sum: bytes, seeds: bytes = b"") -> bytes:
     """Return `BatchRow.kept`."""
-    return context.at_rest.seal(output_sum + seeds, *_place(task.task_id, number))
+    return context.data_key(task.task_id).seal(output_sum + seeds, *_place(task.task_id, number))
 
 
 def kept_sum(context: Context, task: InstalledTask, row: BatchRow) -> bytes:
     """Return the sum of a batch's verified output shares; raises StoreError if it is damaged."""
-    return context.at_rest.open(row.kept, *_place(task.task_id, row.number))[: _sum_bytes(task)]
+    return context.data_key(task.task_id).open(row.kept, *_place(task.task_id, row.number))[: _sum_bytes(task)]
 
 
 def kept_seeds(context: Context, task: InstalledTask, row: BatchRow) -> bytes:
     """Return the seeds of a helper's batch, n x 32; raises StoreError if they are damaged."""
-    return context.at_rest.open(row.kept, *_place(task.task_id, row.number))[_sum_bytes(task) :]
+    return context.data_key(task.task_id).open(row.kept, *_place(task.task_id, row.number))[_sum_bytes(task) :]

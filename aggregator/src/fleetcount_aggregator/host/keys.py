@@ -6,7 +6,6 @@ Never shows a private key; the task says which key is used.
 import base64
 import binascii
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,44 +16,97 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_UNIX_TIME
 from fleetcount_transport.key_files import read_secret
+from fleetcount_transport.logs import log
 from fleetcount_transport.toml_table import read_toml
 
-__all__ = ["KeyRing", "Validity", "load_hpke_key", "load_signing_key", "load_validities"]
+from fleetcount_aggregator.host.token_keys import TokenWrappingKey, is_wrapped, load_token_key
+
+__all__ = [
+    "KEY_LIST_FILE",
+    "MOST_KEYS",
+    "KeyRing",
+    "Validity",
+    "hpke_secret",
+    "load_hpke_key",
+    "load_signing_key",
+    "load_store_key",
+    "load_validities",
+]
 
 _PEM: Final = b"-----BEGIN"
-_MOST_KEYS: Final = 256
+MOST_KEYS: Final = 256
+_STORE_KEY_BYTES: Final = 32
 
 
-def load_signing_key(path: Path) -> Ed25519PrivateKey:
-    """Return the Ed25519 key of a PKCS #8 PEM file.
+def load_signing_key(path: Path | str) -> Ed25519PrivateKey:
+    """Return the Ed25519 key of a PKCS #8 PEM file, or that of a token for a `pkcs11:` URI.
 
     Raises:
-        UsageError: see `read_secret`; or another kind of key.
+        UsageError: see `read_secret` and `token_keys.load_token_key`; or another kind of key.
     """
+    if isinstance(path, str):
+        return load_token_key(path)
     key = _pem_key(path, read_secret(path))
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"{path} holds a {type(key).__name__}, allowed: an Ed25519 key")
     return key
 
 
-def load_hpke_key(path: Path) -> HpkeKeyPair:
-    """Return the sealing key pair of `<key id>.key`: X25519 as PKCS #8 PEM, or base64 of the 32 or 96 private bytes.
+def load_store_key(path: Path) -> bytes:
+    """Return the at-rest key of a store, 32 bytes, from a file that holds them in base64.
 
     Raises:
-        UsageError: see `read_secret`; a name that is no key id 0..255; or no such key.
+        UsageError: see `read_secret`; or another content.
+    """
+    try:
+        key = base64.b64decode(read_secret(path).strip(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != _STORE_KEY_BYTES:
+        raise UsageError(f"{path} does not hold {_STORE_KEY_BYTES} bytes in base64 (fleetcount keys store makes it)")
+    return key
+
+
+def load_hpke_key(path: Path, wrapping: TokenWrappingKey | None = None) -> HpkeKeyPair:
+    """Return the sealing key pair of `<key id>.key`: X25519 as PKCS #8 PEM, or base64 of the 32 or 96 private bytes.
+
+    With a `wrapping` key only what that key wrapped.
+
+    Raises:
+        UsageError: see `read_secret`; a name that is no key id 0..255; no such key, or one wrapped otherwise.
     """
     if not path.stem.isascii() or not path.stem.isdigit() or int(path.stem) > 255:
         raise UsageError(f"{path} is not named <key id>.key with a key id from 0 to 255")
-    data = read_secret(path)
+    data, key_id = read_secret(path), int(path.stem)
+    if wrapping is None:
+        return HpkeKeyPair(key_id, hpke_secret(path, data))
+    if not is_wrapped(data):
+        raise UsageError(f'{path} is not wrapped, and [keys] wrapping_key is set ("fleetcount keys wrap" wraps it)')
+    try:
+        return HpkeKeyPair(key_id, wrapping.unwrap(key_id, data))
+    except UsageError as error:
+        raise UsageError(f"{path} {error}") from None
+
+
+def hpke_secret(path: Path, data: bytes) -> bytes:
+    """Return the 32 or 96 private bytes that a file of a sealing key holds.
+
+    Raises:
+        UsageError: it holds no such key, or one that a token must unwrap.
+    """
+    if is_wrapped(data):
+        raise UsageError(f"{path} is wrapped by a key in a token: name that key in [keys] wrapping_key")
     if data.startswith(_PEM):
         key = _pem_key(path, data)
         if not isinstance(key, X25519PrivateKey):
             raise UsageError(f"{path} holds a {type(key).__name__}, allowed: an X25519 key")
-        return HpkeKeyPair(int(path.stem), key.private_bytes_raw())
+        return key.private_bytes_raw()
     try:
-        return HpkeKeyPair(int(path.stem), base64.b64decode(data.strip(), validate=True))
+        secret = base64.b64decode(data.strip(), validate=True)
+        HpkeKeyPair(0, secret)
     except (binascii.Error, UsageError):
         raise UsageError(f"{path} holds neither a PEM key nor base64 of 32 or 96 bytes") from None
+    return secret
 
 
 def _pem_key(path: Path, data: bytes) -> object:
@@ -72,7 +124,7 @@ class Validity(NamedTuple):
 
 
 _ALWAYS: Final = Validity(0, MAX_UNIX_TIME)
-_VALIDITIES: Final = "key-list.toml"
+KEY_LIST_FILE: Final = "key-list.toml"
 
 
 def load_validities(directory: Path) -> dict[int, Validity]:
@@ -81,12 +133,12 @@ def load_validities(directory: Path) -> dict[int, Validity]:
     Raises:
         UsageError: the key, its value and what is allowed.
     """
-    path = directory / _VALIDITIES
+    path = directory / KEY_LIST_FILE
     if not path.exists():
         return {}
     found: dict[int, Validity] = {}
-    for row in read_toml(path, ("keys",)).sections("keys", ("key_id", *Validity._fields), most=_MOST_KEYS):
-        key_id = row.integer("key_id", 0, _MOST_KEYS - 1)
+    for row in read_toml(path, ("keys",)).sections("keys", ("key_id", *Validity._fields), most=MOST_KEYS):
+        key_id = row.integer("key_id", 0, MOST_KEYS - 1)
         if key_id in found:
             raise row.wrong("key_id", f"is {key_id} a second time; allowed is one row a key")
         before = row.integer("not_before", 0, MAX_UNIX_TIME - 1, _ALWAYS.not_before)
@@ -97,8 +149,9 @@ def load_validities(directory: Path) -> dict[int, Validity]:
 class KeyRing:
     """The sealing keys in use, as they were when the directory was last read: at the start, or after it changed.
 
-    A key is retired by taking its file away: what was sealed to it no longer opens. `key-list.toml` beside the keys
-    says from when to when devices are told to seal to each; one it does not name is valid always.
+    A key whose file is taken away leaves memory at the next look: what was sealed to it no longer opens. Beside the
+    keys `key-list.toml` says from when to when devices are told to seal to each; one it does not name is valid always.
+    No new session is opened under one of `retired`; `rotates` if the next key comes by itself.
     """
 
     def __init__(
@@ -106,30 +159,36 @@ class KeyRing:
         pairs: Mapping[int, HpkeKeyPair],
         directory: Path | None = None,
         validities: Mapping[int, Validity] | None = None,
+        wrapping: TokenWrappingKey | None = None,
     ) -> None:
         self._pairs = dict(pairs)
-        self._directory = directory
+        self.directory = directory
+        self.wrapping = wrapping
+        self.retired: frozenset[int] = frozenset()
+        self.rotates = False
+        self.is_unusable = False
+        """Whether the directory holds a file that cannot be used: then new ones are not taken up."""
         self._validities = dict(validities or {})
         self._seen: frozenset[tuple[str, int, int]] | None = None
 
     @classmethod
-    def load(cls, directory: Path) -> "KeyRing":
-        """Return every key of a directory.
+    def load(cls, directory: Path, wrapping: TokenWrappingKey | None = None) -> "KeyRing":
+        """Return every key of a directory, unwrapped by a token's key if one is given.
 
         Raises:
             UsageError: no key there, or one that cannot be used.
         """
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a directory of sealing keys")
-        pairs = _load_pairs(directory)
+        pairs = _load_pairs(directory, wrapping)
         if not pairs:
             raise UsageError(f"{directory} holds no <key id>.key")
-        return cls(pairs, directory, load_validities(directory))
+        return cls(pairs, directory, load_validities(directory), wrapping)
 
     def pairs(self, key_id: int) -> Mapping[int, HpkeKeyPair]:
         """Return the pairs; a key id that is not known yet makes the directory be read again, if it has changed."""
         if key_id not in self._pairs:
-            self.refresh()
+            self._look()
         return self._pairs
 
     def public_key(self, key_id: int) -> bytes | None:
@@ -148,22 +207,38 @@ class KeyRing:
         return frozenset(self._pairs)
 
     def refresh(self) -> None:
-        """Take up new key files and let go of those that are gone; an unusable new file changes nothing."""
-        if self._directory is None or not self._changed(self._directory):
+        """Take up new key files and let go of those that are gone, also beside an unusable one, which is not taken.
+
+        What could not be used is tried again, changed or not: a token may be back.
+        """
+        if self.is_unusable:
+            self._seen = None
+        self._look()
+
+    def _look(self) -> None:
+        if self.directory is None or not self._changed(self.directory):
             return
-        with suppress(UsageError):
-            pairs, validities = _load_pairs(self._directory), load_validities(self._directory)
-            self._pairs, self._validities = pairs, validities
+        there = {path.stem for path in self.directory.glob("*.key")}
+        self._pairs = {key_id: pair for key_id, pair in self._pairs.items() if str(key_id) in there}
+        try:
+            found = _load_pairs(self.directory, self.wrapping)
+            self._pairs, self._validities = found, load_validities(self.directory)
+        except UsageError as error:
+            self.is_unusable = True
+            log.error("sealing_keys_unusable", reason=str(error))
+        else:
+            self.is_unusable = False
 
     def _changed(self, directory: Path) -> bool:
         """Return whether the directory's files have changed since the last look: invented key ids must cost little."""
         try:
-            found = [(path.name, path.stat()) for path in (*directory.glob("*.key"), *directory.glob(_VALIDITIES))]
+            found = [(path.name, path.stat()) for path in (*directory.glob("*.key"), *directory.glob(KEY_LIST_FILE))]
         except OSError:
             return False
         before, self._seen = self._seen, frozenset((name, stat.st_ctime_ns, stat.st_size) for name, stat in found)
         return before != self._seen
 
 
-def _load_pairs(directory: Path) -> dict[int, HpkeKeyPair]:
-    return {pair.key_id: pair for pair in map(load_hpke_key, sorted(directory.glob("*.key")))}
+def _load_pairs(directory: Path, wrapping: TokenWrappingKey | None) -> dict[int, HpkeKeyPair]:
+    pairs = (load_hpke_key(path, wrapping) for path in sorted(directory.glob("*.key")))
+    return {pair.key_id: pair for pair in pairs}

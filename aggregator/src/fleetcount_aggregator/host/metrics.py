@@ -3,16 +3,13 @@
 Holds no label of a device or report, and no number of reports of a task: the exact number of participants is secret.
 """
 
-from typing import Final
-
 from fleetcount_protocol.errors import RejectReason
+from fleetcount_transport.admission.admission import Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from fleetcount_aggregator.host.states import State
 
 __all__ = ["Metrics"]
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
@@ -22,6 +19,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._refusals = Counter(
             "fleetcount_refusals", "Instalments and sessions refused, by reason.", ["reason"], registry=self.registry
+        )
+        self._shed = Counter(
+            "fleetcount_shed",
+            "What was not taken, by reason.",
+            ["reason"],
+            registry=self.registry,
         )
         self._moves = Counter(
             "fleetcount_task_moves", "Moves of tasks into a state.", ["state"], registry=self.registry
@@ -46,13 +49,26 @@ class Metrics:
         self._store_errors = Counter(
             "fleetcount_store_errors", "Requests the store could not serve.", registry=self.registry
         )
+        self._damaged = Counter(
+            "fleetcount_damaged",
+            "Rows and files of the store found damaged, by table.",
+            ["table"],
+            registry=self.registry,
+        )
+        self._background = Counter(
+            "fleetcount_background_failures", "Background work that failed, by name.", ["work"], registry=self.registry
+        )
         self._loop_lag = Gauge(
-            "fleetcount_event_loop_lag_seconds", "How late the last tick of the clock came.", registry=self.registry
+            "fleetcount_event_loop_lag_seconds", "How late a tick came, the worst of a minute.", registry=self.registry
         )
 
     def refused(self, reason: RejectReason, count: int = 1) -> None:
         """Count refused instalments or sessions."""
         self._refusals.labels(reason.label).inc(count)
+
+    def shed(self, reason: Shed) -> None:
+        """Count one connection, call or message that was not taken."""
+        self._shed.labels(reason.value).inc()
 
     def task_moved(self, state: State) -> None:
         """Count a task's move into a state."""
@@ -78,8 +94,16 @@ class Metrics:
         """Count one request the store could not serve."""
         self._store_errors.inc()
 
+    def damaged(self, table: str) -> None:
+        """Count one row or file that is not as it was written."""
+        self._damaged.labels(table).inc()
+
+    def background_failed(self, work: str) -> None:
+        """Count one failure of a named piece of background work."""
+        self._background.labels(work).inc()
+
     def loop_lag(self, seconds: float) -> None:
-        """Show how late a tick of the clock came."""
+        """Show how late a tick of the event loop came."""
         self._loop_lag.set(seconds)
 
     def render(self) -> bytes:

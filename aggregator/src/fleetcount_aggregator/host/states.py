@@ -28,10 +28,12 @@ class AbortReason(enum.Enum):
     TOO_TELLING = "too_telling"
     RESTORED_BACKUP = "restored_backup"
     LEADER_SILENT = "leader_silent"
+    LEADER_SLOW = "leader_slow"
     OUTCOME_UNKNOWN = "outcome_unknown"
     INSTALL_FAILED = "install_failed"
     LOG_LOST = "log_lost"
     NOT_SERVED = "not_served"
+    DAMAGED = "damaged"
 
 
 class MissingReason(enum.Enum):
@@ -51,10 +53,10 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
     {
         State.ANNOUNCED: frozenset({State.COLLECTING, State.AGREEING, State.ABORTED}),
         State.COLLECTING: frozenset({State.AGREEING, State.ABORTED}),
-        State.AGREEING: frozenset({State.RELEASING, State.ABORTED}),
+        State.AGREEING: frozenset({State.RELEASING, State.RELEASED, State.ABORTED}),
         State.RELEASING: frozenset({State.RELEASED, State.ABORTED}),
         State.RELEASED: frozenset(),
-        State.ABORTED: frozenset(),
+        State.ABORTED: frozenset({State.RELEASED}),
     }
 )
 """Every move a task can make.
@@ -63,9 +65,11 @@ Announced: installed, no report taken yet. Collecting: the windows are open. Agr
 aggregators find out which reports all of them hold and accept. Releasing: the one set is sealed; noised shares are
 committed to and opened, and everyone recomputes the record. Released: the record carries every signature. Aborted: no
 record will ever exist here; the reason is public. An aggregator that slept through the windows goes from announced to
-agreeing at once."""
+agreeing at once. A record that all have signed proves itself: who sees one moves to released from agreeing on, even
+after an abort (`release.steps`); nothing else leads there."""
 
-FINAL_STATES: Final = frozenset(state for state, following in TRANSITIONS.items() if not following)
+FINAL_STATES: Final = frozenset({State.RELEASED, State.ABORTED})
+"""Where nothing is left to do for a task and its secrets are deleted."""
 
 
 class StateConflictError(FleetcountError):

@@ -26,6 +26,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.task.task import SignedTask
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
+from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
@@ -67,11 +68,12 @@ class DeviceService:
         listed: list[SignedTask] = []
         room = MAX_TASK_LIST_BYTES
         for task in list(self._context.live.values()):
-            room -= len(task.task.canonical) + _TASK_OVERHEAD_BYTES if await self._is_open(task) else 0
+            if not await self._is_open(task):
+                continue
+            room -= task.listed_bytes
             if room < 0 or len(listed) == MAX_TASKS_PER_LIST:
                 break
-            if await self._is_open(task):
-                listed.append(task.signed)
+            listed.append(task.signed)
         return tuple(listed)
 
     async def _is_open(self, task: InstalledTask) -> bool:
@@ -79,7 +81,9 @@ class DeviceService:
             return False
         if self._context.states[task.task_id] not in _LISTED or self._context.clock.now() >= task.closes:
             return False
-        return not task.is_leader or await taken(self._context, task.task_id, Step.INSTALLED) is not None
+        if not task.is_leader or task.task_id in self._context.spread:
+            return True
+        return await taken(self._context, task.task_id, Step.INSTALLED) is not None
 
     def series(self, query: SeriesQuery) -> SeriesList:
         """Return the series that are not over, above the one asked for, as many as one list holds: always one."""
@@ -113,9 +117,11 @@ class DeviceService:
             orders=series.orders,
         )
 
-    async def open_sessions(self, requests: Sequence[SessionRequest]) -> tuple[SessionReply, ...]:
-        """Open sessions; one answer a request, in order."""
-        return tuple(await self._intake.open_sessions(requests))
+    async def open_sessions(
+        self, requests: Sequence[SessionRequest], callers: Sequence[Identity] | None = None
+    ) -> tuple[SessionReply, ...]:
+        """Open sessions; `callers` says by whom each came; one answer a request, in order."""
+        return tuple(await self._intake.open_sessions(requests, callers))
 
     async def upload(self, instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
         """Take instalments; one answer an instalment, in order, after the commit."""
@@ -135,13 +141,10 @@ class DeviceService:
         Raises:
             UnknownTaskError: no such task here.
         """
-        row = await self._context.store.task(task_id)
-        if row is None:
+        answer = await self._steps.outcome(task_id)
+        if answer is None:
             raise UnknownTaskError("unknown task")
-        finished = await self._steps.released(task_id) if row.state is State.RELEASED else None
-        if finished is None:
-            return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
-        return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)
+        return answer
 
 
 def _offer_bytes(offer: SeriesOffer) -> int:

@@ -7,23 +7,33 @@ error. Works on columns: what holds for one shape of instalments is decided once
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress, repeat
+from typing import Final
 
+from fleetcount_protocol.channel.report_ids import owns
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
-from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns
+from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns, receipt_columns
+from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
-from fleetcount_aggregator.intake.sessions import PackedSession, Sessions
+from fleetcount_aggregator.intake.routing import OwnReports, Reports
+from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import unseal_somewhere
+from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import InstalmentRun, StoreBusyError, StoreOutcome
 from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["Intake"]
+
+_SESSION_PATIENCE_S: Final = 0.1
+"""How long requests for sessions wait for a worker: to judge as many as go there at once takes some 5 ms here."""
 
 
 @dataclass(slots=True)
@@ -77,16 +87,19 @@ class _Arrivals:
 
 
 class Intake:
-    """The intake of one aggregator, the same for every transport."""
+    """The intake of one aggregator, the same for every transport; `reports` decides about what it opened."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, reports: Reports | None = None) -> None:
         self._context = context
+        self._reports = reports or OwnReports(context.store)
         self._workers = SpareWorkers(context.workers)
-        self._sessions = Sessions(context, self._workers)
+        self._sessions = Sessions(context, SpareWorkers(context.workers, patience_s=_SESSION_PATIENCE_S))
 
-    async def open_sessions(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
-        """Open sessions; one answer a request, in order, after all are durable."""
-        return await self._sessions.open(requests)
+    async def open_sessions(
+        self, requests: Sequence[SessionRequest], callers: Sequence[Identity] | None = None
+    ) -> list[SessionAccepted | SessionRefused]:
+        """Open sessions, each for its caller; one answer a request, in order, after all are durable."""
+        return await self._sessions.open(requests, callers)
 
     async def upload(self, instalments: Sequence[Instalment]) -> list[Receipt | Refusal]:
         """Take instalments one by one; one answer each, in order (see `take`)."""
@@ -117,53 +130,70 @@ class Intake:
     async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
         """Decide about instalments of one shape up to the store's own constraints."""
         arrivals = _Arrivals.of(columns)
-        task = await task_here(self._context, columns.task_id)
+        try:
+            task = await task_here(self._context, columns.task_id)
+        except DamagedError:
+            arrivals.refuse(RejectReason.BUSY)  # Its device keeps the report; the task may be repaired.
+            return arrivals
         if task is None:
             arrivals.refuse(RejectReason.UNKNOWN_TASK)
             return arrivals
         state = self._context.states[columns.task_id]
-        reason = check_shape(task, state, columns, self._context.clock.now())
+        reason = check_shape(task, state, columns, self._context.clock.now(), self._context.leeway_s(task))
+        if self._context.denials.is_stale(self._context.now()):
+            reason = RejectReason.BUSY  # Nobody is served until there is a list again.
         if reason in LATE:
             arrivals.reasons = [None if stored else reason for stored in await self._are_stored(columns)]
         elif reason is not None:
             arrivals.refuse(reason)
-        await self._unseal(task, arrivals)
+        await self._unseal(task, arrivals, stored=reason in LATE)
         return arrivals
 
     async def _are_stored(self, columns: InstalmentColumns) -> list[bool]:
         """Return which of these very bytes are stored."""
-        store, task_id = self._context.store, columns.task_id
-        return [
-            await store.instalment_digest(task_id, ReportId(report_id), columns.round) == digest
-            for report_id, digest in zip(columns.report_ids, digest_columns(columns), strict=True)
-        ]
+        stored = await self._reports.stored(columns.task_id, columns.round, columns.report_ids)
+        return [held == digest for held, digest in zip(stored, digest_columns(columns), strict=True)]
 
-    async def _unseal(self, task: InstalledTask, arrivals: _Arrivals) -> None:
-        """Open the devices' seals, so that a bad one is refused at once."""
+    async def _unseal(self, task: InstalledTask, arrivals: _Arrivals, *, stored: bool) -> None:
+        """Open the devices' seals, so that a bad one is refused at once; what is `stored` gets its receipt unopened."""
         places = arrivals.open_places
-        found = await self._sessions.find([arrivals.columns.session_ids[place] for place in places])
-        if None in found:
-            for place, session in zip(places, found, strict=True):
-                arrivals.reasons[place] = RejectReason.UNKNOWN_SESSION if session is None else None
+        columns = arrivals.columns.only(places)
+        found = await self._sessions.find(columns.session_ids)
+        keys = _keys_of(found, columns.key_numbers, stored=stored)
+        if None in keys:
+            for place, key in zip(places, keys, strict=True):
+                arrivals.reasons[place] = RejectReason.UNKNOWN_SESSION if key is None else None
             places = arrivals.open_places
+            found = [session for session, key in zip(found, keys, strict=True) if key is not None]
+            columns = arrivals.columns.only(places)
         sessions = [session for session in found if session is not None]
+        task_keys = [key for key in keys if key is not None]
+        devices = (session.certificate_bytes for session in sessions)
+        own = list(map(owns, repeat(columns.task_id), devices, columns.report_ids))
+        if not all(own):
+            for place, is_own in zip(places, own, strict=True):
+                arrivals.reasons[place] = None if is_own else RejectReason.MALFORMED
+            places = arrivals.open_places
+            sessions, task_keys = list(compress(sessions, own)), list(compress(task_keys, own))
+            columns = arrivals.columns.only(places)
         if not sessions:
             return
-        wanted = arrivals.columns.only(places)
-        keys = SessionKeys(
-            secrets=[session.secret for session in sessions],
-            receipt_keys=[session.receipt_key for session in sessions],
+        receipt_keys = [session.receipt_key for session in sessions]
+        if stored:
+            arrivals.take(places, receipt_columns(receipt_keys, columns))
+            return
+        opened = await unseal_somewhere(
+            self._workers, SessionKeys(task_keys=task_keys, receipt_keys=receipt_keys), task.position, columns
         )
-        opened = await unseal_somewhere(self._workers, keys, task.position, wanted)
         arrivals.take(places, opened)
-        arrivals.run = _run_of(wanted, sessions, opened, len(task.windows))
+        arrivals.run = _run_of(columns, sessions, opened, len(task.windows))
 
     async def _store(self, arrivals: Sequence[_Arrivals]) -> None:
         waiting = [(one, one.run) for one in arrivals if one.run is not None]
         if not waiting:
             return
         try:
-            outcomes = await self._context.store.add_instalments([run for _, run in waiting])
+            outcomes = await self._reports.add_instalments([run for _, run in waiting])
         except StoreBusyError:
             for one in arrivals:
                 one.refuse(RejectReason.BUSY)
@@ -188,6 +218,14 @@ class Intake:
             await self._context.store.count_rejections(task_id, reasons)
 
 
+def _keys_of(sessions: Sequence[PackedSession | None], numbers: Sequence[bytes], *, stored: bool) -> list[bytes | None]:
+    """Return the task key of every instalment, None where its session or number has none; nothing of what is stored."""
+    if stored:
+        return [None if session is None else b"" for session in sessions]
+    rows = zip(sessions, numbers, strict=True)
+    return [None if session is None else session.task_key(number) for session, number in rows]
+
+
 def _run_of(
     columns: InstalmentColumns, sessions: Sequence[PackedSession], opened: UnsealedColumns, expected: int
 ) -> InstalmentRun | None:
@@ -209,4 +247,5 @@ def _run_of(
         digests=b"".join(digests),
         public_shares=b"".join(columns.public_shares),
         parts=b"".join(part for part in parts if part is not None),
+        key_uses=b"".join(map(b"".join, zip(columns.session_ids, columns.key_numbers, strict=True))),
     )

@@ -23,17 +23,20 @@ OUTCOME_REASONS = {
     StoreOutcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
     StoreOutcome.CLOSED: RejectReason.TASK_CLOSED,
     StoreOutcome.FULL: RejectReason.TASK_CLOSED,
+    StoreOutcome.BUSY: RejectReason.BUSY,
 }
 
 RECEIPTED = bytes((StoreOutcome.STORED, StoreOutcome.SAME))
 """Outcomes after which a receipt is due."""
 
 
-def check_shape(task: InstalledTask, state: State, columns: InstalmentColumns, now: float) -> RejectReason | None:
+def check_shape(
+    task: InstalledTask, state: State, columns: InstalmentColumns, now: float, leeway_s: float = 0.0
+) -> RejectReason | None:
     """Return why instalments of one shape are refused before a seal is opened, or None (docs/wire.md, "Refusals").
 
-    `now` is this aggregator's clock: windows are decided here, without leeway, a window's last second being the one
-    before it closes.
+    `now` is this aggregator's clock: windows are decided here. A window is over `leeway_s` after it closes, for devices
+    whose clock is late and for what was under way; none opens early, since what is too early may come again.
     """
     window = task.windows.get(columns.round)
     if window is None:
@@ -44,6 +47,6 @@ def check_shape(task: InstalledTask, state: State, columns: InstalmentColumns, n
         return RejectReason.MALFORMED
     if now < window.opens:
         return RejectReason.TOO_EARLY
-    if now >= window.closes:
+    if now >= window.closes + leeway_s:
         return RejectReason.TOO_LATE
     return None if state in OPEN_STATES else RejectReason.TASK_CLOSED

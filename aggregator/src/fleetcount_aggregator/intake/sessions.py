@@ -1,76 +1,57 @@
 """The sessions of devices: opened from signed, sealed requests, held in memory, found again in the store when needed.
 
-A secret lives in this process's memory only; the store holds the request as it arrived. What needs no private key is
-judged in a worker process when many ask (session_opening).
+The store holds what was answered and the chain of keys, sealed at rest; the request opens nothing any more. What needs
+no private key is judged in a worker process when many ask (session_opening).
 """
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from fleetcount_protocol.channel.session import SessionSecret, open_request
+from fleetcount_protocol.channel.chain import KeyChain
+from fleetcount_protocol.channel.session import open_request
 from fleetcount_protocol.errors import Refused, RejectReason
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.messages import SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device import SESSION_REQUEST
+from fleetcount_transport.admission.admission import BusyError
+from fleetcount_transport.admission.identity import LOCAL, Identity
+from fleetcount_transport.admission.standing import Standing
+from fleetcount_transport.admission.turns import FairBatches
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.intake.coalescing import Coalescing
 from fleetcount_aggregator.intake.session_opening import SessionSetting, judge_requests
+from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import SessionRow
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
-__all__ = ["CACHED", "PackedSession", "Sessions"]
+__all__ = ["CACHED", "Sessions"]
 
 CACHED: Final = 2**20
-"""Sessions held in memory, about 300 bytes each; those beyond are opened again from the store, oldest first."""
+"""Sessions held in memory, about 340 bytes each; those beyond are read again from the store, oldest first."""
 WORTH_A_PROCESS: Final = 4
 """From so many requests on a worker process checks them: a certificate chain and a signature each."""
-_MOST_AT_ONCE: Final = 64
-"""Requests judged together: where no worker is free, they hold up the event loop for some 20 ms."""
+_MOST_AT_ONCE: Final = 16
+"""Requests judged together, some 5 ms: who asks for one waits for one such batch, whatever others ask for."""
+_FAULTS: Final = frozenset(
+    {RejectReason.BAD_SIGNATURE, RejectReason.BAD_CERTIFICATE, RejectReason.BAD_SEAL, RejectReason.MALFORMED}
+)
+"""Refusals for which work was done in vain, and that no honest device gets: a request for another aggregator too."""
 _EXPIRY_BYTES: Final = 8
+_KEY_BYTES: Final = 32
 
 
-class PackedSession(bytes):
-    """A session in 104 bytes: secret, receipt key, digest of the device's key, expiry. Never shown."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request to be judged, and who came with it; `known`: accepted and stored before."""
 
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, secret: SessionSecret, certificate: Digest) -> "PackedSession":
-        """Return a session packed."""
-        return cls(secret.secret + secret.receipt_key + certificate + secret.expiry.to_bytes(_EXPIRY_BYTES))
-
-    def __repr__(self) -> str:
-        return "PackedSession(…)"
-
-    @property
-    def secret(self) -> bytes:
-        """The 32 bytes that report keys come from."""
-        return self[:32]
-
-    @property
-    def receipt_key(self) -> bytes:
-        """The 32-byte key of receipts."""
-        return self[32:64]
-
-    @property
-    def certificate(self) -> Digest:
-        """The device, as it is counted."""
-        return Digest(self.certificate_bytes)
-
-    @property
-    def certificate_bytes(self) -> bytes:
-        """The 32 bytes of `certificate`, without making an object, for thousands at a time."""
-        return self[64:96]
-
-    @property
-    def expiry(self) -> int:
-        """Unix seconds."""
-        return int.from_bytes(self[96:])
+    request: SessionRequest
+    who: Identity
+    known: bool = False
 
 
 class Sessions:
@@ -79,85 +60,130 @@ class Sessions:
     def __init__(self, context: Context, workers: SpareWorkers) -> None:
         self._context = context
         self._workers = workers
-        self._live: dict[bytes, PackedSession] = {}
+        self._live = context.sessions
         self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
-        self._judging = Coalescing(self._judge, _MOST_AT_ONCE)
+        self._judging: FairBatches[_Asked, Digest | RejectReason] = FairBatches(self._judge, _MOST_AT_ONCE)
 
-    async def open(self, requests: Sequence[SessionRequest]) -> list[SessionAccepted | SessionRefused]:
+    async def open(
+        self, requests: Sequence[SessionRequest], callers: Sequence[Identity] | None = None
+    ) -> list[SessionAccepted | SessionRefused]:
         """Open sessions durably; one answer a request, in order. The same request again gets the same answer.
 
-        Devices go side by side, so that they share commits; one device's requests in turn, so that its quota holds.
+        `callers` says by whom each request came, None for this process itself: they are judged in turn, and one that
+        does not hold counts against its caller. Of a caller none of whose requests held before one is judged alone, and
+        what came with one that fails, or is not even looked at, is not judged. Devices go side by side, so that they
+        share commits; one device's requests in turn, so that its quota holds.
         """
         held = self._usable([request.session_id for request in requests])
-        new = [request for request, known in zip(requests, held, strict=True) if known is None]
-        opened = iter(await self._open([(request, False) for request in new]))
-        answers = [
-            self._admit(request, next(opened)) if known is None else _accepted(request, known.expiry)
-            for request, known in zip(requests, held, strict=True)
-        ]
-        return await asyncio.gather(*answers)
+        named = [LOCAL] * len(requests) if callers is None else callers
+        asked = [_Asked(request, who) for request, who in zip(requests, named, strict=True)]
+        found: dict[int, SessionAccepted | SessionRefused] = {}
+        first, behind = self._one_each(asked, held)
+        for places in (first, behind):
+            failed = {asked[place].who for place, answer in found.items() if _ends_the_call(answer)}
+            judged = [place for place in places if asked[place].who not in failed]
+            skipped = set(places).difference(judged)
+            found |= {place: self._refuse(asked[place].request, RejectReason.BUSY) for place in skipped}
+            answers = await asyncio.gather(*(self._admit(asked[place], held[place]) for place in judged))
+            found |= zip(judged, answers, strict=True)
+        return [found[place] for place in range(len(asked))]
+
+    def _one_each(self, asked: Sequence[_Asked], held: Sequence[PackedSession | None]) -> tuple[list[int], list[int]]:
+        """Return which requests are judged at once, and which only after the first of the same unknown caller."""
+        first, behind, unknown = list[int](), list[int](), set[Identity]()
+        for place, (one, known) in enumerate(zip(asked, held, strict=True)):
+            is_next = known is None and one.who in unknown
+            (behind if is_next else first).append(place)
+            if known is None and not self._context.admission.knows(one.who):
+                unknown.add(one.who)
+        return first, behind
 
     async def find(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
-        """Return sessions that may be used, or None: the device opens such a one again with the same request."""
-        missing = [session_id for session_id in dict.fromkeys(session_ids) if session_id not in self._live]
-        if missing:
-            await self._reopen(missing)
+        """Return sessions that may be used, or None: the device opens another one for its next task."""
+        missing: Sequence[bytes] = [one for one in dict.fromkeys(session_ids) if one not in self._live]
+        while missing:
+            missing = await self._read(missing)
         return self._usable(session_ids)
 
     def _usable(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
         """Return the sessions in memory that have not expired, and whose device is not shut out."""
-        clock, denials = self._context.now(), self._context.denials
-        if denials.is_stale(clock):
-            return [None] * len(session_ids)
-        now, denied = clock.to_bytes(_EXPIRY_BYTES), denials.keys
+        now, denied = self._context.now().to_bytes(_EXPIRY_BYTES), self._context.denials.keys
         return [
-            session if session is not None and session[96:] > now and session[64:96] not in denied else None
+            session if session is not None and session[96:104] > now and session[64:96] not in denied else None
             for session in map(self._live.get, session_ids)
         ]
 
-    async def _reopen(self, session_ids: Sequence[bytes]) -> None:
-        """Take sessions from the store into memory, if they are there and still open."""
-        rows = await self._context.store.sessions([SessionId(session_id) for session_id in session_ids])
-        requests = [SESSION_REQUEST.decode(row.request) for row in rows]
-        opened = await self._open([(request, True) for request in requests])
-        for request, session in zip(requests, opened, strict=True):
-            if isinstance(session, PackedSession):
-                self._keep(request.session_id, session)
+    async def _read(self, session_ids: Sequence[bytes]) -> list[bytes]:
+        """Take sessions from the store into memory, if they are there and still open.
 
-    async def _admit(
-        self, request: SessionRequest, session: PackedSession | RejectReason
-    ) -> SessionAccepted | SessionRefused:
-        """Store one opened session if its device may have another one."""
-        reason = session if isinstance(session, RejectReason) else await self._remember(request, session)
-        if reason is not None:
-            self._context.metrics.refused(reason)
-            return SessionRefused(session_id=request.session_id, reason=reason)
-        return SessionAccepted(session_id=request.session_id, expiry=request.expiry)
+        Returns those whose keys were erased meanwhile: what was read of them is not kept.
+        """
+        with self._context.reading_sessions(session_ids) as forgotten:
+            rows = await self._context.store.sessions([SessionId(session_id) for session_id in session_ids])
+            asked = [_Asked(SESSION_REQUEST.decode(row.request), Identity(row.certificate), known=True) for row in rows]
+            for row, device in zip(rows, await asyncio.gather(*map(self._device_of, asked)), strict=True):
+                if isinstance(device, Digest) and row.session_id not in forgotten:
+                    receipt_key, chain = self._context.chain_seal.open(row.session_id, row.chain)
+                    self._keep(row.session_id, PackedSession.of(chain, receipt_key, row.certificate, row.expiry))
+            return [row.session_id for row in rows if row.session_id in forgotten]
 
-    async def _remember(self, request: SessionRequest, session: PackedSession) -> RejectReason | None:
-        async with self._lock_of(session.certificate):
-            if await self._is_beyond_quota(request.session_id, session.certificate):
-                return RejectReason.OVER_QUOTA
-            await self._context.store.add_session(
-                SessionRow(
-                    session_id=request.session_id,
-                    request=SESSION_REQUEST.encode(request),
-                    certificate=session.certificate,
-                    expiry=session.expiry,
-                )
-            )
-        self._keep(request.session_id, session)
-        return None
+    async def _admit(self, asked: _Asked, held: PackedSession | None) -> SessionAccepted | SessionRefused:
+        """Open a session and store it, if its device may have another one, or give the answer of before.
+
+        What is `held` is not judged again: its name is the hash of all that was signed.
+        """
+        request = asked.request
+        device = self._unless_shut_out(await self._device_of(asked) if held is None else held.certificate)
+        answer = device if isinstance(device, RejectReason) else await self._answer(request, device)
+        if isinstance(answer, SessionAccepted):
+            self._context.admission.held(asked.who)
+            return answer
+        if answer in _FAULTS:
+            self._context.admission.failed(asked.who)
+        return self._refuse(request, answer)
+
+    def _refuse(self, request: SessionRequest, reason: RejectReason) -> SessionRefused:
+        self._context.metrics.refused(reason)
+        return SessionRefused(session_id=request.session_id, reason=reason)
+
+    async def _answer(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
+        async with self._lock_of(device):
+            known = await self._context.store.session(request.session_id)
+            return await self._open(request, device) if known is None else _accepted(known)
+
+    async def _open(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
+        """Open the seal: here, since private keys stay in this process."""
+        context = self._context
+        if await context.store.sessions_of(device, context.now()) >= context.limits.sessions_per_device:
+            return RejectReason.OVER_QUOTA
+        pair = context.keys.pairs(request.key_id).get(request.key_id)
+        if pair is None:
+            return RejectReason.UNKNOWN_KEY
+        try:
+            accepted, secret = open_request(request, pair, device)
+        except Refused as refusal:
+            return refusal.reason
+        chain = KeyChain(number=secret.number, key=secret.secret)
+        row = SessionRow(
+            session_id=request.session_id,
+            request=SESSION_REQUEST.encode(request),
+            certificate=device,
+            expiry=request.expiry,
+            accepted=accepted.ephemeral_key + accepted.confirmation,
+            chain=context.chain_seal.seal(request.session_id, secret.receipt_key, chain),
+        )
+        most = context.limits.sessions_per_device
+        stored = await context.store.add_session(row, most=most, now=context.now())
+        if stored is None:
+            return RejectReason.OVER_QUOTA
+        if stored.accepted != row.accepted:
+            return _accepted(stored)  # Another process of this aggregator opened it meanwhile, with other keys.
+        self._keep(request.session_id, PackedSession.of(chain, secret.receipt_key, device, request.expiry))
+        return accepted
 
     def _lock_of(self, certificate: Digest) -> asyncio.Lock:
         """Return the device's lock, which lives as long as somebody holds or awaits it."""
         return self._locks.setdefault(certificate, asyncio.Lock())
-
-    async def _is_beyond_quota(self, session_id: SessionId, certificate: Digest) -> bool:
-        store = self._context.store
-        if await store.session(session_id) is not None:
-            return False
-        return await store.sessions_of(certificate, self._context.now()) >= self._context.limits.sessions_per_device
 
     def _keep(self, session_id: SessionId, session: PackedSession) -> None:
         if len(self._live) >= CACHED:
@@ -165,17 +191,17 @@ class Sessions:
                 del self._live[oldest]
         self._live[bytes(session_id)] = session
 
-    # Public-key work.
+    # What needs no private key.
 
-    async def _open(self, requests: Sequence[tuple[SessionRequest, bool]]) -> list[PackedSession | RejectReason]:
-        """Return the session of every request, or why it is refused; the flag says that it was accepted before."""
-        for key_id in {request.key_id for request, _ in requests}:
-            self._context.keys.pairs(key_id)  # A key that came since the start is found when a request names it.
-        judged = await self._judging.ask([(SESSION_REQUEST.encode(request), known) for request, known in requests])
-        return [
-            self._unseal(request, self._unless_shut_out(digest))
-            for (request, _), digest in zip(requests, judged, strict=True)
-        ]
+    async def _device_of(self, asked: _Asked) -> Digest | RejectReason:
+        """Return the device of a request, or why it is refused."""
+        if not asked.known and asked.request.key_id in self._context.keys.retired:
+            return RejectReason.UNKNOWN_KEY
+        # A key that came since the start is found when it is named; one that is not ours is worth no process.
+        if asked.request.key_id not in self._context.keys.pairs(asked.request.key_id) and not asked.known:
+            return RejectReason.UNKNOWN_KEY
+        standing = Standing.KNOWN if asked.known else self._context.admission.standing(asked.who)
+        return await self._judging.ask(asked, asked.who.key, asked.who.carried, standing=standing)
 
     def _unless_shut_out(self, digest: Digest | RejectReason) -> Digest | RejectReason:
         """Refuse a device on the deny list for good, and everybody for now while the list is out of date."""
@@ -185,19 +211,23 @@ class Sessions:
             return RejectReason.BAD_CERTIFICATE
         return RejectReason.BUSY if self._context.denials.is_stale(self._context.now()) else digest
 
-    def _unseal(self, request: SessionRequest, digest: Digest | RejectReason) -> PackedSession | RejectReason:
-        """Open the seal: here, since private keys stay in this process."""
-        if isinstance(digest, RejectReason):
-            return digest
-        pair = self._context.keys.pairs(request.key_id).get(request.key_id)
-        if pair is None:
-            return RejectReason.UNKNOWN_KEY
-        try:
-            return PackedSession.of(open_request(request, pair, digest), digest)
-        except Refused as refusal:
-            return refusal.reason
+    async def _judge(self, asked: Sequence[_Asked]) -> list[Digest | RejectReason]:
+        """Judge the requests of those who may still fail; the others are refused without looking at them."""
+        open_places = [place for place, one in enumerate(asked) if one.known or self._may_fail(one.who)]
+        found: list[Digest | RejectReason] = [RejectReason.BUSY] * len(asked)
+        requests = [(SESSION_REQUEST.encode(asked[place].request), asked[place].known) for place in open_places]
+        for place, judged in zip(open_places, await self._judge_somewhere(requests), strict=True):
+            found[place] = judged
+        return found
 
-    async def _judge(self, requests: Sequence[tuple[bytes, bool]]) -> list[Digest | RejectReason]:
+    def _may_fail(self, who: Identity) -> bool:
+        try:
+            self._context.admission.check(who)
+        except BusyError:
+            return False
+        return True
+
+    async def _judge_somewhere(self, requests: Sequence[tuple[bytes, bool]]) -> list[Digest | RejectReason]:
         context = self._context
         setting = SessionSetting(
             aggregator_id=context.aggregator_id,
@@ -210,5 +240,16 @@ class Sessions:
         return await self._workers.run(judge_requests, setting, requests, now)
 
 
-async def _accepted(request: SessionRequest, expiry: int) -> SessionAccepted | SessionRefused:
-    return SessionAccepted(session_id=request.session_id, expiry=expiry)
+def _ends_the_call(answer: SessionAccepted | SessionRefused) -> bool:
+    """Return whether nothing that came with a request is looked at: it failed, or its caller is shut out by now."""
+    return isinstance(answer, SessionRefused) and (answer.reason in _FAULTS or answer.reason is RejectReason.BUSY)
+
+
+def _accepted(row: SessionRow) -> SessionAccepted:
+    """Return what was answered when the session was opened."""
+    return SessionAccepted(
+        session_id=row.session_id,
+        expiry=row.expiry,
+        ephemeral_key=row.accepted[:_KEY_BYTES],
+        confirmation=row.accepted[_KEY_BYTES:],
+    )

@@ -5,16 +5,18 @@ build or sign records (`release.steps`).
 """
 
 import hashlib
+from contextlib import aclosing
 
 from fleetcount_protocol.ids import Digest, TaskId
 from fleetcount_protocol.release import ChainLink, MissingWindow
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.storage.store import WindowRow
+from fleetcount_aggregator.tasks.decided import decided_before
+from fleetcount_aggregator.tasks.finished import record_here
 
 __all__ = ["chain_link", "check_link"]
 
@@ -27,41 +29,40 @@ async def chain_link(context: Context, task: InstalledTask) -> ChainLink | None:
     window = task.task.series
     if window is None:
         return None
-    series = context.series[window.series_id]
     missing: list[MissingWindow] = []
-    for index in reversed(range(window.index)):
-        if (released := _released(context, series, index)) is not None:
-            previous = await _signed_digest(context, released)
-            return ChainLink(previous=previous, previous_index=index, missing=tuple(reversed(missing)))
-        missing.append(MissingWindow(index=index, reason=await _reason(context, series, index)))
+    async with aclosing(decided_before(context, window.series_id, window.index)) as before:
+        async for decided in before:
+            if (released := await _released(context, decided)) is not None:
+                previous = await _record_digest(context, released)
+                return ChainLink(previous=previous, previous_index=decided.index, missing=tuple(reversed(missing)))
+            missing.append(MissingWindow(index=decided.index, reason=await _reason(context, decided)))
     return ChainLink(previous=None, previous_index=None, missing=tuple(reversed(missing)))
 
 
-async def _reason(context: Context, series: InstalledSeries, index: int) -> str:
-    if index in series.missing:
-        return series.missing[index]
-    task_id = series.windows[index]
-    row = None if task_id is None else await context.store.task(task_id)
+async def _reason(context: Context, decided: WindowRow) -> str:
+    if decided.missing:
+        return decided.missing
+    row = None if decided.task_id is None else await context.store.task(decided.task_id)
     return State.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
 
 
-def _released(context: Context, series: InstalledSeries, index: int) -> TaskId | None:
+async def _released(context: Context, decided: WindowRow) -> TaskId | None:
     """Return the task of a window if it is released here."""
-    task_id = series.windows[index]
-    return task_id if task_id is not None and context.states.get(task_id) is State.RELEASED else None
+    task_id = None if decided.missing else decided.task_id
+    return task_id if task_id is not None and await context.state_of(task_id) is State.RELEASED else None
 
 
-async def _signed_digest(context: Context, task_id: TaskId) -> Digest | None:
-    """Return the digest of the record this aggregator signed for a window, None if it signed none."""
-    signed = await taken(context, task_id, Step.SIGN)
-    return None if signed is None else Digest(hashlib.sha256(signed.request).digest())
+async def _record_digest(context: Context, task_id: TaskId) -> Digest | None:
+    """Return the digest of the record of a window that is released or signed here, None if there is none."""
+    record = await record_here(context, task_id)
+    return None if record is None else Digest(hashlib.sha256(record).digest())
 
 
 async def check_link(context: Context, task: InstalledTask, link: ChainLink | None) -> None:
     """Refuse a link that this aggregator's own store contradicts.
 
-    The record before must be the one signed here, which may not have been delivered yet; those said to be missing must
-    not be released here. That it accounts for every window, the record itself has checked.
+    The record before must be the one released here, or signed here and not delivered yet; those said to be missing
+    must not be released here. That it accounts for every window, the record itself has checked.
 
     Raises:
         PeerRefusalError: DISAGREES.
@@ -71,11 +72,12 @@ async def check_link(context: Context, task: InstalledTask, link: ChainLink | No
         if (window, link) != (None, None):
             raise PeerRefusalError(PeerProblem.DISAGREES)
         return
-    series = context.series[window.series_id]
-    if any(_released(context, series, one.index) is not None for one in link.missing):
-        raise PeerRefusalError(PeerProblem.DISAGREES)
-    if link.previous_index is not None:
-        task_id = series.windows[link.previous_index]
-        own = None if task_id is None else await _signed_digest(context, task_id)
-        if own is None or own != link.previous:
-            raise PeerRefusalError(PeerProblem.DISAGREES)
+    async with aclosing(decided_before(context, window.series_id, window.index)) as before:
+        async for decided in before:
+            if decided.index == link.previous_index:
+                own = None if decided.task_id is None else await _record_digest(context, decided.task_id)
+                if own is None or own != link.previous:
+                    raise PeerRefusalError(PeerProblem.DISAGREES)
+                return
+            if await _released(context, decided) is not None:
+                raise PeerRefusalError(PeerProblem.DISAGREES)

@@ -67,7 +67,7 @@ def build_record(
     baseline = numbers.pop(0) if design.baseline_opened else None
     columns = zip(numbers, estimates, reading.low.tolist(), reading.high.tolist(), strict=True)
     cells = tuple(
-        Cell(value=value, label=task.domain.label(value), raw=raw, estimate=estimate, low=low, high=high)
+        Cell(value=value, label=task.label(value), raw=raw, estimate=estimate, low=low, high=high)
         for value, (raw, estimate, low, high) in enumerate(columns, start=1)
     )
     return ReleaseRecord(

@@ -23,7 +23,9 @@ _BLOCK: Final = 4096
 
 
 async def set_sum(context: Context, task: InstalledTask) -> list[int]:
-    """Return the sums of the outputs to open over the sealed set, without noise: `output_count` field elements.
+    """Return the sums to noise and open over the sealed set, without noise: `output_count` field elements.
+
+    A share of a larger square is the sum of the shares of the squares inside it: linear, so nobody else is asked.
 
     Raises:
         StoreError: no set is sealed, what was kept is damaged, or a report of the set is not in exactly one sum.
@@ -33,7 +35,8 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
         raise StoreError("the set of the task is not stored")
     wanted = np.frombuffer(chosen, dtype=np.uint8) != 0
     summed = np.zeros(len(wanted), dtype=np.int32)
-    total = bytes(FIELD64.encoded_size * task.task.design.output_count)
+    design = task.task.design
+    total = bytes(FIELD64.encoded_size * design.summed_count)
     async for row in every_batch(context.store, task.task_id):
         verified = row.positions[np.frombuffer(row.verdicts, dtype=np.uint8) != ReportVerdict.REFUSED]
         summed[verified] += 1
@@ -43,12 +46,12 @@ async def set_sum(context: Context, task: InstalledTask) -> list[int]:
     # In two batches a report would count twice, in none not at all: each must be in exactly one.
     if (summed[wanted] != 1).any():
         raise StoreError("a report of the set is not in exactly one batch")
-    return FIELD64.decode_vector(total, task.task.design.output_count)
+    return [one % FIELD64.modulus for one in design.opened_sums(FIELD64.decode_vector(total, design.summed_count))]
 
 
 async def _sum_of(context: Context, task: InstalledTask, positions: NDArray[np.int64]) -> bytes:
     """Return the sum of single reports, which fell out after they were verified."""
-    total = bytes(FIELD64.encoded_size * task.task.design.output_count)
+    total = bytes(FIELD64.encoded_size * task.task.design.summed_count)
     if not len(positions):
         return total
     reports = await context.store.complete_reports(task.task_id)

@@ -10,8 +10,7 @@ from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError, VerificationFailed
 from fleetcount_protocol.ids import Digest, TaskId
-from fleetcount_protocol.layout import Reader, sized, uint
-from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES, MAX_AGGREGATORS, MAX_PEER_MESSAGE_BYTES, MAX_RECORD_BYTES
+from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import (
     Commitment,
     FinishedRecord,
@@ -19,6 +18,7 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     RecordSignature,
+    ReleaseAnswer,
 )
 from fleetcount_protocol.release import (
     ChainLink,
@@ -33,9 +33,10 @@ from fleetcount_protocol.release import (
 )
 from fleetcount_protocol.task.circuit import opened_count
 
-from fleetcount_aggregator.agreement.report_set import sealed_digest
+from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
@@ -45,6 +46,7 @@ from fleetcount_aggregator.release.record import WindowTerms, record_bytes, rele
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.release.telling import check_telling
 from fleetcount_aggregator.tasks.budget import debit_row
+from fleetcount_aggregator.tasks.finished import finished_bytes, released_here
 
 __all__ = ["ReleaseSteps"]
 
@@ -82,7 +84,7 @@ class ReleaseSteps:
     async def _noised_share(self, task: InstalledTask, digest: Digest) -> NoisedShare:
         # Taking many reports out of the sum again may last longer than a call, which is then repeated.
         sealed = await once(self._context, task.task_id, Step.COMMIT, digest, lambda: self._draw(task))
-        opened = self._context.at_rest.open(sealed, b"noised share", task.task_id)
+        opened = self._context.data_key(task.task_id).open(sealed, b"noised share", task.task_id)
         return NoisedShare(
             task_id=task.task_id,
             aggregator_id=self._context.aggregator_id,
@@ -100,7 +102,8 @@ class ReleaseSteps:
         noise = self._context.noise.draw(task.task.design.noise, len(total))
         # Without the random blind, a commitment could be opened by trying the likely sums.
         blind = self._context.source.random_bytes(COMMITMENT_BLIND_BYTES)
-        sealed = self._context.at_rest.seal(blind + noised_share(total, noise), b"noised share", task.task_id)
+        data_key = self._context.data_key(task.task_id)
+        sealed = data_key.seal(blind + noised_share(total, noise), b"noised share", task.task_id)
         self._context.failpoints.hit("release.after_draw")
         return Entry(answer=sealed, debit=debit_row(task.task, self._context.now()))
 
@@ -218,35 +221,36 @@ class ReleaseSteps:
     async def finish(self, task: InstalledTask, finished: FinishedRecord) -> None:
         """Store the record with all signatures: the task is released here. The same record again changes nothing.
 
+        A record that all have signed proves itself, whoever shows it. It is adopted also where this store knows nothing
+        of its making, an older copy, or has given the task up; then the budget is debited now.
+
         Raises:
-            PeerRefusalError: DISAGREES, not the record signed here or a signature that does not verify.
+            PeerRefusalError: DISAGREES, another task's record, or a signature that is missing or does not verify;
+                CONFLICT, another record is stored.
         """
-        signed = await taken(self._context, task.task_id, Step.SIGN)
-        if signed is None or signed.request != finished.record:
+        if not self.proves(task, finished.record, finished.signatures):
             raise PeerRefusalError(PeerProblem.DISAGREES)
+        await close_intake(self._context, task.task_id)
+        drawn = await taken(self._context, task.task_id, Step.COMMIT) is not None
+        debit = None if drawn else debit_row(task.task, self._context.now())
+        entry = Entry(answer=finished_bytes(finished), debit=debit)
+        await once(self._context, task.task_id, Step.RELEASE, hashlib.sha256(finished.record).digest(), entry)
+
+    def proves(self, task: InstalledTask, record: bytes, signatures: tuple[bytes, ...]) -> bool:
+        """Whether bytes are a record of this task that every aggregator of it has signed."""
         try:
-            verify_record_signatures(
-                decode_record(finished.record), finished.signatures, self._context.identity.trusted
-            )
-        except SignatureError:
-            raise PeerRefusalError(PeerProblem.DISAGREES) from None
-        digest = hashlib.sha256(finished.record).digest()
-        await once(self._context, task.task_id, Step.RELEASE, digest, Entry(answer=_finished_bytes(finished)))
+            read = decode_record(record)
+            verify_record_signatures(read, signatures, self._context.identity.trusted)
+        except (DecodeError, SignatureError):
+            return False
+        return read.task.canonical == task.task.canonical
 
-    async def released(self, task_id: TaskId) -> FinishedRecord | None:
-        """Return the stored record and its signatures, or None before the release; always the same bytes."""
-        step = await taken(self._context, task_id, Step.RELEASE)
-        return None if step is None else _read_finished(task_id, step.answer)
-
-
-def _finished_bytes(finished: FinishedRecord) -> bytes:
-    parts = [sized(finished.record, 4), uint(len(finished.signatures), 1)]
-    return b"".join([*parts, *(sized(one, 1) for one in finished.signatures)])
-
-
-def _read_finished(task_id: TaskId, stored: bytes) -> FinishedRecord:
-    reader = Reader(stored, "stored record", MAX_PEER_MESSAGE_BYTES)
-    record = reader.sized(4, 1, MAX_RECORD_BYTES)
-    signatures = tuple(reader.sized(1, 64, 64) for _ in range(reader.count(1, 1, MAX_AGGREGATORS)))
-    reader.finish()
-    return FinishedRecord(task_id=task_id, record=record, signatures=signatures)
+    async def outcome(self, task_id: TaskId) -> ReleaseAnswer | None:
+        """Return a task's state, with its signed record once it is released; None for a task that is not here."""
+        row = await self._context.store.task(task_id)
+        if row is None:
+            return None
+        finished = await released_here(self._context, task_id) if row.state is State.RELEASED else None
+        if finished is None:
+            return ReleaseAnswer(state=row.state, abort_reason=row.abort_reason)
+        return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)

@@ -9,8 +9,9 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.tasks.decided import decided_window
+from fleetcount_aggregator.tasks.finished import record_here
 
 __all__ = ["check_telling"]
 
@@ -39,13 +40,13 @@ async def check_telling(context: Context, task: InstalledTask, record: ReleaseRe
 
 
 async def _previous(context: Context, record: ReleaseRecord) -> ReleaseRecord | None:
-    """Return the record signed here for the window before if it counts the same cells: steps of a walk do not."""
+    """Return the record of the window before if it counts the same cells: steps of a walk do not."""
     window, link = record.task.series, record.chain
     if window is None or link is None or link.previous_index is None:
         return None
-    task_id = context.series[window.series_id].windows[link.previous_index]
-    signed = None if task_id is None else await taken(context, task_id, Step.SIGN)
-    previous = None if signed is None else decode_record(signed.request)
+    before = await decided_window(context, window.series_id, link.previous_index)
+    known = None if before.task_id is None else await record_here(context, before.task_id)
+    previous = None if known is None else decode_record(known)
     return previous if previous is not None and previous.task.domain == record.task.domain else None
 
 

@@ -1,4 +1,4 @@
-"""One call to another aggregator: with a deadline, counted, and every failure one of two errors.
+"""One call to another aggregator: with a deadline, counted, noted, and every failure one of two errors.
 
 It must not try again: who calls decides that.
 """
@@ -10,15 +10,18 @@ from typing import TypeVar
 from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 
 __all__ = ["call_peer"]
 
 Result = TypeVar("Result")
 
 
-async def call_peer(context: Context, name: AggregatorId, ask: Callable[[Peer], Awaitable[Result]]) -> Result:
-    """Return what a peer answers within `call_timeout_s`.
+async def call_peer(
+    context: Context, name: AggregatorId, ask: Callable[[Peer], Awaitable[Result]], *, counted: bool = True
+) -> Result:
+    """Return what a peer answers within `call_timeout_s`; not `counted`: how many such calls there are is secret.
 
     Raises:
         PeerUnreachableError: it did not answer, or is not configured.
@@ -31,13 +34,22 @@ async def call_peer(context: Context, name: AggregatorId, ask: Callable[[Peer], 
         async with asyncio.timeout(context.limits.call_timeout_s):
             answer = await ask(peer)
     except TimeoutError:
-        context.metrics.peer_called(name, "timeout")
+        _note(context, name, "timeout" if counted else "", "no answer in time")
         raise PeerUnreachableError(f"{name} did not answer in time") from None
-    except PeerUnreachableError:
-        context.metrics.peer_called(name, "unreachable")
+    except PeerUnreachableError as error:
+        _note(context, name, "unreachable" if counted else "", str(error))
         raise
     except PeerRefusalError as refusal:
-        context.metrics.peer_called(name, refusal.problem.value)
+        _note(context, name, refusal.problem.value if counted else "")  # Who refuses is there.
+        if refusal.problem is PeerProblem.STALE_EPOCH:
+            # Nothing follows for a task: who can show the newer start ends this process, and who cannot did not answer.
+            raise PeerUnreachableError(f"{name} knows a newer start of this aggregator") from refusal
         raise
-    context.metrics.peer_called(name, "ok")
+    _note(context, name, "ok" if counted else "")
     return answer
+
+
+def _note(context: Context, name: AggregatorId, result: str, problem: str = "") -> None:
+    if result:
+        context.metrics.peer_called(name, result)
+    context.signs.note(Dependency.PEER, problem, name=name)

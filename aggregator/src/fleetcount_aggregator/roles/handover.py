@@ -47,9 +47,9 @@ class Handover:
         Raises:
             StoreError: the store failed; the series is on the agenda again.
         """
-        due = self._context.handovers.take(self._context.clock.now())
+        known, due = self._context.series, self._context.handovers.take(self._context.clock.now())
         done = await asyncio.gather(
-            *(self._look_after(self._context.series[one]) for one in due), return_exceptions=True
+            *(self._look_after(known[one]) for one in due if one in known), return_exceptions=True
         )
         for error in done:
             if error is not None:

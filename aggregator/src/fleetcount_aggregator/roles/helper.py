@@ -4,7 +4,10 @@ Every answer is stored before it is given and repeated verbatim. It must not sta
 scheduler does.
 """
 
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
     BatchDecision,
@@ -20,23 +23,30 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     RecordSignature,
+    ReleaseAnswer,
     SealSet,
     SeriesAnswer,
     SetAgreed,
+    SetDiffers,
     TaskStatus,
 )
+from fleetcount_protocol.release.set_digest import set_root
 from fleetcount_protocol.series.orders import SignedOrder
-from fleetcount_transport.logs import log
+from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.task.task import SignedTask
 
 from fleetcount_aggregator.agreement.helper_batches import HelperBatches
-from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_here, sealed_digest
+from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_named, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
-from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.states import AbortReason, State
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, guarded
 from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.outcomes import adopt
+from fleetcount_aggregator.roles.sharing import shared_ids, shared_series, shared_task
 from fleetcount_aggregator.tasks.install import install_from_leader
 from fleetcount_aggregator.tasks.key_lists import own_key_list
 from fleetcount_aggregator.tasks.loading import task_here
@@ -54,17 +64,30 @@ class Helper:
         self._context = context
         self._batches = HelperBatches(context, verification)
         self._steps = steps
+        self._sealing: set[TaskId] = set()
+
+    @property
+    def context(self) -> Context:
+        """What this aggregator's rules see."""
+        return self._context
 
     async def _led_by(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
         """Return the task if the caller leads it and it has not been aborted."""
+        task = await self._of_leader(caller, task_id)
+        if self._context.states[task_id] is State.ABORTED:
+            raise PeerRefusalError(PeerProblem.ABORTED)
+        return task
+
+    async def _of_leader(self, caller: AggregatorId, task_id: TaskId) -> InstalledTask:
         task = await task_here(self._context, task_id)
         if task is None:
-            missing = task_id in self._context.missing
+            decided = await self._context.store.window_of(task_id)
+            missing = decided is not None and decided.missing
             raise PeerRefusalError(PeerProblem.ABORTED if missing else PeerProblem.UNKNOWN_TASK)
         if caller != task.leader_id or task.is_leader:
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
-        if self._context.states[task_id] is State.ABORTED:
-            raise PeerRefusalError(PeerProblem.ABORTED)
+        if self._context.states[task_id] in UNFINISHED:
+            self._context.heard[task_id] = self._context.clock.now()
         return task
 
     async def install_task(self, caller: AggregatorId, request: InstallTask) -> State:
@@ -96,7 +119,7 @@ class Helper:
     async def propose_batch(self, caller: AggregatorId, proposal: BatchProposal) -> BatchReply:
         """Answer a proposal: the first one closes intake, and a report that is incomplete then stays out of the set."""
         task = await self._led_by(caller, proposal.task_id)
-        if self._context.clock.now() < task.closes:
+        if not self._context.is_over(task):
             raise PeerRefusalError(PeerProblem.NOT_YET)
         await close_intake(self._context, proposal.task_id)
         return await guarded(self._batches.propose(task, proposal))
@@ -106,14 +129,34 @@ class Helper:
         task = await self._led_by(caller, request.task_id)
         return await guarded(self._batches.finish(task, request))
 
-    async def seal_set(self, caller: AggregatorId, request: SealSet) -> SetAgreed:
-        """Store the one set of the task."""
+    @asynccontextmanager
+    async def sealing(self, caller: AggregatorId, task_id: TaskId) -> AsyncGenerator[int]:
+        """Return how many reports of a set the caller may name that is about to do so; one set of a task at a time.
+
+        Raises:
+            PeerRefusalError: the caller does not lead the task, or sends a set of it already (BUSY).
+        """
+        task = await self._led_by(caller, task_id)
+        state = self._context.states[task_id]
+        if state not in (State.AGREEING, State.RELEASING):
+            raise PeerRefusalError(PeerProblem.RELEASED if state is State.RELEASED else PeerProblem.NOT_YET)
+        if task_id in self._sealing:
+            raise PeerRefusalError(PeerProblem.BUSY)
+        self._sealing.add(task_id)
+        try:
+            yield len((await self._context.store.complete_reports(task.task_id)).ids)
+        finally:
+            self._sealing.discard(task_id)
+
+    async def seal_set(self, caller: AggregatorId, request: SealSet) -> SetAgreed | SetDiffers:
+        """Store the one set of the task, or say in which leaves the leader has to name its reports."""
         task = await self._led_by(caller, request.task_id)
         self._context.failpoints.hit("helper.before_seal_store")
-        await guarded(seal_here(self._context, task, request.accepted, request.set_digest))
+        if leaves := await guarded(seal_named(self._context, task, request)):
+            return SetDiffers(task_id=request.task_id, leaves=leaves)
         self._batches.forget(request.task_id)
         self._context.failpoints.hit("helper.after_seal_store")
-        return SetAgreed(task_id=request.task_id, set_digest=request.set_digest)
+        return SetAgreed(task_id=request.task_id, set_digest=set_root(request.task_id, request.leaf_digests))
 
     # Release.
 
@@ -139,13 +182,10 @@ class Helper:
         return signature
 
     async def deliver_record(self, caller: AggregatorId, request: FinishedRecord) -> State:
-        """Take the finished record: the task is released here too."""
-        task = await self._led_by(caller, request.task_id)
+        """Take the finished record: the task is released here too, even where it was given up."""
+        task = await self._of_leader(caller, request.task_id)
         self._context.failpoints.hit("helper.before_deliver_store")
-        await guarded(self._steps.finish(task, request))
-        self._context.failpoints.hit("helper.after_deliver_store")
-        await self._context.store.purge(request.task_id)
-        log.info("task_released", task=str(request.task_id), name=task.task.name)
+        await guarded(adopt(self._context, self._steps, task, request))
         return self._context.states[request.task_id]
 
     async def abort(self, caller: AggregatorId, request: AbortTask) -> State:
@@ -156,7 +196,10 @@ class Helper:
         if caller != task.leader_id:
             raise PeerRefusalError(PeerProblem.NOT_LEADER)
         self._batches.forget(request.task_id)
-        return await abort_here(self._context, request.task_id, request.reason)
+        state = await abort_here(self._context, request.task_id, request.reason)
+        if state is State.ABORTED:
+            await once(self._context, request.task_id, Step.SETTLED, b"", Entry())
+        return state
 
     async def status(self, task_id: TaskId, caller: AggregatorId | None = None) -> TaskStatus:
         """Return where a task stands here; never a number of reports.
@@ -173,8 +216,29 @@ class Helper:
             abort_reason=row.abort_reason,
             set_digest=await sealed_digest(self._context, task_id),
             rejections=tuple(sorted(counts.items(), key=lambda item: item[0].value)),
-            ledger_rows=len(await self._context.store.ledger()),
+            ledger_rows=await self._context.store.ledger_rows(),
         )
+
+    async def outcome(self, caller: AggregatorId, task_id: TaskId) -> ReleaseAnswer:
+        """Return how a task ended here, or where it stands; unknown to an aggregator that is not one of its own."""
+        answer = await self._steps.outcome(task_id)
+        if answer is None or not await self._listed(task_id, caller):
+            raise PeerRefusalError(PeerProblem.UNKNOWN_TASK)
+        return answer
+
+    # What an aggregator asks whose store was put back.
+
+    async def shared(self, caller: AggregatorId, after: TaskId | None) -> SharedIds:
+        """Return what there is here that the caller takes part in."""
+        return await shared_ids(self._context, caller, after)
+
+    async def shared_task(self, caller: AggregatorId, task_id: TaskId) -> SignedTask:
+        """Return a task of the caller's as all have signed it."""
+        return await shared_task(self._context, caller, task_id)
+
+    async def shared_series(self, caller: AggregatorId, series_id: SeriesId) -> InstallSeries:
+        """Return a series of the caller's with its seed and orders."""
+        return await shared_series(self._context, caller, series_id)
 
     async def _listed(self, task_id: TaskId, caller: AggregatorId | None) -> bool:
         if caller is None:

@@ -7,12 +7,13 @@ It must not hold a rule of the agreement (`agreement`) or of the release (`relea
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import (
-    AbortTask,
     Commitment,
     CommitQuery,
     FinishedRecord,
@@ -21,19 +22,24 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     SealSet,
+    SetAgreed,
+    SetDiffers,
 )
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.leader_batches import BatchRounds
-from fleetcount_aggregator.agreement.report_set import abort_here, accepted_set, close_intake, seal_here, sealed_digest
+from fleetcount_aggregator.agreement.report_set import OwnSet, abort_here, close_intake, seal_own, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
-from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.host.states import AbortReason, State, StateConflictError
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
+from fleetcount_aggregator.roles.settling import Settling
+from fleetcount_aggregator.tasks.finished import released_here
 from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
 from fleetcount_aggregator.tasks.series_notes import forget_given
 
@@ -61,10 +67,11 @@ class _Ending(Exception):  # noqa: N818 - an event inside this module, not a fau
 class Leader:
     """Drives the tasks this aggregator leads."""
 
-    def __init__(self, context: Context, verification: Verification, steps: ReleaseSteps) -> None:
+    def __init__(self, context: Context, verification: Verification, steps: ReleaseSteps, settling: Settling) -> None:
         self._context = context
-        self._batches = BatchRounds(context, verification, self._everyone)
+        self._batches = BatchRounds(context, verification, partial(self._everyone, counted=False))
         self._steps = steps
+        self._settling = settling
 
     async def install(self, task: InstalledTask) -> bool:
         """Hand the task to every helper; True when all have it, False after a refusal (then the task is aborted)."""
@@ -89,20 +96,21 @@ class Leader:
             if self._context.states[task.task_id] is not State.RELEASED:
                 await self._release(task, await self._agree(task))
         except _Ending as ending:
-            return await self._end(task, ending.reason)
+            await self._end(task, ending.reason)
         except PeerRefusalError as refusal:
             # A step here contradicts the stored one, so a repeat cannot help: a helper's store has another history.
-            return await self._end(task, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
-        except StateConflictError as conflict:
-            if conflict.state is not State.RELEASED:
-                return conflict.state
-        await self._deliver(task)
-        return State.RELEASED
+            await self._end(task, _FATAL.get(refusal.problem, AbortReason.PEER_REFUSED))
+        except StateConflictError:
+            pass  # It has ended meanwhile.
+        if self._context.states[task.task_id] is State.RELEASED:
+            await self._deliver(task)
+        return self._context.states[task.task_id]
 
-    async def _end(self, task: InstalledTask, reason: AbortReason) -> State:
-        known = await self._outcome_elsewhere(task) or reason
-        log.warning("task_aborted", task=str(task.task_id), reason=known.value)
-        return await self._abort_everywhere(task, known)
+    async def _end(self, task: InstalledTask, reason: AbortReason) -> None:
+        """Abort, unless a helper has a record that all have signed: then this store is an older copy, and adopts it."""
+        if not await self._settling.adopt_elsewhere(task):
+            log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
+            await self._abort_everywhere(task, reason)
 
     # Agreement.
 
@@ -116,18 +124,14 @@ class Leader:
 
     async def _seal(self, task: InstalledTask) -> Digest:
         """Seal the set here, then at every helper."""
-        accepted, digest = await accepted_set(self._context, task)
         try:
-            await seal_here(self._context, task, accepted, digest)
+            own = await seal_own(self._context, task)
         except PeerRefusalError as refusal:
             raise _Ending(_FATAL.get(refusal.problem, AbortReason.SET_DISAGREEMENT)) from refusal
         self._context.failpoints.hit("leader.after_seal")
-        request = SealSet(task_id=task.task_id, accepted=accepted, set_digest=digest)
-        agreed = await self._everyone(task, lambda peer: peer.seal_set(request))
-        if any(one.set_digest != digest for one in agreed):
-            raise _Ending(AbortReason.SET_DISAGREEMENT)
+        await self._everyone(task, lambda peer: _seal_at(peer, own))
         self._context.failpoints.hit("leader.after_helpers_sealed")
-        return digest
+        return own.digest
 
     # Release.
 
@@ -176,8 +180,9 @@ class Leader:
                 raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
 
     async def _deliver(self, task: InstalledTask) -> None:
-        """Hand the record to every helper, until the task expires and once more at each start; forget the shares."""
-        stored = await self._steps.released(task.task_id)
+        """Forget the shares; hand the record to every helper, until the task expires and once more at each start."""
+        await self._context.purge(task.task_id)
+        stored = await released_here(self._context, task.task_id)
         if stored is None or await taken(self._context, task.task_id, Step.DELIVERED) is not None:
             return
         deadline = max(task.task.expiry, self._context.clock.now() + self._context.limits.give_up_s)
@@ -188,7 +193,6 @@ class Leader:
             await self._note_ledgers(task)
         except _Ending as ending:
             log.warning("record_not_delivered", task=str(task.task_id), reason=ending.reason.value)
-        await self._context.store.purge(task.task_id)
 
     async def _note_ledgers(self, task: InstalledTask) -> None:
         for helper in task.task.aggregators[1:]:
@@ -199,38 +203,29 @@ class Leader:
 
     # Abort.
 
-    async def _outcome_elsewhere(self, task: InstalledTask) -> AbortReason | None:
-        """Ask the helpers for the outcome before giving up: a released one means that this store is an old copy."""
-        for helper in task.task.aggregators[1:]:
-            try:
-                status = await self._call(helper.aggregator_id, lambda peer: peer.status(task.task_id))
-            except (PeerUnreachableError, PeerRefusalError):
-                continue
-            if status.state is State.RELEASED:
-                return AbortReason.RESTORED_BACKUP
-        return None
-
-    async def _abort_everywhere(self, task: InstalledTask, reason: AbortReason) -> State:
-        """Abort here and, as far as they can be reached, at every helper; they also give up by themselves."""
-        state = await abort_here(self._context, task.task_id, reason)
-        if state is not State.ABORTED:
-            return state
-        request = AbortTask(task_id=task.task_id, reason=reason.value)
-        for helper in task.task.aggregators[1:]:
-            try:
-                await self._call(helper.aggregator_id, lambda peer: peer.abort(request))
-            except (PeerUnreachableError, PeerRefusalError) as error:
-                log.info("abort_not_delivered", peer=helper.aggregator_id, reason=str(error))
-        return state
+    async def _abort_everywhere(self, task: InstalledTask, reason: AbortReason) -> None:
+        """Abort here and tell every helper; those that cannot be reached now are told later (`settling`)."""
+        if await abort_here(self._context, task.task_id, reason) is State.ABORTED:
+            await self._settling.settle(task)
 
     # Asking helpers.
 
     async def _everyone(
-        self, task: InstalledTask, ask: Callable[[Peer], Awaitable[Result]], deadline: float | None = None
+        self,
+        task: InstalledTask,
+        ask: Callable[[Peer], Awaitable[Result]],
+        deadline: float | None = None,
+        *,
+        counted: bool = True,
     ) -> list[Result]:
-        """Ask every helper at once, again and again, until all have answered; answers in the task's order."""
+        """Ask every helper at once, again and again, until all have answered; answers in the task's order.
+
+        Batches are not `counted`: 512 reports are one, and how many take part is secret.
+        """
         helpers = [one.aggregator_id for one in task.task.aggregators[1:]]
-        asked = [asyncio.ensure_future(self._persist(task, helper, ask, deadline)) for helper in helpers]
+        asked = [
+            asyncio.ensure_future(self._persist(task, helper, ask, deadline, counted=counted)) for helper in helpers
+        ]
         try:
             return list(await asyncio.gather(*asked))
         finally:
@@ -244,44 +239,61 @@ class Leader:
         helper: AggregatorId,
         ask: Callable[[Peer], Awaitable[Result]],
         deadline: float | None = None,
+        *,
+        counted: bool = True,
     ) -> Result:
         """Ask one helper until it answers or the time is over; the pause doubles up to a cap, with jitter."""
         limits = self._context.limits
         end = task.closes + limits.give_up_s if deadline is None else deadline
         wait = limits.first_retry_s
-        while True:
-            try:
-                return await self._call(helper, ask)
-            except PeerUnreachableError:
-                problem = None
-            except PeerRefusalError as refusal:
-                problem = refusal.problem
-            if problem is not None and not problem.passing:
-                raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
-            if problem is PeerProblem.UNKNOWN_TASK:
-                await self._hand_over(task, helper)
-            if self._context.clock.now() >= end:
-                raise _Ending(AbortReason.PEER_UNREACHABLE)
-            await self._context.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
-            wait = min(2 * wait, limits.longest_retry_s)
+        try:
+            while True:
+                try:
+                    return await call_peer(self._context, helper, ask, counted=counted)
+                except PeerUnreachableError:
+                    problem = None
+                except PeerRefusalError as refusal:
+                    problem = refusal.problem
+                why = "unreachable" if problem is None else problem.value
+                self._context.waits.note(task.task_id, WaitFor.PEER, why, whom=helper, until=end)
+                if problem is not None and not problem.passing:
+                    raise _Ending(_FATAL.get(problem, AbortReason.PEER_REFUSED))
+                if problem is PeerProblem.UNKNOWN_TASK:
+                    await self._hand_over(task, helper)
+                if self._context.clock.now() >= end:
+                    raise _Ending(AbortReason.PEER_UNREACHABLE)
+                await self._context.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
+                wait = min(2 * wait, limits.longest_retry_s)
+        finally:
+            self._context.waits.over(task.task_id, WaitFor.PEER, whom=helper)
 
     async def _hand_over(self, task: InstalledTask, helper: AggregatorId) -> None:
         """Install the task at a helper that does not know it (it came back empty); whether it takes it shows later.
 
-        A helper derives a window by itself: it is given the series again.
+        A helper derives a window by itself: it is given the series again. A task that has ended is not handed over.
         """
+        if self._context.states[task.task_id] not in UNFINISHED:
+            return
         if task.task.series is not None:
             series_id = task.task.series.series_id
             forget_given(self._context.series[series_id], helper)
             self._context.handovers.put(0, series_id)
             return
         try:
-            await self._call(helper, lambda peer: peer.install_task(_installation(task)))
+            await call_peer(self._context, helper, lambda peer: peer.install_task(_installation(task)))
         except (PeerUnreachableError, PeerRefusalError) as error:
-            log.info("task_not_handed_over", peer=helper, reason=str(error))
+            log.info("task_not_handed_over", task=str(task.task_id), peer=helper, reason=str(error))
 
-    async def _call(self, helper: AggregatorId, ask: Callable[[Peer], Awaitable[Result]]) -> Result:
-        return await call_peer(self._context, helper, ask)
+
+async def _seal_at(peer: Peer, own: OwnSet) -> SetAgreed:
+    """Seal a set at one helper; where its leaves differ from these, name the reports that are in them here."""
+    request = SealSet(task_id=own.task_id, leaf_digests=own.leaves)
+    answer = await peer.seal_set(request)
+    if isinstance(answer, SetDiffers):
+        answer = await peer.seal_set(replace(request, accepted=own.named(answer.leaves)))
+    if isinstance(answer, SetDiffers) or answer.set_digest != own.digest:
+        raise _Ending(AbortReason.SET_DISAGREEMENT)
+    return answer
 
 
 def _installation(task: InstalledTask) -> InstallTask:

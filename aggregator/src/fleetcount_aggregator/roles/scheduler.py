@@ -5,18 +5,16 @@
 
 import asyncio
 
-from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import TaskId
-from fleetcount_protocol.messages import TaskStatus
-from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import UNFINISHED, Context
-from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.host.agenda import Agenda
+from fleetcount_aggregator.host.reasons import WaitFor
+from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import Entry, Step, move, once, taken
-from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.leader import Leader
+from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.tasks.loading import let_go
 from fleetcount_aggregator.tasks.windows import decide_windows
 
@@ -26,51 +24,77 @@ __all__ = ["Scheduler"]
 class Scheduler:
     """Looks after the tasks of one aggregator."""
 
-    def __init__(self, context: Context, leader: Leader) -> None:
+    def __init__(self, context: Context, leader: Leader, settling: Settling) -> None:
         self._context = context
         self._leader = leader
+        self._settling = settling
         self._delivered: set[TaskId] = set()
-        self._spread: set[TaskId] = set()
+        self._asleep: Agenda[TaskId] = Agenda()
 
     async def open_windows(self) -> None:
         """Decide about the windows of series that come near; what is far costs nothing.
 
+        Those that opened before a restored store is whole are not decided about here (`adoption`).
+
         Raises:
             StoreError: the store failed; what was not decided is on the agenda again.
         """
+        if self._context.adopting:
+            return
         due = self._context.openings.take(self._context.clock.now())
-        done = await asyncio.gather(*(decide_windows(self._context, one) for one in due), return_exceptions=True)
+        known = [one for one in due if one in self._context.series]
+        done = await asyncio.gather(*(decide_windows(self._context, one) for one in known), return_exceptions=True)
         for error in done:
             if error is not None:
                 raise error
 
     def due(self, task: InstalledTask) -> bool:
-        """Whether the task's windows have closed by this aggregator's clock."""
-        return self._context.clock.now() >= task.closes
+        """Whether nothing more is taken for the task by this aggregator's clock."""
+        return self._context.is_over(task)
 
     def pending(self) -> list[InstalledTask]:
-        """Return the tasks that need this aggregator now; those that have ended for good are not looked at again."""
-        live = self._context.live
-        for task in [task for task in live.values() if self._is_over(task)]:
-            del live[task.task_id]
-            self._delivered.discard(task.task_id)
-            self._spread.discard(task.task_id)
-            let_go(self._context, task)
-        return [task for task in live.values() if not self._rests(task)]
+        """Return the tasks that need this aggregator now. Thousands may rest: they cost nothing before they are due."""
+        live, awake, now = self._context.live, self._context.awake, self._context.clock.now()
+        for task_id in self._asleep.take(now):
+            if task_id in live:
+                awake[task_id] = live[task_id]
+        for task in list(awake.values()):
+            if self._is_over(task):
+                self._leave(task)
+            elif now < (moment := self._rests_until(task)):
+                del awake[task.task_id]
+                self._asleep.put(moment, task.task_id)
+        return list(awake.values())
 
     def _is_over(self, task: InstalledTask) -> bool:
-        released = self._context.states[task.task_id] is State.RELEASED
-        owes_delivery = task.is_leader and released and task.task_id not in self._delivered
-        return self._context.states[task.task_id] not in UNFINISHED and not owes_delivery
+        state = self._context.states[task.task_id]
+        if state is State.RELEASED:
+            return not task.is_leader or task.task_id in self._delivered
+        return state is State.ABORTED and self._settling.is_settled(task)
 
-    def _rests(self, task: InstalledTask) -> bool:
-        """Whether nothing can be done before the clock reaches the task's next window: thousands may rest."""
-        if task.is_leader and task.task.series is None and task.task_id not in self._spread:
-            return False
-        state, now = self._context.states[task.task_id], self._context.clock.now()
+    def _leave(self, task: InstalledTask) -> None:
+        """Let go of a task that has ended for good."""
+        for known in (self._context.live, self._context.awake):
+            del known[task.task_id]
+        self._delivered.discard(task.task_id)
+        self._context.spread.discard(task.task_id)
+        self._settling.forget(task.task_id)
+        self._context.waits.forget(task.task_id)
+        self._context.ended[task.task_id] = task
+        let_go(self._context, task)
+
+    def _rests_until(self, task: InstalledTask) -> float:
+        """Return before when nothing can be done for a task, unless it moves."""
+        state = self._context.states[task.task_id]
+        if state is State.ABORTED:
+            return self._settling.settles_at(task)
+        if task.is_leader and task.task.series is None and task.task_id not in self._context.spread:
+            return 0
         if state is State.ANNOUNCED:
-            return now < task.task.round_one_opens
-        return state is State.COLLECTING and now < task.closes
+            return task.task.round_one_opens
+        if not task.is_leader:
+            return self._settling.asks_at(task)
+        return task.closes + self._context.leeway_s(task) if state is State.COLLECTING else 0
 
     async def look_after(self, task: InstalledTask) -> None:
         """Do what one task needs now; returns when there is nothing more to do at this moment.
@@ -78,6 +102,9 @@ class Scheduler:
         Raises:
             StoreError, MachineError: this machine failed; the task is looked after again later.
         """
+        if self._context.states[task.task_id] is State.ABORTED:
+            await self._settling.settle(task)
+            return
         if task.is_leader and not await self._installed_everywhere(task):
             return
         if self._context.states[task.task_id] is State.ANNOUNCED and self._context.now() >= task.task.round_one_opens:
@@ -86,18 +113,20 @@ class Scheduler:
             return
         if task.is_leader:
             if self._earlier_window_is_open(task):
+                self._context.waits.note(task.task_id, WaitFor.EARLIER_WINDOW)
                 return
+            self._context.waits.over(task.task_id, WaitFor.EARLIER_WINDOW)
             if await self._leader.drive(task) is State.RELEASED:
                 self._delivered.add(task.task_id)
         else:
-            await self._wait_for_leader(task)
+            await self._settling.wait_for_leader(task)
 
     def _earlier_window_is_open(self, task: InstalledTask) -> bool:
         """Whether the window before it in its series has not ended: a record names the digest of the one before."""
         window = task.task.series
         if window is None:
             return False
-        others = ((one.task.series, self._context.states[one.task_id]) for one in self._context.live.values())
+        others = ((one.task.series, self._context.states[one.task_id]) for one in self._context.awake.values())
         return any(
             other is not None
             and other.series_id == window.series_id
@@ -109,43 +138,12 @@ class Scheduler:
     async def _installed_everywhere(self, task: InstalledTask) -> bool:
         if task.task.series is not None:
             return True  # Every aggregator derives the window by itself.
-        if await taken(self._context, task.task_id, Step.INSTALLED) is not None:
-            self._spread.add(task.task_id)
+        released = self._context.states[task.task_id] is State.RELEASED
+        if released or await taken(self._context, task.task_id, Step.INSTALLED) is not None:
+            self._context.spread.add(task.task_id)
             return True
         if self._context.states[task.task_id] not in UNFINISHED or not await self._leader.install(task):
             return False
         await once(self._context, task.task_id, Step.INSTALLED, b"", Entry())
-        self._spread.add(task.task_id)
+        self._context.spread.add(task.task_id)
         return True
-
-    async def _wait_for_leader(self, task: InstalledTask) -> None:
-        """Give up on a leader that stays silent: at once if it says so, else after twice its own time.
-
-        A helper that has signed the record cannot know the outcome by itself: it asks until the task expires.
-        """
-        if self._context.clock.now() < task.closes + self._context.limits.give_up_s:
-            return
-        status = await self._ask_leader(task)
-        signed = await taken(self._context, task.task_id, Step.SIGN) is not None
-        if status is not None and status.state is State.ABORTED:
-            await self._give_up(task, AbortReason.PEER_ABORTED)
-        elif status is not None and status.state is State.RELEASED:
-            return  # The record is on its way: the leader hands it over again at each of its starts.
-        elif signed and self._context.clock.now() >= task.task.expiry:
-            await self._give_up(task, AbortReason.OUTCOME_UNKNOWN)
-        elif not signed and self._context.clock.now() >= task.closes + 2 * self._context.limits.give_up_s:
-            await self._give_up(task, AbortReason.LEADER_SILENT)
-
-    async def _give_up(self, task: InstalledTask, reason: AbortReason) -> None:
-        log.warning("task_aborted", task=str(task.task_id), reason=reason.value)
-        await abort_here(self._context, task.task_id, reason)
-
-    async def _ask_leader(self, task: InstalledTask) -> TaskStatus | None:
-        peer = self._context.peers.get(task.leader_id)
-        if peer is None:
-            return None
-        try:
-            async with asyncio.timeout(self._context.limits.call_timeout_s):
-                return await peer.status(task.task_id)
-        except (PeerUnreachableError, PeerRefusalError, MachineError, TimeoutError):
-            return None

@@ -1,9 +1,9 @@
 """What lies in the store lies sealed: shares, verify keys, sums of batches, under keys that are not in the store.
 
-The keys come from the signing key's file, so a copied store or backup shows no share. Knows no tables and no logs.
+Knows no tables, no logs and no files (`data_keys`).
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,28 +14,43 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["AtRest", "report_log_key"]
+__all__ = ["AT_REST_KEY_BYTES", "AtRest", "SigningKeyKeys"]
 
+AT_REST_KEY_BYTES: Final = 32
 _INFO: Final = b"fleetcount aggregator at rest 1"
 _LOG_INFO: Final = b"fleetcount aggregator report log 1"
 _NONCE_BYTES: Final = 12
 
 
-def report_log_key(signing_key: Ed25519PrivateKey) -> bytes:
-    """Return the key from which the keys of a report log's frames follow: HKDF-SHA256 of the signing key, 32 bytes."""
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=_LOG_INFO).derive(signing_key.private_bytes_raw())
+class SigningKeyKeys(NamedTuple):
+    """What a store without a key file of its own is sealed under, and every task was before tasks had data keys."""
+
+    at_rest: bytes
+    log: bytes
+
+    @classmethod
+    def of(cls, signing_key: Ed25519PrivateKey) -> "SigningKeyKeys":
+        """Return the keys that follow from a signing key: HKDF-SHA256, 32 bytes each."""
+        return cls(_derived(signing_key, _INFO), _derived(signing_key, _LOG_INFO))
+
+    def __repr__(self) -> str:
+        return "SigningKeyKeys(…)"
+
+
+def _derived(signing_key: Ed25519PrivateKey, info: bytes) -> bytes:
+    kdf = HKDF(algorithm=SHA256(), length=AT_REST_KEY_BYTES, salt=None, info=info)
+    return kdf.derive(signing_key.private_bytes_raw())
 
 
 class AtRest:
-    """AES-256-GCM under HKDF-SHA256 of the signing key; random nonces, so below 2^32 seals (NIST SP 800-38D, 8.3).
+    """AES-256-GCM under a key of 32 bytes; random nonces, so below 2^32 seals (NIST SP 800-38D, 8.3).
 
     Why not the ciphertext as it arrived: it could be opened only as long as the session and the HPKE key live, and the
     receipt promised that the report counts.
     """
 
-    def __init__(self, signing_key: Ed25519PrivateKey, source: RandomSource | None = None) -> None:
-        derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=_INFO).derive(signing_key.private_bytes_raw())
-        self._cipher = AESGCM(derived)
+    def __init__(self, key: bytes, source: RandomSource | None = None) -> None:
+        self._cipher = AESGCM(key)
         self._source = source or SystemRandom()
 
     def seal(self, plaintext: bytes, *place: bytes) -> bytes:
@@ -47,9 +62,9 @@ class AtRest:
         """Return what was sealed for this place.
 
         Raises:
-            StoreError: the bytes are damaged, from another place, or from another signing key.
+            StoreError: the bytes are damaged, from another place, or from another key.
         """
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], b"".join(place))
         except (InvalidTag, ValueError) as error:
-            raise StoreError("stored bytes do not open: damaged, or written under another signing key") from error
+            raise StoreError("stored bytes do not open: damaged, or written under another key") from error

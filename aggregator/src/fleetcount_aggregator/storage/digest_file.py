@@ -9,7 +9,7 @@ With it, a late repeat of the same bytes still gets its receipt. Written once an
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["DigestFile", "DigestRecords", "HeldDigest"]
+__all__ = ["RECORD_BYTES", "DigestFile", "DigestRecords", "HeldDigest", "chosen_in", "find_record"]
 
 _MAGIC: Final = b"FCDIGST1"
 _HEADER: Final = struct.Struct("<8s32sQ")
 _CRC_BYTES: Final = 4
 _HEADER_BYTES: Final = _HEADER.size + _CRC_BYTES
 _KEY_BYTES: Final = ReportId.SIZE + 1
-_RECORD_BYTES: Final = _KEY_BYTES + 2 * Digest.SIZE + 1
+_AT_ONCE: Final = 8_192
+"""Records that are read at once to be taken elsewhere."""
+RECORD_BYTES: Final = _KEY_BYTES + 2 * Digest.SIZE + 1
 
 Bytes = NDArray[np.uint8]
 
@@ -55,9 +57,9 @@ class DigestRecords:
     digests: Bytes
     chosen: Bytes
 
-    def encode(self) -> Bytes:
-        """Return the records of the instalments there are, report by report and round by round."""
-        records = np.empty((*self.held.shape, _RECORD_BYTES), dtype=np.uint8)
+    def encode(self) -> bytes:
+        """Return the records of the instalments there are, joined, report by report and round by round."""
+        records = np.empty((*self.held.shape, RECORD_BYTES), dtype=np.uint8)
         start = 0
         for column in (
             self.ids[:, np.newaxis],
@@ -69,11 +71,37 @@ class DigestRecords:
             width = column.shape[2]
             records[:, :, start : start + width] = column
             start += width
-        return records[self.held]
+        return records[self.held].tobytes()
+
+
+def find_record(
+    count: int, record_at: Callable[[int], bytes], report_id: ReportId, round_number: int
+) -> HeldDigest | None:
+    """Return what is remembered of an instalment in so many records, which ascend, or None."""
+    key = report_id + bytes((round_number,))
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        record = record_at(middle)
+        if record[:_KEY_BYTES] == key:
+            fields = record[_KEY_BYTES:]
+            return HeldDigest(Digest(fields[: Digest.SIZE]), Digest(fields[Digest.SIZE : 2 * Digest.SIZE]))
+        low, high = (middle + 1, high) if record[:_KEY_BYTES] < key else (low, middle)
+    return None
+
+
+def chosen_in(blocks: Iterable[bytes]) -> set[ReportId]:
+    """Return the reports of joined records that were in the set."""
+    return {
+        ReportId(records[at : at + ReportId.SIZE])
+        for records in blocks
+        for at in range(0, len(records), RECORD_BYTES)
+        if records[at + RECORD_BYTES - 1]
+    }
 
 
 class DigestFile:
-    """The digests of one ended task. Looked up in the file itself: an ended task takes no memory."""
+    """Implements `EndedDigests` (frame_homes). Looked up in the file itself: an ended task takes no memory."""
 
     def __init__(self, path: Path, task_id: TaskId) -> None:
         self._path = path
@@ -83,12 +111,8 @@ class DigestFile:
         """Return whether it was written."""
         return self._path.exists()
 
-    def write(self, count: int, blocks: Iterable[DigestRecords]) -> None:
-        """Write `count` records in all, by ascending report id; durable on return, but for its name (`sync_directory`).
-
-        Raises:
-            StoreError: the disk is full or failed, or there are other records than that; then there is no file.
-        """
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """See `EndedDigests.write`; durable on return, but for its name (`sync_directory`)."""
         header = _HEADER.pack(_MAGIC, self._task_id, count)
         temporary = self._path.with_name(self._path.name + ".new")
         try:
@@ -96,9 +120,9 @@ class DigestFile:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(header + zlib.crc32(header).to_bytes(_CRC_BYTES, "little"))
                 for block in blocks:
-                    file.write(block.encode().data)
-                if file.tell() != _HEADER_BYTES + count * _RECORD_BYTES:
-                    raise StoreError(f"{self._path}: the digests of {count} instalments are not there")
+                    file.write(block)
+                if file.tell() != _HEADER_BYTES + count * RECORD_BYTES:
+                    raise StoreError(f"{self._path}: the digests of its instalments are not there")
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
@@ -109,33 +133,34 @@ class DigestFile:
             temporary.unlink(missing_ok=True)
             raise
 
-    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
-        """Return what is remembered of an instalment, or None.
+    def delete(self) -> None:
+        """See `EndedDigests.delete`."""
+        self._path.unlink(missing_ok=True)
 
-        Raises:
-            StoreError: the file is damaged.
-        """
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """See `EndedDigests.find`."""
         if not self.exists():
             return None
-        key = report_id + bytes((round_number,))
         with self._path.open("rb") as file:
-            low, high = 0, self._count(file.read(_HEADER_BYTES))
-            while low < high:
-                middle = (low + high) // 2
-                file.seek(_HEADER_BYTES + middle * _RECORD_BYTES)
-                record = file.read(_RECORD_BYTES)
-                if record[:_KEY_BYTES] == key:
-                    fields = record[_KEY_BYTES:]
-                    return HeldDigest(Digest(fields[: Digest.SIZE]), Digest(fields[Digest.SIZE : 2 * Digest.SIZE]))
-                low, high = (middle + 1, high) if record[:_KEY_BYTES] < key else (low, middle)
-        return None
 
-    def chosen(self) -> set[ReportId]:
-        """Return the reports that were in the set."""
-        data = self._path.read_bytes()
-        count = self._count(data[:_HEADER_BYTES])
-        starts = range(_HEADER_BYTES, _HEADER_BYTES + count * _RECORD_BYTES, _RECORD_BYTES)
-        return {ReportId(data[at : at + ReportId.SIZE]) for at in starts if data[at + _RECORD_BYTES - 1]}
+            def record_at(place: int) -> bytes:
+                file.seek(_HEADER_BYTES + place * RECORD_BYTES)
+                return file.read(RECORD_BYTES)
+
+            return find_record(self._count(file.read(_HEADER_BYTES)), record_at, report_id, round_number)
+
+    def records(self) -> Iterator[bytes]:
+        """See `EndedDigests.records`."""
+        if not self.exists():
+            return
+        with self._path.open("rb") as file:
+            left = self._count(file.read(_HEADER_BYTES)) * RECORD_BYTES
+            while left:
+                block = file.read(min(left, _AT_ONCE * RECORD_BYTES))
+                if not block:
+                    raise StoreError(f"{self._path} is damaged: {left} bytes are missing at its end")
+                left -= len(block)
+                yield block
 
     def _count(self, data: bytes) -> int:
         if len(data) != _HEADER_BYTES or zlib.crc32(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):

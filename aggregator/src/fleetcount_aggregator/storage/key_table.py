@@ -117,6 +117,13 @@ class KeyTable:
             self._place(first, sums)
         return np.arange(first, self._count)
 
+    def has_repeats(self, keys: Words, sums: Words, numbers: Numbers) -> bool:
+        """Return whether some of these keys, which `add` has just given these numbers, are alike.
+
+        Alike keys have alike sums, and of those that have them the table finds one.
+        """
+        return not self.first_of_each(sums).all() and bool((self.find(keys, sums) != numbers).any())
+
     def drop(self, count: int) -> None:
         """Forget every key but the first `count`."""
         self._count = count

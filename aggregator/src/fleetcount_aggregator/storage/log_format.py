@@ -3,12 +3,14 @@
 Pure layout and sealing; opens no file and decides about no report (report_log).
 
     file    FILE_MAGIC | u8 instalments a report | 7 zero bytes | task id | key check (16) | crc32 of what is before it
-    frame   head | report ids | certificate digests | instalment digests | public shares | sealed blocks of parts
-    head    FRAME_MAGIC | u8 round | 3 zero bytes | u64 sequence | u64 group | u32 count | u32 public share bytes
-            | u32 part bytes | salt (32) | seal of the columns (16)
+    frame   head | report ids | certificate digests | instalment digests | key uses | public shares
+            | sealed blocks of parts
+    head    FRAME_MAGIC | u8 round | u8 bytes of a key use | 2 zero bytes | u64 sequence | u64 group | u32 count
+            | u32 public share bytes | u32 part bytes | salt (32) | seal of the columns (16)
             | first 8 bytes of the HMAC-SHA256, under the log's key, of the head before it
 
-Numbers are little-endian. `group` is the sequence number of the first frame of the same write: what a crash tears is in
+Numbers are little-endian. A key use says which session's key of which number opened the instalment; older frames have
+none. `group` is the sequence number of the first frame of the same write: what a crash tears is in
 the last group. The head's check is keyed because devices choose ids and public shares, which lie open in the columns:
 none can put there what looks like a frame. Everything else of a frame is sealed with AES-256-GCM under the frame's own
 key, which comes from the log's key, salt, task and round: parts in blocks of as many as fit `BLOCK_BYTES`, one at
@@ -29,7 +31,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES, MAX_CIPHERTEXT_BYTES, MAX_PUBLIC_SHARE_BYTES
 
-from fleetcount_aggregator.storage.store import InstalmentRun
+from fleetcount_aggregator.storage.store import USE_BYTES, InstalmentRun
 
 __all__ = [
     "BLOCK_BYTES",
@@ -54,7 +56,7 @@ _PIECE_BYTES: Final = 256 * 1024
 """Bytes sealed and written at once: few enough to stay in the processor's cache."""
 
 _FILE: Final = struct.Struct("<8sB7x32s16sI")
-_HEAD: Final = struct.Struct("<4sB3xQQIII32s16s")
+_HEAD: Final = struct.Struct("<4sBB2xQQIII32s16s")
 _HEAD_CHECK_BYTES: Final = 8
 FILE_HEADER_BYTES: Final = _FILE.size
 HEAD_BYTES: Final = _HEAD.size + _HEAD_CHECK_BYTES
@@ -79,7 +81,7 @@ def decode_file_header(data: bytes, log_key: bytes, task_id: TaskId) -> int:
     """Return `expected` of a log's first bytes.
 
     Raises:
-        ValueError: it is damaged, of another kind or task, or written under another signing key; the text says which.
+        ValueError: it is damaged, of another kind or task, or written under another key; the text says which.
     """
     if len(data) != FILE_HEADER_BYTES:
         raise ValueError(f"the header has {len(data)} bytes, not {FILE_HEADER_BYTES}")
@@ -89,7 +91,7 @@ def decode_file_header(data: bytes, log_key: bytes, task_id: TaskId) -> int:
     if owner != task_id:
         raise ValueError("the log of another task")
     if not hmac.compare_digest(check, _key_check(log_key, task_id)):
-        raise ValueError("written under another signing key")
+        raise ValueError("written under another key")
     return int(expected)
 
 
@@ -113,6 +115,7 @@ class FrameHead:
     part_bytes: int
     salt: bytes = field(repr=False)
     columns_seal: bytes
+    use_bytes: int = 0
 
     @classmethod
     def decode(cls, data: bytes, log_key: bytes) -> Self | None:
@@ -121,7 +124,15 @@ class FrameHead:
         if len(data) != HEAD_BYTES or not hmac.compare_digest(check, _head_check(log_key, head_bytes)):
             return None
         # Only now is anything of it interpreted: devices choose bytes that lie in the file, so a head may be forged.
-        magic, round_number, sequence, group, count, public, part, salt, columns_seal = _HEAD.unpack(head_bytes)
+        return cls.unchecked(data)
+
+    @classmethod
+    def unchecked(cls, data: bytes) -> Self | None:
+        """Return the head that these bytes seem to be, whoever wrote them, or None."""
+        if len(data) != HEAD_BYTES:
+            return None
+        found = _HEAD.unpack(data[: _HEAD.size])
+        magic, round_number, uses, sequence, group, count, public, part, salt, columns_seal = found
         head = cls(
             round=round_number,
             sequence=sequence,
@@ -131,8 +142,10 @@ class FrameHead:
             part_bytes=part,
             salt=salt,
             columns_seal=columns_seal,
+            use_bytes=uses,
         )
-        sane = magic == FRAME_MAGIC and round_number <= 2 and 0 < count <= MOST_ROWS and group <= sequence
+        sane = magic == FRAME_MAGIC and round_number <= 2 and uses in (0, USE_BYTES)
+        sane = sane and 0 < count <= MOST_ROWS and group <= sequence
         return head if sane and public <= MAX_PUBLIC_SHARE_BYTES and part <= MAX_CIPHERTEXT_BYTES else None
 
     def encode(self, log_key: bytes) -> bytes:
@@ -140,6 +153,7 @@ class FrameHead:
         data = _HEAD.pack(
             FRAME_MAGIC,
             self.round,
+            self.use_bytes,
             self.sequence,
             self.group,
             self.count,
@@ -153,7 +167,12 @@ class FrameHead:
     @property
     def columns_bytes(self) -> int:
         """Bytes of all columns before the parts."""
-        return self.count * (_FIXED_COLUMN_BYTES + self.public_bytes)
+        return self._public_at + self.count * self.public_bytes
+
+    @property
+    def _public_at(self) -> int:
+        """Where the public shares begin, from the first byte of the columns."""
+        return self.count * (_FIXED_COLUMN_BYTES + self.use_bytes)
 
     @property
     def block_rows(self) -> int:
@@ -183,9 +202,14 @@ class FrameHead:
         """Where the instalment digest of one row lies, from the frame's first byte."""
         return HEAD_BYTES + self.count * (ReportId.SIZE + Digest.SIZE) + place * Digest.SIZE
 
+    @property
+    def uses_at(self) -> int:
+        """Where the key uses begin, from the frame's first byte."""
+        return HEAD_BYTES + self.count * _FIXED_COLUMN_BYTES
+
     def public_at(self, place: int) -> int:
         """Where the public share of one row lies, from the frame's first byte."""
-        return HEAD_BYTES + self.count * _FIXED_COLUMN_BYTES + place * self.public_bytes
+        return HEAD_BYTES + self._public_at + place * self.public_bytes
 
     def block_at(self, block: int) -> int:
         """Where a sealed block of parts lies, from the frame's first byte; behind the last, the frame's end."""
@@ -194,7 +218,7 @@ class FrameHead:
     def bound(self, columns: bytes, block: int) -> bytes:
         """Return what a block of parts is bound to: of the frame's columns its report ids and public shares."""
         start, end = block * self.block_rows, min((block + 1) * self.block_rows, self.count)
-        public = self.count * _FIXED_COLUMN_BYTES
+        public = self._public_at
         ids = columns[start * ReportId.SIZE : end * ReportId.SIZE]
         return ids + columns[public + start * self.public_bytes : public + end * self.public_bytes]
 
@@ -246,11 +270,12 @@ class NewFrame:
             raise ValueError(f"a public share of {public_bytes} or a part of {part_bytes} bytes is too long")
         self._runs = runs
         # Column by column, not row by row: ids and digests can then be read and compared without the rest.
-        self._columns = b"".join(
+        self.columns = b"".join(
             [
                 *[run.report_ids for run in runs],
                 *[run.certificates for run in runs],
                 *[run.digests for run in runs],
+                *[run.key_uses for run in runs],
                 *[run.public_shares for run in runs],
             ]
         )
@@ -264,22 +289,39 @@ class NewFrame:
             public_bytes=public_bytes,
             part_bytes=part_bytes,
             salt=salt,
-            columns_seal=self._seal.of_columns(self._columns),
+            columns_seal=self._seal.of_columns(self.columns),
+            use_bytes=first.use_bytes,
         )
+
+    @property
+    def head_bytes(self) -> bytes:
+        """The head as it is stored."""
+        return self.head.encode(self._log_key)
+
+    def parts(self) -> bytes | memoryview:
+        """Return all parts, sealed."""
+        return next(self._sealed(self.head.frame_bytes - self.head.parts_at))
+
+    def joined(self) -> bytes:
+        """Return all bytes of the frame."""
+        return b"".join((self.head_bytes, self.columns, self.parts()))
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Yield the frame's bytes; each piece is good until the next, so that few are in memory twice."""
-        yield self.head.encode(self._log_key)
-        yield self._columns
-        block_bytes = self.head.block_rows * self.head.part_bytes
-        buffer = memoryview(bytearray(max(_PIECE_BYTES, block_bytes + AES_GCM_TAG_BYTES)))
+        yield self.head_bytes
+        yield self.columns
+        yield from self._sealed(max(_PIECE_BYTES, self.head.block_rows * self.head.part_bytes + AES_GCM_TAG_BYTES))
+
+    def _sealed(self, size: int) -> Iterator[memoryview]:
+        """Yield the sealed parts, as many blocks at once as fit into `size` bytes."""
+        buffer = memoryview(bytearray(size))
         filled = 0
-        for block, parts in enumerate(_blocks(self._runs, block_bytes)):
+        for block, parts in enumerate(_blocks(self._runs, self.head.block_rows * self.head.part_bytes)):
             sealed = len(parts) + AES_GCM_TAG_BYTES
             if filled + sealed > len(buffer):
                 yield buffer[:filled]
                 filled = 0
-            bound = self.head.bound(self._columns, block)
+            bound = self.head.bound(self.columns, block)
             self._seal.seal_block(block, parts, bound, buffer[filled : filled + sealed])
             filled += sealed
         yield buffer[:filled]

@@ -7,13 +7,13 @@ Reads heads and columns, not parts (but those of the last group). Changes nothin
 import hmac
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from fleetcount_protocol.ids import TaskId
 
+from fleetcount_aggregator.storage.frames import DamagedFrameError, ReadFrame
 from fleetcount_aggregator.storage.log_format import (
     FILE_HEADER_BYTES,
     FRAME_MAGIC,
@@ -24,18 +24,14 @@ from fleetcount_aggregator.storage.log_format import (
 )
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["LogScan", "ScannedFrame", "read_at", "read_head"]
+__all__ = ["LogScan", "damaged_at", "read_at"]
 
 _BLOCK_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedFrame:
-    """One whole frame: where it begins, its head, its columns."""
-
-    offset: int
-    head: FrameHead
-    columns: bytes
+def damaged_at(path: Path, offset: int, why: str) -> DamagedFrameError:
+    """Return the error that says where a file is damaged."""
+    return DamagedFrameError(f"{path} is damaged at byte {offset}: {why}")
 
 
 def read_at(descriptor: int, path: Path, offset: int, count: int) -> bytes:
@@ -47,25 +43,17 @@ def read_at(descriptor: int, path: Path, offset: int, count: int) -> bytes:
     try:
         data = os.pread(descriptor, count, offset)
     except OSError as error:
-        raise StoreError(f"{path} could not be read at byte {offset}: {error.strerror}") from error
+        raise DamagedFrameError(f"{path} could not be read at byte {offset}: {error.strerror}") from error
     if len(data) != count:
-        raise StoreError(f"{path} is damaged at byte {offset}: it ends inside a frame")
+        raise damaged_at(path, offset, "it ends inside a frame")
     return data
-
-
-def read_head(descriptor: int, path: Path, offset: int, log_key: bytes) -> FrameHead:
-    """Return the head of the frame at an offset; raises StoreError if there is none."""
-    head = FrameHead.decode(read_at(descriptor, path, offset, HEAD_BYTES), log_key)
-    if head is None:
-        raise StoreError(f"{path} is damaged at byte {offset}: no frame begins there")
-    return head
 
 
 class LogScan:
     """One reading of a log, as a context: `expected`, then `frames` once through, then `end`.
 
     Raises:
-        StoreError: on entering, if the file is of another kind, task or signing key; from `frames`, if it is damaged.
+        StoreError: on entering, if the file is of another kind, task or key; from `frames`, if it is damaged.
     """
 
     def __init__(self, path: Path, task_id: TaskId, log_key: bytes) -> None:
@@ -84,7 +72,7 @@ class LogScan:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             self._size = os.fstat(self._descriptor).st_size
         except OSError as error:
-            raise StoreError(f"{self._path} cannot be opened: {error.strerror}") from error
+            raise DamagedFrameError(f"{self._path} cannot be opened: {error.strerror}") from error
         try:
             self._read_header()
         except StoreError:
@@ -106,9 +94,9 @@ class LogScan:
             # The header travels with the first group: torn together with it, it is no loss.
             torn = len(data) < FILE_HEADER_BYTES or not any(data)
             if not torn or self._later_group(0, 0):
-                raise StoreError(f"{self._path} cannot be used: {error}") from error
+                raise DamagedFrameError(f"{self._path} cannot be used: {error}") from error
 
-    def frames(self) -> Iterator[ScannedFrame]:
+    def frames(self) -> Iterator[ReadFrame]:
         """Yield the whole frames in their order."""
         if not self.expected:
             return
@@ -124,7 +112,7 @@ class LogScan:
                 self._check_torn(offset, head.sequence)
                 return
             self.end = offset + head.frame_bytes
-            yield ScannedFrame(offset, head, columns)
+            yield ReadFrame(offset, head, columns)
 
     def _heads(self) -> Iterator[tuple[int, FrameHead]]:
         """Yield the frames that follow from the heads and the file's size, without reading their content."""
@@ -154,7 +142,7 @@ class LogScan:
             StoreError: a later group was written, so this frame was durable once, and somebody may hold its receipt.
         """
         if self._later_group(offset, sequence):
-            raise StoreError(f"{self._path} is damaged at byte {offset}: frame {sequence} is not what was written")
+            raise damaged_at(self._path, offset, f"frame {sequence} is not what was written")
 
     def _later_group(self, offset: int, sequence: int) -> bool:
         """Return whether a frame of a group that began after `sequence` lies behind an offset."""

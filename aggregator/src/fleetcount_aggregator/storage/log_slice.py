@@ -1,13 +1,11 @@
 """The complete reports of a closed log, and slices of them that a worker process can load by itself.
 
-A slice is a few numbers and the log's key: the share parts go from the file to the worker without passing the network
-process. Reads and opens parts; verifies nothing.
+A slice is a few numbers and the log's key: the share parts go from where they lie to the worker without passing the
+network process. Reads and opens parts; verifies nothing.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -16,42 +14,34 @@ from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.storage.frames import FrameRange, FrameReader, FrameReads, read_heads
 from fleetcount_aggregator.storage.log_format import FrameHead, FrameSeal
-from fleetcount_aggregator.storage.log_scan import read_at, read_head
 from fleetcount_aggregator.storage.report_ids import ID_BYTES, ReportIds
 from fleetcount_aggregator.storage.report_index import CompleteRows
 from fleetcount_aggregator.storage.store import LoadedReports, StoreError
 
-__all__ = ["CompleteLog", "LogSlice"]
+__all__ = ["CompleteLog", "CompleteShard", "LogSlice"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSlice:
-    """Some reports of a log: joined ids, and frame offset and place of every instalment (n x rounds each)."""
+    """Some reports of a log: joined ids, and of every instalment its frame and its place there (n x rounds each)."""
 
-    path: Path
+    reader: FrameReader
     task_id: TaskId
     log_key: bytes = field(repr=False)
     ids: bytes
-    offsets: NDArray[np.int64]
+    frames: NDArray[np.int64]
     places: NDArray[np.int64]
 
     def load(self) -> LoadedReports:
         """See `ReportSource.load`."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from error
-        try:
-            return self._load(_Parts(descriptor, self.path, self.task_id, self.log_key))
-        finally:
-            os.close(descriptor)
+        with self.reader.opened() as reads:
+            return self._load(_Parts(reads, self.task_id, self.log_key))
 
     def _load(self, parts: "_Parts") -> LoadedReports:
         ids = _rows(self.ids, len(self.ids) // ID_BYTES)
-        rounds = [
-            parts.open(ids, offsets, places) for offsets, places in zip(self.offsets.T, self.places.T, strict=True)
-        ]
+        rounds = [parts.open(ids, frames, places) for frames, places in zip(self.frames.T, self.places.T, strict=True)]
         if not rounds or not len(ids):
             return LoadedReports(batch=ProofBatch(nonces=b"", public_shares=b"", input_shares=b""))
         whole = np.logical_and.reduce([one.whole for one in rounds])
@@ -99,69 +89,94 @@ class _Opened:
         )
 
 
-class _Parts:
-    """Opens instalments of one log."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Some blocks of a frame, near each other, and what is read for them: all from the first to the last of them."""
 
-    def __init__(self, descriptor: int, path: Path, task_id: TaskId, log_key: bytes) -> None:
-        self._descriptor = descriptor
-        self._path = path
-        self._task_id = task_id
-        self._log_key = log_key
+    frame: int
+    head: FrameHead
+    blocks: Sequence[int]
 
-    def open(self, ids: Bytes, offsets: NDArray[np.int64], places: NDArray[np.int64]) -> _Opened:
-        """Return the instalments of one round, report by report."""
-        frames: list[_Opened] = []
-        numbers: list[NDArray[np.int64]] = []
-        for offset in np.unique(offsets).tolist():
-            numbers.append(np.flatnonzero(offsets == offset))
-            frames.append(self._of_frame(offset, places[numbers[-1]], ids[numbers[-1]]))
-        if len(frames) <= 1:
-            return frames[0] if frames else _Opened(ids, ids, ids, np.ones(0, dtype=np.bool_))
-        order = np.empty(len(ids), dtype=np.int64)
-        order[np.concatenate(numbers)] = np.arange(len(ids))
-        try:
-            return _Opened.joined(frames).at(order, ids)
-        except ValueError:
-            raise StoreError(f"{self._path} has instalments of several sizes in one round") from None
+    @property
+    def first_row(self) -> int:
+        """The first instalment that is read."""
+        return self.blocks[0] * self.head.block_rows
 
-    def _of_frame(self, offset: int, places: NDArray[np.int64], ids: Bytes) -> _Opened:
-        """Return the instalments in these places of a frame."""
-        head = read_head(self._descriptor, self._path, offset, self._log_key)
-        seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
-        wanted = np.unique(places // head.block_rows)
-        runs = np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP) + 1)
-        opened = [self._open_run(offset, head, seal, run.tolist()) for run in runs]
-        starts = np.array([run[0] * head.block_rows for run in runs])
-        before = np.cumsum([0, *(len(one.whole) for one in opened[:-1])])
-        run_of = np.searchsorted(starts, places, side="right") - 1
-        return _Opened.joined(opened).at(places - (starts - before)[run_of], ids)
+    @property
+    def end_row(self) -> int:
+        """The instalment behind the last that is read."""
+        return min((self.blocks[-1] + 1) * self.head.block_rows, self.head.count)
 
-    def _open_run(self, offset: int, head: FrameHead, seal: FrameSeal, wanted: Sequence[int]) -> _Opened:
-        """Return all instalments from the first to the last of some blocks; blocks between them are not opened."""
+    def ranges(self) -> Iterator[FrameRange]:
+        """Yield where report ids, public shares and sealed parts lie."""
+        head, row, count = self.head, self.first_row, self.end_row - self.first_row
+        yield FrameRange(self.frame, head.id_at(row), count * ID_BYTES)
+        yield FrameRange(self.frame, head.public_at(row), count * head.public_bytes)
+        start = head.block_at(self.blocks[0])
+        yield FrameRange(self.frame, start, head.block_at(self.blocks[-1] + 1) - start)
+
+    def open(self, seal: FrameSeal, ids: bytes, publics: bytes, sealed: memoryview) -> _Opened:
+        """Return all instalments that were read; blocks between those asked for are not opened."""
+        head, count = self.head, self.end_row - self.first_row
         size, tagged = head.block_rows, head.block_rows * head.part_bytes + AES_GCM_TAG_BYTES
-        first, last = wanted[0], wanted[-1]
-        row, end = first * size, min((last + 1) * size, head.count)
-        ids = self._read(offset + head.id_at(row), (end - row) * ID_BYTES)
-        publics = self._read(offset + head.public_at(row), (end - row) * head.public_bytes)
-        start = head.block_at(first)
-        sealed = memoryview(self._read(offset + start, head.block_at(last + 1) - start))
-        parts = np.zeros((end - row, head.part_bytes), dtype=np.uint8)
-        whole = np.zeros(end - row, dtype=np.bool_)
-        for block in wanted:
-            at = (block - first) * size
-            behind = min(at + size, end - row)
+        parts = np.zeros((count, head.part_bytes), dtype=np.uint8)
+        whole = np.zeros(count, dtype=np.bool_)
+        for block in self.blocks:
+            at = (block - self.blocks[0]) * size
+            behind = min(at + size, count)
             bound = (
                 ids[at * ID_BYTES : behind * ID_BYTES] + publics[at * head.public_bytes : behind * head.public_bytes]
             )
-            begin = (block - first) * tagged
+            begin = (block - self.blocks[0]) * tagged
             found = seal.open_block(block, sealed[begin : begin + tagged], bound)
             if found is not None:
                 parts[at:behind] = _rows(found, behind - at)
                 whole[at:behind] = True
-        return _Opened(_rows(ids, end - row), _rows(publics, end - row), parts, whole)
+        return _Opened(_rows(ids, count), _rows(publics, count), parts, whole)
 
-    def _read(self, offset: int, count: int) -> bytes:
-        return read_at(self._descriptor, self._path, offset, count)
+
+class _Parts:
+    """Opens instalments of one log. Everything of a round is asked for at once: a database may be far away."""
+
+    def __init__(self, reads: FrameReads, task_id: TaskId, log_key: bytes) -> None:
+        self._reads = reads
+        self._task_id = task_id
+        self._log_key = log_key
+
+    def open(self, ids: Bytes, frames: NDArray[np.int64], places: NDArray[np.int64]) -> _Opened:
+        """Return the instalments of one round, report by report."""
+        numbers = np.unique(frames).tolist()
+        heads = read_heads(self._reads, numbers, self._log_key)
+        rows = [np.flatnonzero(frames == number) for number in numbers]
+        asked = zip(numbers, heads, rows, strict=True)
+        runs = [_runs(frame, head, places[here]) for frame, head, here in asked]
+        read = iter(self._reads.read([one for of_frame in runs for run in of_frame for one in run.ranges()]))
+        opened = [self._of_frame(one, read, places[here], ids[here]) for one, here in zip(runs, rows, strict=True)]
+        if len(opened) <= 1:
+            return opened[0] if opened else _Opened(ids, ids, ids, np.ones(0, dtype=np.bool_))
+        order = np.empty(len(ids), dtype=np.int64)
+        order[np.concatenate(rows)] = np.arange(len(ids))
+        try:
+            return _Opened.joined(opened).at(order, ids)
+        except ValueError:
+            raise StoreError(f"task {self._task_id.hex()}: instalments of several sizes in one round") from None
+
+    def _of_frame(self, runs: Sequence[_Run], read: Iterator[bytes], places: NDArray[np.int64], ids: Bytes) -> _Opened:
+        """Return the instalments in these places of a frame; `read` yields what the runs asked for."""
+        head = runs[0].head
+        seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
+        opened = [run.open(seal, next(read), next(read), memoryview(next(read))) for run in runs]
+        starts = np.array([run.first_row for run in runs])
+        before = np.cumsum([0, *(len(one.whole) for one in opened[:-1])])
+        run_of = np.searchsorted(starts, places, side="right") - 1
+        return _Opened.joined(opened).at(places - (starts - before)[run_of], ids)
+
+
+def _runs(frame: int, head: FrameHead, places: NDArray[np.int64]) -> list[_Run]:
+    """Return what is to be read of a frame for instalments in these places."""
+    wanted = np.unique(places // head.block_rows)
+    near = np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP) + 1)
+    return [_Run(frame, head, blocks.tolist()) for blocks in near]
 
 
 def _rows(column: bytes, count: int) -> Bytes:
@@ -169,43 +184,56 @@ def _rows(column: bytes, count: int) -> Bytes:
     return np.frombuffer(column, dtype=np.uint8).reshape(count, len(column) // max(1, count))
 
 
+Columns = tuple[NDArray[np.uint32], NDArray[np.int64]]
+"""Of frames: the number of the first row of each, and its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteShard:
+    """The complete reports of one shard, and by round where its frames lie."""
+
+    complete: CompleteRows
+    frames: Mapping[int, Columns]
+
+    def find(self, positions: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the frame of every instalment of reports, and its place there (n x rounds each)."""
+        rows = self.complete.rows[positions]
+        frames, places = np.empty(rows.shape, dtype=np.int64), np.empty(rows.shape, dtype=np.int64)
+        for column, number in enumerate(self.complete.rounds):
+            first_rows, numbers = self.frames[number]
+            at = np.searchsorted(first_rows, rows[:, column], side="right") - 1
+            frames[:, column] = numbers[at]
+            places[:, column] = rows[:, column] - first_rows[at]
+        return frames, places
+
+
 class CompleteLog:
-    """Implements `CompleteReports` over a log. `frames`: by round the first row numbers and offsets of its frames."""
+    """Implements `CompleteReports` over a log. Positions run through its shards in their order."""
 
     def __init__(
-        self,
-        *,
-        path: Path,
-        task_id: TaskId,
-        log_key: bytes,
-        complete: CompleteRows,
-        frames: Mapping[int, tuple[Sequence[int], Sequence[int]]],
+        self, reader: FrameReader, task_id: TaskId, log_key: bytes, shards: Sequence[CompleteShard] = ()
     ) -> None:
-        self.ids = ReportIds(complete.ids)
-        self._path = path
+        self.ids = ReportIds(b"".join([shard.complete.ids for shard in shards]))
+        self.shards = shards
+        self._reader = reader
         self._task_id = task_id
         self._log_key = log_key
-        self.rows = complete
-        self._frames = {
-            number: (np.array(first, dtype=np.uint32), np.array(offsets, dtype=np.int64))
-            for number, (first, offsets) in frames.items()
-        }
+        self._filled = [shard for shard in shards if shard.complete.ids]
+        self._starts = np.cumsum([0, *(len(shard.complete.rows) for shard in self._filled[:-1])])
 
     def source(self, positions: NDArray[np.integer]) -> LogSlice:
         """See `CompleteReports.source`."""
-        rows = self.rows.rows[positions]
-        offsets = np.empty(rows.shape, dtype=np.int64)
-        places = np.empty(rows.shape, dtype=np.int64)
-        for column, number in enumerate(self.rows.rounds):
-            first_rows, frame_offsets = self._frames[number]
-            frames = np.searchsorted(first_rows, rows[:, column], side="right") - 1
-            offsets[:, column] = frame_offsets[frames]
-            places[:, column] = rows[:, column] - first_rows[frames]
+        rounds = len(self._filled[0].complete.rounds) if self._filled else 0
+        frames, places = (np.empty((len(positions), rounds), dtype=np.int64) for _ in range(2))
+        shard_of = np.searchsorted(self._starts, positions, side="right") - 1
+        for at, shard in enumerate(self._filled):
+            here = np.flatnonzero(shard_of == at)
+            frames[here], places[here] = shard.find(positions[here] - self._starts[at])
         return LogSlice(
-            path=self._path,
+            reader=self._reader,
             task_id=self._task_id,
             log_key=self._log_key,
             ids=self.ids.at(positions),
-            offsets=offsets,
+            frames=frames,
             places=places,
         )

@@ -1,32 +1,34 @@
-"""A store in memory, for tests and simulations: the same rules as the durable one, in plain dictionaries.
+"""A store in memory, for tests and simulations: the same rules as the durable one, its rows in plain dictionaries.
 
 Outlives no process.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-import numpy as np
-from fleetcount_kernel.proofs import ProofBatch
+from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
-from numpy.typing import NDArray
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_protocol.task.signal import normal_signal
 
-from fleetcount_aggregator.host.states import State, StateConflictError, check_move
-from fleetcount_aggregator.storage.report_ids import ReportIds
+from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
+from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
+from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.frame_homes import MemoryHome
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,
     CompleteReports,
     InstalmentRun,
     LedgerRow,
-    LoadedReports,
     SeriesRow,
     SessionRow,
     StepRow,
     StoreError,
-    StoreOutcome,
     TaskChange,
     TaskRow,
     WindowRow,
@@ -37,70 +39,33 @@ __all__ = ["MemoryStore"]
 _OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """One instalment."""
-
-    report_id: ReportId
-    round: int
-    certificate: Digest
-    digest: Digest
-    public_share: bytes = field(repr=False)
-    part: bytes = field(repr=False)
-    expected: int
-
-
-@dataclass(frozen=True, slots=True)
-class _MemorySource:
-    """Implements `ReportSource`: the reports themselves, each by round."""
-
-    reports: Sequence[Sequence[_Held]] = field(repr=False)
-
-    def load(self) -> LoadedReports:
-        """See `ReportSource.load`."""
-        return LoadedReports(
-            batch=ProofBatch(
-                nonces=b"".join(rows[0].report_id for rows in self.reports),
-                public_shares=b"".join(rows[-1].public_share for rows in self.reports),
-                input_shares=b"".join(row.part for rows in self.reports for row in rows),
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _MemoryReports:
-    """Implements `CompleteReports`."""
-
-    reports: Sequence[Sequence[_Held]] = field(repr=False)
-    ids: ReportIds
-
-    def source(self, positions: NDArray[np.integer]) -> _MemorySource:
-        """See `CompleteReports.source`."""
-        return _MemorySource([self.reports[position] for position in positions.tolist()])
-
-
 class MemoryStore:
     """Implements `Store`. Not for more than one event loop."""
 
     def __init__(self) -> None:
+        self.data_keys = DataKeys(SystemRandom().random_bytes(AT_REST_KEY_BYTES))
         self._sessions: dict[SessionId, SessionRow] = {}
         self._tasks: dict[TaskId, TaskRow] = {}
-        self._reports: dict[TaskId, dict[ReportId, dict[int, _Held]]] = {}
-        self._devices: dict[tuple[TaskId, Digest], ReportId] = {}
+        self._logs = ReportLogs(MemoryHome(), self.data_keys)
         self._rejections: dict[TaskId, dict[RejectReason, int]] = {}
         self._steps: dict[tuple[TaskId, str], StepRow] = {}
         self._batches: dict[TaskId, dict[int, BatchRow]] = {}
         self._chosen: dict[TaskId, bytes] = {}
-        self._purged: set[TaskId] = set()
         self._ledger: dict[TaskId, LedgerRow] = {}
+        self._debits = 0
+        self._rest: dict[TaskId, tuple[Rest, RestRow]] = {}
+        self._ends: dict[SeriesId, int] = {}
         self._marks: dict[AggregatorId, int] = {}
+        self._epochs: dict[str, bytes] = {}
         self._series: dict[SeriesId, SeriesRow] = {}
         self._notes: dict[SeriesId, dict[str, bytes]] = {}
         self._windows: dict[SeriesId, dict[int, WindowRow]] = {}
 
-    async def add_session(self, row: SessionRow) -> None:
+    async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """See `Store.add_session`."""
-        self._sessions.setdefault(row.session_id, row)
+        if row.session_id not in self._sessions and await self.sessions_of(row.certificate, now) >= most:
+            return None
+        return self._sessions.setdefault(row.session_id, row)
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
         """See `Store.session`."""
@@ -118,34 +83,46 @@ class MemoryStore:
         """See `Store.forget_sessions`."""
         self._sessions = {key: row for key, row in self._sessions.items() if row.expiry >= expired_before}
 
+    async def chains(self, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
+        """See `Store.chains`."""
+        found = await self.sessions([SessionId(session_id) for session_id in session_ids])
+        return [(row.session_id, row.chain) for row in found]
+
+    async def put_chains(self, chains: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `Store.put_chains`."""
+        for session_id, chain in chains:
+            if (row := self._sessions.get(SessionId(session_id))) is not None:
+                self._sessions[row.session_id] = replace(row, chain=chain)
+
+    async def key_uses(self, task_id: TaskId) -> bytes:
+        """See `Store.key_uses`."""
+        return self._logs.key_uses(task_id)
+
     async def install(self, row: TaskRow) -> TaskRow:
         """See `Store.install`."""
+        self.data_keys.make(row.task_id)
         return self._tasks.setdefault(row.task_id, row)
-
-    async def tasks(self) -> Sequence[TaskRow]:
-        """See `Store.tasks`."""
-        return list(self._tasks.values())
 
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """See `Store.task`."""
         return self._tasks.get(task_id)
 
-    async def states(self) -> Mapping[TaskId, State]:
-        """See `Store.states`."""
-        return {task_id: row.state for task_id, row in self._tasks.items()}
+    async def signed(self, task_id: TaskId) -> bytes | None:
+        """See `Store.signed`."""
+        row = await self.task(task_id)
+        return None if row is None else row.signed
 
-    async def released_without(self, step: str) -> Sequence[TaskId]:
-        """See `Store.released_without`."""
-        released = [task_id for task_id, row in self._tasks.items() if row.state is State.RELEASED]
-        return [task_id for task_id in released if (task_id, step) not in self._steps]
+    async def damaged(self) -> Sequence[Damage]:
+        """See `Store.damaged`: memory has no damage."""
+        return ()
 
     async def install_series(self, row: SeriesRow) -> SeriesRow:
         """See `Store.install_series`."""
         return self._series.setdefault(row.series_id, row)
 
-    async def series(self) -> Sequence[SeriesRow]:
+    async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:
         """See `Store.series`."""
-        return list(self._series.values())
+        return [row for row in self._series.values() if self._ends.get(row.series_id, ended_after + 1) > ended_after]
 
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
         """See `Store.note_series`."""
@@ -164,39 +141,32 @@ class MemoryStore:
         if task is not None:
             await self.install(task)
 
-    async def windows(self, series_id: SeriesId, *, above: int = -1) -> Sequence[WindowRow]:
+    async def windows(
+        self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
+    ) -> Sequence[WindowRow]:
         """See `Store.windows`."""
         rows = self._windows.get(series_id, {})
-        return [rows[index] for index in sorted(rows) if index > above]
+        return [rows[index] for index in sorted(rows) if above < index < below]
+
+    async def window_of(self, task_id: TaskId) -> WindowRow | None:
+        """See `Store.window_of`."""
+        found = (row for rows in self._windows.values() for row in rows.values() if row.task_id == task_id)
+        return next(found, None)
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """See `Store.add_instalments`."""
-        return [bytes(self._add_instalment(run.task_id, one) for one in _instalments(run)) for run in runs]
+        [answer] = self._logs.add([runs], self._is_open)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
 
-    def _add_instalment(self, task_id: TaskId, one: _Held) -> StoreOutcome:
-        reports = self._reports.setdefault(task_id, {})
-        held = reports.get(one.report_id, {})
-        if one.round in held:
-            stored = held[one.round]
-            same = (stored.digest, stored.certificate) == (one.digest, one.certificate)
-            return StoreOutcome.SAME if same else StoreOutcome.OTHER_BYTES
+    def _is_open(self, task_id: TaskId) -> bool:
         task = self._tasks.get(task_id)
-        if task is None or task.state not in _OPEN:
-            return StoreOutcome.CLOSED
-        if any(other.certificate != one.certificate for other in held.values()):
-            return StoreOutcome.OTHER_BYTES
-        if self._devices.get((task_id, one.certificate), one.report_id) != one.report_id:
-            return StoreOutcome.SECOND_REPORT
-        if not held and len(reports) >= MAX_REPORTS_PER_TASK:
-            return StoreOutcome.FULL
-        self._devices[task_id, one.certificate] = one.report_id
-        reports.setdefault(one.report_id, {})[one.round] = one
-        return StoreOutcome.STORED
+        return task is not None and task.state in _OPEN
 
     async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        row = self._reports.get(task_id, {}).get(report_id, {}).get(round_number)
-        return row.digest if row else None
+        return self._logs.digest(task_id, report_id, round_number)
 
     async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
         """See `Store.count_rejections`."""
@@ -213,14 +183,11 @@ class MemoryStore:
 
     async def complete_reports(self, task_id: TaskId) -> CompleteReports:
         """See `Store.complete_reports`."""
-        reports = [] if task_id in self._purged else list(self._reports.get(task_id, {}).values())
-        whole = [[rows[number] for number in sorted(rows)] for rows in reports if _is_complete(rows)]
-        return _MemoryReports(whole, ReportIds(b"".join(rows[0].report_id for rows in whole)))
+        return self._logs.complete(task_id, closed=not self._is_open(task_id))
 
     async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
         """See `Store.reports_of`."""
-        wanted = [Digest(devices[at : at + Digest.SIZE]) for at in range(0, len(devices), Digest.SIZE)]
-        return b"".join(self._devices.get((task_id, one), b"") for one in wanted)
+        return self._logs.reports_of(task_id, devices)
 
     async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
         """See `Store.batches`."""
@@ -251,17 +218,19 @@ class MemoryStore:
         if change.new_state is not None:
             check_move(task.state, change.new_state)
             self._tasks[change.task_id] = replace(task, state=change.new_state, abort_reason=change.abort_reason)
+            self._rest.pop(change.task_id, None)
         if change.step is not None:
             self._steps[change.task_id, change.step.name] = change.step
         if change.batch is not None:
             self._batches.setdefault(change.task_id, {})[change.batch.number] = change.batch
         if change.chosen is not None:
             self._chosen[change.task_id] = change.chosen
-        if change.debit is not None:
-            self._ledger.setdefault(change.debit.task_id, change.debit)
+        if change.debit is not None and change.debit.task_id not in self._ledger:
+            self._ledger[change.debit.task_id] = change.debit
+            self._debits += 1
         self._count(change.task_id, change.rejections)
         if change.new_state is State.AGREEING:
-            halves = sum(not _is_complete(rows) for rows in self._reports.get(change.task_id, {}).values())
+            halves = self._logs.incomplete(change.task_id)
             self._count(change.task_id, {RejectReason.HALF_PAIR: halves} if halves else {})
         return None
 
@@ -277,36 +246,107 @@ class MemoryStore:
         """See `Store.high_water`."""
         return dict(self._marks)
 
+    async def note_epoch(self, name: str, epoch: bytes) -> None:
+        """See `Store.note_epoch`."""
+        self._epochs[name] = max(epoch, self._epochs.get(name, b""))
+
+    async def epochs(self) -> Mapping[str, bytes]:
+        """See `Store.epochs`."""
+        return dict(self._epochs)
+
+    async def unpurged(self) -> Sequence[TaskId]:
+        """See `Store.unpurged`: no crash leaves any in memory."""
+        return ()
+
     async def purge(self, task_id: TaskId) -> None:
         """See `Store.purge`."""
-        for rows in self._reports.get(task_id, {}).values():
-            for number, row in rows.items():
-                rows[number] = replace(row, part=b"", public_share=b"")
-        self._purged.add(task_id)
+        task = self._tasks.get(task_id)
+        if task is None or task.state not in FINAL_STATES:
+            raise StoreError(f"task {task_id.hex()} has not ended: only of an ended task anything is deleted")
+        self._tasks[task_id] = replace(task, verify_key=b"")
+        self._logs.purge(task_id, self._chosen.get(task_id, b""))
         self._batches.pop(task_id, None)
         self._chosen.pop(task_id, None)
         self._steps = {key: step for key, step in self._steps.items() if key[0] != task_id or not step.passing}
+        self.data_keys.destroy(task_id)
+
+    async def probe(self) -> None:
+        """See `Store.probe`."""
+
+    async def restored(self) -> bool:
+        """See `Store.restored`: no backup is made of memory."""
+        return False
+
+    # The archive.
+
+    async def tasks_above(self, after: TaskId | None, most: int) -> tuple[Sequence[TaskRow], TaskId | None]:
+        """See `Archive.tasks_above`."""
+        rows = [self._tasks[one] for one in sorted(self._tasks) if after is None or one > after][:most]
+        return rows, rows[-1].task_id if len(rows) == most else None
+
+    async def tasks_in_work(self) -> Sequence[TaskId]:
+        """See `Archive.tasks_in_work`."""
+        return [task_id for task_id in self._tasks if task_id not in self._rest]
+
+    async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
+        """See `Archive.put_to_rest`."""
+        if any(row.task_id not in self._tasks or self._tasks[row.task_id].state not in FINAL_STATES for row in rows):
+            raise StoreError("a task that has not ended is not put to rest")
+        for row in rows:
+            self._rest.setdefault(row.task_id, (Rest.AT_REST, row))
+
+    async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
+        """See `Archive.resting`."""
+        rows = [row for found, row in self._rest.values() if found is rest and above < row.place]
+        return sorted((row for row in rows if row.expiry <= until), key=lambda row: row.place)[:AT_ONCE]
+
+    async def retire(self, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
+        """See `Archive.retire`."""
+        for task_id in task_ids:
+            if task_id in self._rest:
+                self._rest[task_id] = Rest.RETIRED, self._rest[task_id][1]
+                self._logs.forget(task_id)
+                self._drop_steps(task_id, kept[self._tasks[task_id].state])
+
+    def _drop_steps(self, task_id: TaskId, kept: Sequence[str]) -> None:
+        self._steps = {key: one for key, one in self._steps.items() if key[0] != task_id or key[1] in kept}
+
+    async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
+        """See `Archive.forget`."""
+        running = [rows for series_id, rows in self._windows.items() if series_id not in self._ends]
+        standing = {row.task_id for rows in running for row in rows.values()}
+        gone = [one for one in task_ids if self._rest.get(one, (None,))[0] is Rest.RETIRED and one not in standing]
+        for task_id in gone:
+            self._drop_steps(task_id, ())
+            for rows in (self._tasks, self._rest, self._rejections, self._ledger):
+                rows.pop(task_id, None)
+        for series_id in [one for one in self._ends if not self._window_tasks(one) & self._tasks.keys()]:
+            for known in (self._series, self._notes, self._windows, self._ends):
+                known.pop(series_id, None)
+        return gone
+
+    def _window_tasks(self, series_id: SeriesId) -> set[TaskId | None]:
+        return {row.task_id for row in self._windows.get(series_id, {}).values()}
+
+    async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
+        """See `Archive.rest_series`."""
+        self._ends[series_id] = end
+        notes = self._notes.get(series_id, {})
+        self._notes[series_id] = {name: note for name, note in notes.items() if not name.startswith(dropped)}
+
+    async def charged_on(self, signal: str, since: int) -> Sequence[TaskRow]:
+        """See `Archive.charged_on`."""
+        standing = {task_id for series_id in self._windows for task_id in self._window_tasks(series_id)}
+        debits = [one for one in self._ledger.values() if one.closes > since and one.task_id not in standing]
+        return [self._tasks[one.task_id] for one in debits if normal_signal(one.signal) == normal_signal(signal)]
+
+    async def debit(self, task_id: TaskId) -> LedgerRow | None:
+        """See `Archive.debit`."""
+        return self._ledger.get(task_id)
+
+    async def ledger_rows(self) -> int:
+        """See `Archive.ledger_rows`."""
+        return self._debits
 
     async def close(self) -> None:
         """See `Store.close`."""
-
-
-def _instalments(run: InstalmentRun) -> Iterator[_Held]:
-    def cut(column: bytes, at: int) -> bytes:
-        size = len(column) // len(run)
-        return column[at * size : (at + 1) * size]
-
-    for at in range(len(run)):
-        yield _Held(
-            report_id=ReportId(cut(run.report_ids, at)),
-            round=run.round,
-            certificate=Digest(cut(run.certificates, at)),
-            digest=Digest(cut(run.digests, at)),
-            public_share=cut(run.public_shares, at),
-            part=cut(run.parts, at),
-            expected=run.expected,
-        )
-
-
-def _is_complete(rows: Mapping[int, _Held]) -> bool:
-    return bool(rows) and len(rows) >= next(iter(rows.values())).expected

@@ -1,25 +1,28 @@
-"""Sets of report ids as sorted arrays: where each id is, whether ids ascend, and the digest of a set.
+"""Sets of report ids as sorted arrays: where each id is, whether ids ascend, and the digests of a set's leaves.
 
 A report id is two 64-bit words; everything here works on columns of them and never on single ids. Knows no store.
 """
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
-from fleetcount_protocol.release.set_digest import SET_LABEL
+from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK, SET_LEAVES
+from fleetcount_protocol.release.set_digest import leaf_head
 from numpy.typing import NDArray
 
-__all__ = ["ID_BYTES", "ReportIds", "ascending", "sorted_set_digest"]
+__all__ = ["ID_BYTES", "ReportIds", "ascending", "leaves_of", "sorted_leaf_digests"]
 
 ID_BYTES: Final = ReportId.SIZE
 _FIRST_BITS_DIFFER: Final = np.uint64(1 << 32)
 _BLOCK: Final = 4096
 """Records of a set hashed at once: they stay in the processor's cache."""
+_MANY: Final = 2**17
+"""From so many records on, threads share the leaves: less is hashed before they have begun."""
 
 Words = NDArray[np.uint64]
 Places = NDArray[np.int64]
@@ -108,39 +111,40 @@ class ReportIds:
         found = (places <= last) & (sorted_high[here] == high) & (sorted_low[here] == low)
         return np.where(found, order[here], -1)
 
-    def match(self, named: bytes, allowed: NDArray[np.bool_]) -> Places | None:
-        """Return the positions of ids that ascend; None if they do not, or one is not here or not allowed.
 
-        Parties that agree name exactly the allowed ids, and then one comparison of columns is enough.
-        """
-        mine = self._arranged
-        if not allowed.all():
-            chosen = allowed[self.order]
-            mine = mine[0][chosen], mine[1][chosen], mine[2][chosen]
-        if all(map(np.array_equal, mine[1:], _words(named))):
-            return mine[0]
-        positions = self.find(named)
-        if not ascending(named) or (positions < 0).any() or not allowed[positions].all():
-            return None
-        return positions
+def leaves_of(ids: bytes) -> NDArray[np.uint8]:
+    """Return the leaf of each of the joined ids: its first byte."""
+    _check(ids)
+    return np.frombuffer(ids, dtype=np.uint8)[::ID_BYTES]
 
 
-def sorted_set_digest(ids: bytes, digests: NDArray[np.uint8], positions: Places) -> Digest:
-    """Return `set_digest` (fleetcount_protocol) of joined ids that ascend and the digests of their shares.
+def sorted_leaf_digests(task_id: TaskId, ids: bytes, digests: NDArray[np.uint8], positions: Places) -> bytes:
+    """Return `leaf_digests` (fleetcount_protocol) of joined ids that ascend and the digests of their shares.
 
-    `digests` are those of all reports by position (n x 32), `positions` where the ids are.
+    `digests` are those of all reports by position (n x 32), `positions` where the ids are. Of many reports the leaves
+    are hashed in threads side by side.
 
     Raises:
-        UsageError: ids that do not ascend, another number of positions, or more than `MAX_REPORTS_PER_TASK` reports.
+        UsageError: ids that do not ascend, another number of positions, or more reports than a leaf or a task may have.
     """
     count = len(ids) // ID_BYTES
     if len(positions) != count or not ascending(ids):
         raise UsageError("the ids of a set do not ascend, or there is not one position for each")
     if count > MAX_REPORTS_PER_TASK:
         raise UsageError(f"{count} reports, allowed: at most {MAX_REPORTS_PER_TASK}")
-    digest = hashlib.sha256(SET_LABEL + count.to_bytes(8))
     columns = np.frombuffer(ids, dtype=np.uint64).reshape(count, ID_BYTES // 8), digests.view(np.uint64)
-    for start in range(0, count, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        digest.update(np.concatenate((columns[0][block], columns[1].take(positions[block], axis=0)), axis=1).data)
-    return Digest(digest.digest())
+    ends = np.searchsorted(leaves_of(ids), np.arange(SET_LEAVES - 1, dtype=np.uint8), side="right")
+    bounds = [0, *ends.tolist(), count]
+
+    def leaf(number: int) -> bytes:
+        first, last = bounds[number], bounds[number + 1]
+        digest = hashlib.sha256(leaf_head(task_id, number, last - first))
+        for start in range(first, last, _BLOCK):
+            block = slice(start, min(start + _BLOCK, last))
+            digest.update(np.concatenate((columns[0][block], columns[1].take(positions[block], axis=0)), axis=1).data)
+        return digest.digest()
+
+    if count < _MANY:
+        return b"".join(map(leaf, range(SET_LEAVES)))
+    with ThreadPoolExecutor() as threads:  # SHA-256 and columns work without the interpreter's lock.
+        return b"".join(threads.map(leaf, range(SET_LEAVES)))

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId
-from fleetcount_protocol.limits import MAX_REPORTS_PER_TASK
+from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_TASK, SET_LEAVES
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
@@ -25,6 +25,7 @@ _GROWTH: Final = 1.5
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.uint32]
 Places = NDArray[np.int64]
+DigestsOf = Callable[[int, Rows], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class ReportIndex:
         self.expected = expected
         self._ids = KeyTable(ReportId.SIZE)
         self._certificates = KeyTable(Digest.SIZE)
+        self._leaves = np.zeros(SET_LEAVES, dtype=np.int64)
+        """How many reports each leaf of the set has."""
         self._rows: dict[int, Rows] = {}
         self._row_counts: dict[int, int] = {}
         self._kept_reports = 0
@@ -129,21 +132,21 @@ class ReportIndex:
         return found
 
     def decide(
-        self, runs: Sequence[InstalmentRun], *, is_open: bool, digest_of: Callable[[int, int], bytes]
+        self, runs: Sequence[InstalmentRun], *, is_open: bool, digests_of: DigestsOf
     ) -> tuple[NDArray[np.uint8], list[Places]]:
         """Return what becomes of each instalment of some runs, a byte of `StoreOutcome`, and the places of those taken.
 
         In passes: what concerns one report or one device twice is decided after what came before it. The places of a
-        pass ascend, and rows are numbered pass by pass. `digest_of` returns the digest of an instalment that is
-        durable, by its round and row number.
+        pass ascend, and rows are numbered pass by pass. `digests_of` returns the digests of
+        instalments that are durable (n x 32), by their round and row numbers.
         """
         left = self._columns(runs)
         outcomes = np.full(len(left.places), StoreOutcome.CLOSED, dtype=np.uint8)
         taken: list[Places] = []
         while len(left.places):
-            left, slots = self._settle(left, outcomes, is_open=is_open, digest_of=digest_of)
+            left, slots = self._settle(left, outcomes, is_open=is_open, digests_of=digests_of)
             first = self._ids.first_of_each(left.id_sums) & self._certificates.first_of_each(left.certificate_sums)
-            beyond = first & (slots < 0) & (np.cumsum(first & (slots < 0)) > MAX_REPORTS_PER_TASK - len(self))
+            beyond = self._beyond(left, first & (slots < 0))
             if beyond.any():
                 outcomes[left.places[beyond]] = StoreOutcome.FULL
                 left, slots, first = left.only(~beyond), slots[~beyond], first[~beyond]
@@ -152,6 +155,17 @@ class ReportIndex:
             taken.append(left.places[first])
             left = left.only(~first)
         return outcomes, taken
+
+    def _beyond(self, left: _Pass, new: Mask) -> Mask:
+        """Return which new reports are more than their leaf or the task may have: no set could hold them."""
+        beyond, places = np.zeros(len(new), dtype=np.bool_), np.flatnonzero(new)
+        leaves = _leaves(left.ids.take(places, axis=0))
+        come = np.bincount(leaves, minlength=SET_LEAVES)
+        if len(self) + len(places) > MAX_REPORTS_PER_TASK:
+            beyond[places] = np.arange(len(places)) >= MAX_REPORTS_PER_TASK - len(self)
+        for leaf in np.flatnonzero(self._leaves + come > MAX_REPORTS_PER_LEAF).tolist():
+            beyond[places[leaves == leaf][MAX_REPORTS_PER_LEAF - self._leaves[leaf] :]] = True
+        return beyond
 
     def _columns(self, runs: Sequence[InstalmentRun]) -> _Pass:
         ids = self._ids.words(b"".join([run.report_ids for run in runs]))
@@ -167,7 +181,7 @@ class ReportIndex:
         )
 
     def _settle(
-        self, left: _Pass, outcomes: NDArray[np.uint8], *, is_open: bool, digest_of: Callable[[int, int], bytes]
+        self, left: _Pass, outcomes: NDArray[np.uint8], *, is_open: bool, digests_of: DigestsOf
     ) -> tuple[_Pass, Places]:
         """Decide what is held or not to be taken; return the rest and the slots of its reports."""
         slots = self._ids.find(left.ids, left.id_sums)
@@ -176,10 +190,12 @@ class ReportIndex:
         known, held = slots >= 0, rows != NO_ROW
         # A report and its device have one number: they came together.
         foreign, second = known & (owned != slots), ~known & (owned >= 0)
-        for at in np.flatnonzero(held).tolist():
-            digest = left.digests[at].tobytes()
-            same = not foreign[at] and self._digest(int(left.rounds[at]), int(rows[at]), digest_of) == digest
-            outcomes[left.places[at]] = StoreOutcome.SAME if same else StoreOutcome.OTHER_BYTES
+        outcomes[left.places[held]] = StoreOutcome.OTHER_BYTES
+        own = held & ~foreign
+        for number in np.flatnonzero(np.bincount(left.rounds[own])).tolist():
+            asked = np.flatnonzero(own & (left.rounds == number))
+            same = (self._digests(number, rows[asked], digests_of) == left.digests[asked]).all(axis=1)
+            outcomes[left.places[asked[same]]] = StoreOutcome.SAME
         if not is_open:
             return left.only(np.zeros(len(slots), dtype=np.bool_)), slots[:0]
         outcomes[left.places[foreign & ~held]] = StoreOutcome.OTHER_BYTES
@@ -187,16 +203,24 @@ class ReportIndex:
         rest = ~(held | foreign | second)
         return left.only(rest), slots[rest]
 
-    def _digest(self, round_number: int, row: int, digest_of: Callable[[int, int], bytes]) -> bytes:
+    def _digests(self, round_number: int, rows: Rows, digests_of: DigestsOf) -> NDArray[np.uint8]:
+        """Return the digests of instalments that are held (n x 32)."""
         fresh = self._fresh_digests.get(round_number, [])
-        behind = row - (self.row_count(round_number) - sum(map(len, fresh)))
-        return digest_of(round_number, row) if behind < 0 else bytes(np.concatenate(fresh)[behind])
+        durable = self.row_count(round_number) - sum(map(len, fresh))
+        waiting = rows >= durable
+        found = np.empty((len(rows), Digest.SIZE), dtype=np.uint8)
+        if waiting.any():
+            found[waiting] = np.concatenate(fresh)[rows[waiting] - durable]
+        if not waiting.all():
+            found[~waiting] = digests_of(round_number, rows[~waiting])
+        return found
 
     def _take(self, chosen: _Pass, slots: Places) -> None:
         """Give row numbers to instalments, each of another report; a slot below 0 is a new report."""
         new = slots < 0
         fresh = chosen.only(new)
         slots[new] = self._ids.add(fresh.ids, fresh.id_sums)
+        self._leaves += np.bincount(_leaves(fresh.ids), minlength=SET_LEAVES)
         self._certificates.add(fresh.certificates, fresh.certificate_sums)
         for round_number in np.flatnonzero(np.bincount(chosen.rounds)).tolist():
             here = np.flatnonzero(chosen.rounds == round_number)
@@ -223,14 +247,16 @@ class ReportIndex:
         fits = (slots == self._certificates.find(owners, owner_sums)).all()
         if not fits or (self._rows_of(slots, rounds) != NO_ROW).any():
             return False
-        if len(set(slots[slots >= 0].tolist())) < (slots >= 0).sum():
-            return False
         new = slots < 0
-        slots[new] = self._ids.add(keys[new], key_sums[new])
-        self._certificates.add(owners[new], owner_sums[new])
-        if (self._ids.find(keys, key_sums) != slots).any():
+        if len(np.unique(slots[~new])) < np.count_nonzero(~new):
             return False
-        if (self._certificates.find(owners, owner_sums) != slots).any():
+        fresh, fresh_sums, fresh_owners, fresh_owner_sums = keys[new], key_sums[new], owners[new], owner_sums[new]
+        slots[new] = self._ids.add(fresh, fresh_sums)
+        self._leaves += np.bincount(_leaves(fresh), minlength=SET_LEAVES)
+        self._certificates.add(fresh_owners, fresh_owner_sums)
+        if self._ids.has_repeats(fresh, fresh_sums, slots[new]):
+            return False
+        if self._certificates.has_repeats(fresh_owners, fresh_owner_sums, slots[new]):
             return False
         self._number(round_number, slots)
         self.keep()
@@ -249,6 +275,7 @@ class ReportIndex:
         for round_number, slots in self._taken:
             self._rows[round_number][slots] = NO_ROW
             self._row_counts[round_number] -= len(slots)
+        self._leaves -= np.bincount(_leaves(self._ids.keys[self._kept_reports :]), minlength=SET_LEAVES)
         self._ids.drop(self._kept_reports)
         self._certificates.drop(self._kept_reports)
         self.keep()
@@ -303,3 +330,7 @@ class ReportIndex:
         column = self._rows[round_number][: len(self)]
         missing = len(self) - len(column)
         return column if not missing else np.append(column, np.full(missing, NO_ROW, dtype=np.uint32))
+
+
+def _leaves(ids: Words) -> NDArray[np.uint8]:
+    return ids.view(np.uint8)[:, 0]

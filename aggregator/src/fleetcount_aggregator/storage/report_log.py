@@ -1,18 +1,16 @@
-"""The append-only log of one task's instalments: one file, one sync a group, an index in memory.
+"""The log of one task's instalments, or of one shard of them: frames that are durable, an index of them in memory.
 
-Written by one thread; other threads may look up digests and complete reports. Decides nothing about a task.
+Written by one thread; other threads may look up digests and complete reports. Decides nothing about a task, and does
+not know where its frames lie (frames).
 """
 
-import os
 import secrets
 import threading
 from array import array
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from pathlib import Path
+from itertools import accumulate, chain, pairwise
 from typing import Final
 
 import numpy as np
@@ -20,126 +18,105 @@ from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.digest_file import DigestRecords
-from fleetcount_aggregator.storage.log_format import (
-    FILE_HEADER_BYTES,
-    MOST_ROWS,
-    NewFrame,
-    encode_file_header,
-)
-from fleetcount_aggregator.storage.log_scan import LogScan, ScannedFrame, read_at, read_head
-from fleetcount_aggregator.storage.log_slice import CompleteLog
+from fleetcount_aggregator.storage.frames import FrameRange, Frames, ReadFrame, read_heads
+from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
+from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
 from fleetcount_aggregator.storage.store import InstalmentRun, StoreError
 
-__all__ = ["ReportLog", "sync_directory"]
+__all__ = ["ReportLog"]
 
 _SALT_BYTES: Final = 32
 _DIGESTS_AT_ONCE: Final = 8_192
 """How many reports' digests are sorted and written at once."""
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+_ROWS_AT_ONCE: Final = 16_384
+"""Rows read back that go into the index together: devices that come one by one leave frames of a few rows."""
 
 
 @dataclass(slots=True)
-class _Frames:
-    """Where the frames of one round lie: the number of the first row and the file offset of each."""
+class _Round:
+    """Where the frames of one round lie: by frame the number of its first row and its own."""
 
     first_rows: "array[int]" = field(default_factory=lambda: array("I"))
-    offsets: "array[int]" = field(default_factory=lambda: array("Q"))
+    numbers: "array[int]" = field(default_factory=lambda: array("q"))
 
-    def add(self, first_row: int, offset: int) -> None:
+    def add(self, first_row: int, number: int) -> None:
         """Remember the next frame."""
         self.first_rows.append(first_row)
-        self.offsets.append(offset)
+        self.numbers.append(number)
 
-    def of_row(self, row: int) -> tuple[int, int]:
-        """Return the offset of the row's frame and the row's place in it."""
-        number = bisect_right(self.first_rows, row) - 1
-        return self.offsets[number], row - self.first_rows[number]
+    def columns(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return both as they are now."""
+        return np.array(self.first_rows, dtype=np.uint32), np.array(self.numbers, dtype=np.int64)
 
 
 class ReportLog:
-    """The log of one task. The file is made with the first instalment.
+    """A log that holds nothing yet; `open` reads one back.
 
     `decide` and `write` belong together: rows that `decide` takes are in the index at once, and `write` makes them
     durable or drops them all again.
     """
 
-    def __init__(self, path: Path, task_id: TaskId, log_key: bytes, expected: int) -> None:
-        self.path = path
-        self.length = 0
-        """Bytes that are durable."""
+    def __init__(self, frames: Frames, task_id: TaskId, log_key: bytes, expected: int) -> None:
+        self._frames = frames
         self._task_id = task_id
         self._log_key = log_key
         self._index = ReportIndex(expected)
-        self._frames: dict[int, _Frames] = {}
+        self._rounds: dict[int, _Round] = {}
         self._sequence = 0
-        self._descriptor = -1
-        self._is_cut = True
-        """False when what a failed write left could not be cut off."""
         self._waiting: dict[int, list[InstalmentRun]] = {}
         """What `decide` took, by round."""
         self._lock = threading.Lock()
-        self._whole: CompleteLog | None = None
 
     @classmethod
-    def open(
-        cls, path: Path, task_id: TaskId, log_key: bytes, closed_length: int | None, durable_length: int = 0
-    ) -> "ReportLog | None":
-        """Read a log's index back; cut what the last write left torn.
-
-        `closed_length`: its bytes when intake closed; `durable_length`: bytes known to have been durable. Returns None,
-        and deletes the file, if not even its first write is whole.
+    def open(cls, frames: Frames, task_id: TaskId, log_key: bytes) -> "ReportLog | None":
+        """Read a log's index back, None if there is nothing.
 
         Raises:
-            StoreError: it is damaged before its end, not what it was when intake closed, or bytes that were durable
-                are missing; the text names the place, and the file is left as it is.
+            StoreError: it is damaged, as `Frames.columns` says; the text names the place.
         """
-        with LogScan(path, task_id, log_key) as scan:
-            log = cls(path, task_id, log_key, scan.expected)
-            for frame in scan.frames():
-                log._load(frame)
-        if closed_length is not None and scan.end != closed_length:
-            raise StoreError(f"{path} is damaged at byte {scan.end}: intake closed with {closed_length} bytes")
-        if scan.end < durable_length:
-            raise StoreError(
-                f"{path} is damaged at byte {scan.end}: {durable_length} bytes of it were durable, and have receipts"
-            )
-        if not scan.expected:
-            path.unlink()
+        read = frames.columns()
+        first = next(read, None)
+        if not frames.expected:
             return None
-        log._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        # What was read may still be on its way to the disk, and from now on receipts are given for it.
-        os.ftruncate(log._descriptor, scan.end)
-        os.fdatasync(log._descriptor)
-        log.length = scan.end
+        log = cls(frames, task_id, log_key, frames.expected)
+        for alike in _by_round(chain([] if first is None else [first], read)):
+            log._load(alike)
         return log
 
-    def _load(self, frame: ScannedFrame) -> None:
-        """Take a frame's rows into the index."""
-        head = frame.head
-        self._remember(head.round, frame.offset, self._index.row_count(head.round))
-        ids, certificates, _ = head.split_columns(frame.columns)
-        if not self._index.load(ids, certificates, head.round):
-            raise StoreError(f"{self.path} is damaged at byte {frame.offset}: an instalment is there twice")
+    def _load(self, frames: Sequence[ReadFrame]) -> None:
+        """Take the rows of some frames of one round into the index: at once, since each time costs as much as a row."""
+        number = frames[0].head.round
+        first_row = self._index.row_count(number)
+        for frame in frames:
+            self._remember(number, frame.frame, first_row)
+            first_row += frame.head.count
+        columns = [frame.head.split_columns(frame.columns) for frame in frames]
+        ids, certificates = (b"".join([one[at] for one in columns]) for at in range(2))
+        if not self._index.load(ids, certificates, number):
+            after = f" or of the next {len(frames) - 1} of its round" if len(frames) > 1 else ""
+            raise self._frames.damaged(frames[0].frame, f"an instalment of it{after} is there twice")
 
-    def _remember(self, round_number: int, offset: int, first_row: int) -> None:
-        self._frames.setdefault(round_number, _Frames()).add(first_row, offset)
+    def _remember(self, round_number: int, frame: int, first_row: int) -> None:
+        self._rounds.setdefault(round_number, _Round()).add(first_row, frame)
         self._sequence += 1
+
+    @property
+    def length(self) -> int:
+        """See `Frames.length`."""
+        return self._frames.length
+
+    @property
+    def is_final(self) -> bool:
+        """See `Frames.is_final`."""
+        return self._frames.is_final
 
     # The writer.
 
     def decide(self, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
         """Return what becomes of instalments (`Store.add_instalments`), and take those that are to be stored."""
         with self._lock:
-            outcomes, taken = self._index.decide(runs, is_open=is_open, digest_of=self._stored_digest)
+            outcomes, taken = self._index.decide(runs, is_open=is_open, digests_of=self._stored_digests)
             ends = list(accumulate(map(len, runs), initial=0))
             for places in taken:
                 bounds = np.searchsorted(places, ends).tolist()
@@ -149,16 +126,22 @@ class ReportLog:
         data = outcomes.tobytes()
         return [data[start:end] for start, end in pairwise(ends)]
 
-    def _stored_digest(self, round_number: int, row: int) -> bytes:
-        offset, place = self._frames[round_number].of_row(row)
-        head = read_head(self._descriptor, self.path, offset, self._log_key)
-        return read_at(self._descriptor, self.path, offset + head.digest_at(place), Digest.SIZE)
+    def _stored_digests(self, round_number: int, rows: NDArray[np.uint32]) -> NDArray[np.uint8]:
+        first_rows, numbers = self._rounds[round_number].columns()
+        at = np.searchsorted(first_rows, rows, side="right") - 1
+        used, which = np.unique(at, return_inverse=True)
+        heads = read_heads(self._frames, numbers[used].tolist(), self._log_key)
+        ranges = [
+            FrameRange(int(numbers[frame]), heads[head].digest_at(place), Digest.SIZE)
+            for frame, head, place in zip(at.tolist(), which.tolist(), (rows - first_rows[at]).tolist(), strict=True)
+        ]
+        return np.frombuffer(b"".join(self._frames.read(ranges)), dtype=np.uint8).reshape(-1, Digest.SIZE)
 
     def write(self) -> None:
-        """Append what was taken and make it durable, with one sync.
+        """Append what was taken and make it durable, as one group.
 
         Raises:
-            StoreError: the disk is full or failed; the file is cut back, and nothing that was taken is there any more.
+            StoreError: as `Frames.append`; then nothing that was taken is there any more.
         """
         if not self._waiting:
             return
@@ -166,14 +149,14 @@ class ReportLog:
         written = False
         try:
             frames = self._build()
-            self._append(frames)
+            numbers = self._frames.append(frames, self._index.expected)
             written = True
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{self.path} could not be written: {error}") from error
+        except ValueError as error:
+            raise StoreError(f"task {self._task_id.hex()}: instalments could not be written: {error}") from error
         finally:
             if not written:
-                self._take_back()
-        self._keep(frames)
+                self.drop()
+        self._keep(frames, numbers)
 
     def _build(self) -> list[NewFrame]:
         """Return the frames of what waits."""
@@ -187,68 +170,22 @@ class ReportLog:
             for number, runs in enumerate(alike)
         ]
 
-    def _append(self, frames: Sequence[NewFrame]) -> None:
-        """Write frames, before them the file's header if it is new, with one sync."""
-        created = self._descriptor < 0
-        if created:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        self._cut()
-        offset = self.length
-        if not offset:
-            offset = self._put(encode_file_header(self._log_key, self._task_id, self._index.expected), 0)
-        for frame in frames:
-            for piece in frame.pieces():
-                offset = self._put(piece, offset)
-        # fdatasync also makes the new length durable. A new file's name is in its directory, which has its own sync.
-        os.fdatasync(self._descriptor)
-        if created:
-            sync_directory(self.path.parent)
-
-    def _put(self, piece: bytes | memoryview, offset: int) -> int:
-        """Write bytes at an offset, and return where they end."""
-        view = memoryview(piece)
-        while view:  # The system may write fewer bytes than it is given.
-            count = os.pwrite(self._descriptor, view, offset)
-            view, offset = view[count:], offset + count
-        return offset
-
     def drop(self) -> None:
         """Forget what was taken and is not written."""
         with self._lock:
             self._index.drop()
             self._waiting.clear()
 
-    def _take_back(self) -> None:
-        """Drop what could not be written, from the index and from the file."""
-        self.drop()
-        if self._descriptor < 0:
-            return
-        self._is_cut = False
-        # If even this fails, the next write tries it again, or the next start cuts what is torn.
-        with suppress(OSError):
-            self._cut()
-        if not self.length:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _cut(self) -> None:
-        """Cut off what a failed write left: its whole frames must not follow a shorter group that is written next."""
-        if not self._is_cut:
-            os.ftruncate(self._descriptor, self.length)
-            self._is_cut = True
-
-    def _keep(self, frames: Sequence[NewFrame]) -> None:
+    def _keep(self, frames: Sequence[NewFrame], numbers: Sequence[int]) -> None:
         """Make what has become durable visible to readers."""
         with self._lock:
-            # Only here does the new length count, after the sync: readers never see rows that a crash could take back.
+            # Only here, after the sync: readers never see rows that a crash could take back.
             first_rows = {
                 number: self._index.row_count(number) - self._waiting_rows(number) for number in self._waiting
             }
-            self.length = self.length or FILE_HEADER_BYTES
-            for head in (frame.head for frame in frames):
-                self._remember(head.round, self.length, first_rows[head.round])
+            for head, number in zip((frame.head for frame in frames), numbers, strict=True):
+                self._remember(head.round, number, first_rows[head.round])
                 first_rows[head.round] += head.count
-                self.length += head.frame_bytes
             self._index.keep()
             self._waiting.clear()
 
@@ -264,7 +201,7 @@ class ReportLog:
             durable = self._index.row_count(round_number) - self._waiting_rows(round_number)
             if row == NO_ROW or row >= durable:
                 return None
-            return Digest(self._stored_digest(round_number, row))
+            return Digest(self._stored_digests(round_number, np.array([row], dtype=np.uint32)).tobytes())
 
     @property
     def incomplete(self) -> int:
@@ -273,23 +210,26 @@ class ReportLog:
             return self._index.incomplete
 
     @property
+    def complete_count(self) -> int:
+        """How many reports have all their instalments."""
+        with self._lock:
+            return len(self._index) - self._index.incomplete
+
+    @property
     def memory_bytes(self) -> int:
         """Bytes of the index."""
         return self._index.memory_bytes
 
-    def complete(self, *, closed: bool) -> CompleteLog:
-        """Return the complete reports; once the task is `closed` it is the same object every time."""
+    def complete_shard(self) -> CompleteShard:
+        """Return the complete reports, and where they lie."""
         with self._lock:
-            if self._whole is not None:
-                return self._whole
-            found = self._index.complete()
-            frames = {number: (list(one.first_rows), list(one.offsets)) for number, one in self._frames.items()}
-            whole = CompleteLog(
-                path=self.path, task_id=self._task_id, log_key=self._log_key, complete=found, frames=frames
+            return CompleteShard(
+                self._index.complete(), {number: one.columns() for number, one in self._rounds.items()}
             )
-            if closed:
-                self._whole = whole
-            return whole
+
+    def complete(self) -> CompleteLog:
+        """Return the complete reports of this log alone."""
+        return CompleteLog(self._frames.reader, self._task_id, self._log_key, [self.complete_shard()])
 
     def reports_of(self, devices: bytes) -> bytes:
         """Return the ids of the reports of these devices (digests, n x 32), joined."""
@@ -301,12 +241,23 @@ class ReportLog:
     @property
     def row_count(self) -> int:
         """How many instalments there are, of all rounds."""
-        return sum(self._index.row_count(number) for number in self._frames)
+        return sum(self._index.row_count(number) for number in self._rounds)
+
+    def key_uses(self) -> bytes:
+        """Return which keys opened the instalments (`Store.key_uses`)."""
+        with self._lock:
+            numbers = [number for frames in self._rounds.values() for number in frames.numbers]
+        heads = read_heads(self._frames, numbers, self._log_key)
+        ranges = [
+            FrameRange(number, head.uses_at, head.count * head.use_bytes)
+            for number, head in zip(numbers, heads, strict=True)
+        ]
+        return b"".join(self._frames.read(ranges))
 
     def records(self, chosen: bytes) -> Iterator[DigestRecords]:
         """Yield what is remembered of every report, by ascending id; `chosen` as in `Store.chosen`, or nothing."""
-        complete = self.complete(closed=False).rows
-        rounds = tuple(sorted(self._frames))
+        complete = self.complete_shard().complete
+        rounds = tuple(sorted(self._rounds))
         digests = {number: self._digests(number) for number in rounds}
         in_set = {number: np.zeros(len(digests[number]), dtype=np.uint8) for number in rounds}
         wanted = np.flatnonzero(np.frombuffer(chosen, dtype=np.uint8))
@@ -327,36 +278,44 @@ class ReportLog:
 
     def _digests(self, round_number: int) -> NDArray[np.uint8]:
         """Return the digests of a round's instalments by row, n x 32."""
-        digests = np.empty((self._index.row_count(round_number), Digest.SIZE), dtype=np.uint8)
-        frames = self._frames[round_number]
-        for first, offset in zip(frames.first_rows, frames.offsets, strict=True):
-            head = read_head(self._descriptor, self.path, offset, self._log_key)
-            column = read_at(self._descriptor, self.path, offset + head.digest_at(0), head.count * Digest.SIZE)
-            digests[first : first + head.count] = np.frombuffer(column, dtype=np.uint8).reshape(-1, Digest.SIZE)
-        return digests
-
-    def delete(self) -> None:
-        """Delete the file, and every share in it."""
-        self.close()
-        self.path.unlink(missing_ok=True)
+        _, numbers = self._rounds[round_number].columns()
+        heads = read_heads(self._frames, numbers.tolist(), self._log_key)
+        ranges = [
+            FrameRange(number, head.digest_at(0), head.count * Digest.SIZE)
+            for number, head in zip(numbers.tolist(), heads, strict=True)
+        ]
+        return np.frombuffer(b"".join(self._frames.read(ranges)), dtype=np.uint8).reshape(-1, Digest.SIZE)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the frames."""
         with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+            self._frames.close()
+
+
+def _by_round(frames: Iterable[ReadFrame]) -> Iterator[list[ReadFrame]]:
+    """Yield frames of one round together, as many as have `_ROWS_AT_ONCE` rows."""
+    waiting: dict[int, list[ReadFrame]] = {}
+    rows: Counter[int] = Counter()
+    for frame in frames:
+        number = frame.head.round
+        waiting.setdefault(number, []).append(frame)
+        rows[number] += frame.head.count
+        if rows[number] >= _ROWS_AT_ONCE:
+            yield waiting.pop(number)
+            del rows[number]
+    yield from waiting.values()
 
 
 def _alike(runs: Sequence[InstalmentRun]) -> list[list[InstalmentRun]]:
     """Return the runs of one round as they go into frames: sizes alike, and not more rows than a frame has."""
     frames: list[list[InstalmentRun]] = []
-    shape, rows = (-1, -1), 0
+    shape, rows = (-1, -1, -1), 0
     for run in runs:
+        found = run.public_bytes, run.part_bytes, run.use_bytes
         for piece in _cut_up(run):
-            if shape != (piece.public_bytes, piece.part_bytes) or rows + len(piece) > MOST_ROWS:
+            if shape != found or rows + len(piece) > MOST_ROWS:
                 frames.append([])
-                shape, rows = (piece.public_bytes, piece.part_bytes), 0
+                shape, rows = found, 0
             frames[-1].append(piece)
             rows += len(piece)
     return frames

@@ -1,143 +1,260 @@
-"""The report logs of one store: which file belongs to which task, groups of instalments, what is left after a task.
+"""The report logs of one store: which shard of which task is written here, groups of instalments, what a task leaves.
 
-Run by the store's writer thread; `digest` and `complete` by any. Knows task states only as it is told.
+Run by the store's writer thread; `digest` and `complete` by any. Knows task states only as it is told, and not where
+frames lie (frame_homes).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.digest_file import DigestFile
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.frame_homes import FrameHome, LogState
+from fleetcount_aggregator.storage.frames import LEAVES, DamagedFrameError
 from fleetcount_aggregator.storage.log_slice import CompleteLog
-from fleetcount_aggregator.storage.report_index import CompleteRows
-from fleetcount_aggregator.storage.report_log import ReportLog, sync_directory
-from fleetcount_aggregator.storage.store import InstalmentRun, StoreError, StoreOutcome
+from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
+from fleetcount_aggregator.storage.store import FencedError, InstalmentRun, StoreAwayError, StoreError, StoreOutcome
 
-__all__ = ["GroupAnswer", "LogState", "ReportLogs"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogState:
-    """What the store knows of a task when it starts: so many bytes of its log were durable, at least.
-
-    `closed_length`: how long it was when intake closed, None before.
-    """
-
-    task_id: TaskId
-    ended: bool
-    durable_length: int
-    closed_length: int | None
-    set_sealed: bool
-
+__all__ = ["GroupAnswer", "ReportLogs"]
 
 GroupAnswer = list[bytes] | StoreError
 """What became of one list of runs of a group: `StoreOutcome` bytes, run by run."""
 
+Shard = tuple[TaskId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What of a run lies in one shard: the run's number in its group, and where in the run it lay."""
+
+    number: int
+    shard: int
+    run: InstalmentRun
+    places: NDArray[np.int64] | slice
+
 
 class ReportLogs:
-    """All logs beside one database file. `log_key` is what share parts are sealed under (`at_rest.report_log_key`)."""
+    """All logs of a store. `keys`: under what the share parts of each task are sealed.
 
-    def __init__(self, database: Path, log_key: bytes) -> None:
-        self._directory = database.parent
-        self._stem = database.stem
-        self._log_key = log_key
-        self._logs: dict[TaskId, ReportLog] = {}
+    A shard is written by who took it (`take`); who is `alone` takes all of a task with its first instalment.
+    """
+
+    def __init__(self, home: FrameHome, keys: DataKeys, *, alone: bool = True) -> None:
+        self.home = home
+        self._keys = keys
+        self._alone = alone
+        self._logs: dict[Shard, ReportLog] = {}
+        """Those that hold something, by task and shard."""
+        self._epochs: dict[Shard, int] = {}
+        """The shards this store owns."""
+        self._counts: dict[TaskId, int] = {}
+        self._whole: dict[TaskId, CompleteLog] = {}
         self._noted: dict[TaskId, int] = {}
+        self._damaged: dict[TaskId, Damage] = {}
+        self._lock = threading.RLock()
+        """Held while logs are found and read back, by whichever thread asks first."""
 
-    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
-        """Return the tasks whose logs the operator has put aside, before their set was sealed: they can only end."""
-        return [
-            state.task_id
-            for state in states
-            if not state.ended
-            and not state.set_sealed
-            and not self._log_path(state.task_id).exists()
-            and self._lost_path(state.task_id).exists()
-        ]
+    # Which shards are here.
 
-    def open(self, states: Sequence[LogState]) -> None:
-        """Read every log that is there, also one of an ended task whose purge a crash has cut off.
+    def take(self, task_id: TaskId, shard: int = 0, epoch: int = 0) -> None:
+        """Read a shard back and write it from now on, under an epoch.
 
         Raises:
-            StoreError: a log is damaged, or missing though instalments were promised.
+            FencedError: another epoch is in force.
+            DamagedError: it is damaged; the text names the place.
         """
+        self.give_up(task_id, shard)
+        log = self._read_back(task_id, shard, epoch)
+        with self._lock:
+            self._epochs[task_id, shard] = epoch
+            if log is not None:
+                self._logs[task_id, shard] = log
+
+    def give_up(self, task_id: TaskId, shard: int) -> None:
+        """Write a shard no more, and forget what is held of it."""
+        with self._lock:
+            self._epochs.pop((task_id, shard), None)
+            log = self._logs.pop((task_id, shard), None)
+            if log is not None:
+                log.close()
+
+    def writes(self, task_id: TaskId, shard: int) -> bool:
+        """Whether a shard is written here, as far as this process knows."""
+        return (task_id, shard) in self._epochs
+
+    def shard_count(self, task_id: TaskId) -> int:
+        """Return into how many shards a task is cut."""
+        if task_id not in self._counts and (count := self.home.shard_count(task_id)):
+            self._counts[task_id] = count
+        return self._counts.get(task_id, 1)
+
+    def _read_back(self, task_id: TaskId, shard: int, epoch: int | None) -> ReportLog | None:
+        """Read a log back, for seconds where it is large, so not under the lock.
+
+        Raises:
+            DamagedError: it is damaged; from now on nothing is written to the task or read of it.
+        """
+        self._check(task_id)
+        log_key = self._keys.of(task_id).log_key
+        try:
+            return ReportLog.open(self.home.frames(task_id, log_key, shard, epoch), task_id, log_key)
+        except DamagedFrameError as error:
+            damage = self._damaged[task_id] = Damage(table="log", what=str(error), task_id=task_id)
+            raise DamagedError(damage) from error
+
+    def open(self, states: Sequence[LogState]) -> list[Damage]:
+        """Read back everything of a store that nobody else has; also of an ended task whose purge a crash has cut off.
+
+        Returns which are damaged, or missing though instalments were promised, or without their key: they are left as
+        they are, and nothing is written to them or read from them.
+
+        Raises:
+            StoreError: a server is away, which is no damage.
+        """
+        self.home.know(states)
         for state in states:
-            path, durable = self._log_path(state.task_id), 0 if state.ended else state.durable_length
-            if path.exists():
-                closed = None if state.ended else state.closed_length
-                log = ReportLog.open(path, state.task_id, self._log_key, closed, durable)
-                if log is not None:
-                    self._logs[state.task_id] = log
-                    self._noted[state.task_id] = state.durable_length
-            elif state.closed_length and not state.ended:
-                raise StoreError(f"{path} is missing: intake closed with {state.closed_length} bytes")
-            elif durable:
-                raise StoreError(f"{path} is missing: {durable} bytes of it were durable, and have receipts")
+            if not self._alone or (state.ended and not self.home.holds(state.task_id)):
+                continue  # Who is not alone has nothing until it takes it.
+            try:
+                self._keys.of(state.task_id)
+            except StoreAwayError:
+                raise
+            except StoreError as error:
+                self._damaged[state.task_id] = Damage(table="log", what=str(error), task_id=state.task_id)
+                continue
+            with suppress(DamagedError):
+                self._seize(state.task_id)
+                self._noted[state.task_id] = state.durable_length
+        return list(self._damaged.values())
+
+    def _check(self, task_id: TaskId) -> None:
+        if task_id in self._damaged:
+            raise DamagedError(self._damaged[task_id])
+
+    def _seize(self, task_id: TaskId) -> None:
+        for shard, epoch in self.home.seize(task_id).items():
+            self.take(task_id, shard, epoch)
+
+    def _to_read(self, task_id: TaskId, shard: int) -> ReportLog | None:
+        """Return the log of a shard, of a closed task also that of another owner; None where there is nothing."""
+        self._check(task_id)
+        key = task_id, shard
+        with self._lock:
+            log, mine = self._logs.get(key), self._alone or key in self._epochs
+        if log is None and not mine and self.home.holds(task_id):
+            log = self._read_back(task_id, shard, None)
+            with self._lock:
+                # What its owner goes on writing would be old at once.
+                if log is not None and log.is_final and key not in self._epochs:
+                    log = self._logs.setdefault(key, log)
+        return log
+
+    def _to_write(self, task_id: TaskId, shard: int, expected: int) -> ReportLog:
+        """Return the log of an open task's shard."""
+        self._check(task_id)
+        with self._lock:
+            if (task_id, shard) not in self._epochs and self._alone:
+                self._seize(task_id)
+            epoch = self._epochs.get((task_id, shard))
+            if epoch is None:
+                raise FencedError(f"shard {shard} of task {task_id.hex()} is not written by this process")
+            log = self._logs.get((task_id, shard))
+            if log is None:
+                log_key = self._keys.of(task_id).log_key
+                frames = self.home.frames(task_id, log_key, shard, epoch)
+                log = self._logs[task_id, shard] = ReportLog(frames, task_id, log_key, expected)
+            return log
+
+    def _held(self, task_id: TaskId) -> list[ReportLog]:
+        """Return the logs of a task that are here, in the order of their shards."""
+        with self._lock:
+            return [self._logs[key] for key in sorted(key for key in self._logs if key[0] == task_id)]
+
+    def _all(self, task_id: TaskId) -> list[ReportLog]:
+        """Return the logs of a closed task, those of others read back, in the order of their shards."""
+        if self._alone:
+            return self._held(task_id)
+        logs = [self._to_read(task_id, shard) for shard in range(self.shard_count(task_id))]
+        return [log for log in logs if log is not None]
 
     def unnoted(self) -> dict[TaskId, int]:
-        """Return the durable lengths of the logs that grew since `note`."""
-        return {task: log.length for task, log in self._logs.items() if log.length != self._noted.get(task, 0)}
+        """Return the durable lengths of the logs that grew since `note`, where they are to be noted."""
+        if not self.home.counts_bytes:
+            return {}
+        return {task: log.length for (task, _), log in self._logs.items() if log.length != self._noted.get(task, 0)}
 
     def note(self, lengths: Mapping[TaskId, int]) -> None:
         """Take it that these lengths are remembered."""
         self._noted.update(lengths)
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Let go of every log."""
         for log in self._logs.values():
             log.close()
-
-    def _log_path(self, task_id: TaskId) -> Path:
-        return self._directory / f"{self._stem}.{task_id.hex()}.log"
-
-    def _lost_path(self, task_id: TaskId) -> Path:
-        """Where the operator puts a log that is lost, to end its task."""
-        return self._directory / f"{self._stem}.{task_id.hex()}.log.lost"
-
-    def digest_file(self, task_id: TaskId) -> DigestFile:
-        """Return what is left of an ended task."""
-        return DigestFile(self._directory / f"{self._stem}.{task_id.hex()}.digests", task_id)
+        self.home.close()
 
     # Writing.
 
     def add(self, groups: Sequence[Sequence[InstalmentRun]], is_open: Callable[[TaskId], bool]) -> list[GroupAnswer]:
-        """Decide and store a group of lists of runs, with one sync a task; one answer a list.
+        """Decide and store a group of lists of runs, with one sync a shard; one answer a list.
 
-        A list with an instalment of a log that cannot be written fails as a whole; the others do not.
+        A list with an instalment of a shard that cannot be written fails as a whole; the others do not.
         """
         runs = [run for group in groups for run in group]
-        by_task: dict[TaskId, list[int]] = {}
-        for place, run in enumerate(runs):
-            by_task.setdefault(run.task_id, []).append(place)
-        outcomes = [b""] * len(runs)
+        outcomes = [np.empty(len(run), dtype=np.uint8) for run in runs]
+        by_shard: dict[Shard, list[_Piece]] = {}
+        for number, run in enumerate(runs):
+            for piece in self._cut(number, run):
+                by_shard.setdefault((run.task_id, piece.shard), []).append(piece)
+        opened = {task_id: is_open(task_id) for task_id in {run.task_id for run in runs}}
+        failed: dict[int, StoreError] = {}
         try:
-            for task_id, places in by_task.items():
-                decided = self._decide(task_id, [runs[place] for place in places], is_open=is_open(task_id))
-                for place, outcome in zip(places, decided, strict=True):
-                    outcomes[place] = outcome
+            for (task_id, shard), pieces in by_shard.items():
+                try:
+                    decided = self._decide(task_id, shard, [piece.run for piece in pieces], is_open=opened[task_id])
+                except (FencedError, DamagedError) as error:
+                    failed.update((piece.number, error) for piece in pieces)
+                    continue
+                for piece, outcome in zip(pieces, decided, strict=True):
+                    outcomes[piece.number][piece.places] = np.frombuffer(outcome, dtype=np.uint8)
         except BaseException:
-            for task_id in by_task:
-                if task_id in self._logs:
-                    self._logs[task_id].drop()
+            for key in by_shard:
+                if key in self._logs:
+                    self._logs[key].drop()
             raise
-        return _split(groups, outcomes, self._write(list(by_task)))
+        for key, pieces in by_shard.items():
+            if (failure := self._write(*key)) is not None:
+                failed.update((piece.number, failure) for piece in pieces)
+        return _split(groups, [one.tobytes() for one in outcomes], failed)
 
-    def _decide(self, task_id: TaskId, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
-        log = self._logs.get(task_id)
+    def _cut(self, number: int, run: InstalmentRun) -> Iterator[_Piece]:
+        """Yield a run shard by shard: shards are ranges of the first byte of a report id."""
+        count = self.shard_count(run.task_id)
+        if count == 1:
+            yield _Piece(number, 0, run, slice(None))
+            return
+        shards = np.frombuffer(run.report_ids, dtype=np.uint8)[:: ReportId.SIZE] // (LEAVES // count)
+        for shard in np.unique(shards).tolist():
+            places = np.flatnonzero(shards == shard)
+            yield _Piece(number, shard, run.only(places), places)
+
+    def _decide(self, task_id: TaskId, shard: int, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
+        log = self._to_write(task_id, shard, runs[0].expected) if is_open else self._to_read(task_id, shard)
         if log is None:
-            if not is_open:
-                return [self._decide_ended(run) for run in runs]
-            log = ReportLog(self._log_path(task_id), task_id, self._log_key, runs[0].expected)
-            self._logs[task_id] = log
+            return [self._decide_ended(run) for run in runs]
         return log.decide(runs, is_open=is_open)
 
     def _decide_ended(self, run: InstalmentRun) -> bytes:
-        file, size = self.digest_file(run.task_id), Digest.SIZE
+        ended, size = self.home.ended(run.task_id), Digest.SIZE
         outcomes: list[StoreOutcome] = []
         for at in range(len(run)):
-            held = file.find(ReportId(run.report_ids[at * ReportId.SIZE : (at + 1) * ReportId.SIZE]), run.round)
+            held = ended.find(ReportId(run.report_ids[at * ReportId.SIZE : (at + 1) * ReportId.SIZE]), run.round)
             came = run.digests[at * size : (at + 1) * size], run.certificates[at * size : (at + 1) * size]
             same = held is not None and (held.digest, held.certificate) == came
             outcomes.append(
@@ -145,55 +262,62 @@ class ReportLogs:
             )
         return bytes(outcomes)
 
-    def _write(self, task_ids: Sequence[TaskId]) -> dict[TaskId, StoreError]:
-        failures: dict[TaskId, StoreError] = {}
-        for task_id in task_ids:
-            log = self._logs.get(task_id)
-            if log is None:
-                continue
-            try:
+    def _write(self, task_id: TaskId, shard: int) -> StoreError | None:
+        """Make what a shard took durable; return why it could not."""
+        log = self._logs.get((task_id, shard))
+        try:
+            if log is not None:
                 log.write()
-            except StoreError as error:
-                failures[task_id] = error
-        return failures
+        except FencedError as error:
+            # Another owner, or an earlier write of ours that seemed lost: what lies there decides.
+            try:
+                self.take(task_id, shard, self._epochs.get((task_id, shard), 0))
+            except StoreError:
+                self.give_up(task_id, shard)
+            return error
+        except StoreError as error:
+            return error
+        return None
 
     # Reading.
 
     def digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
         """See `Store.instalment_digest`."""
-        log = self._logs.get(task_id)
+        log = self._to_read(task_id, report_id[0] // (LEAVES // self.shard_count(task_id)))
         if log is not None:
             return log.digest(report_id, round_number)
-        held = self.digest_file(task_id).find(report_id, round_number)
+        held = self.home.ended(task_id).find(report_id, round_number)
         return None if held is None else held.digest
 
     def length(self, task_id: TaskId) -> int:
-        """Return how many bytes of a task's log are durable."""
-        log = self._logs.get(task_id)
-        return 0 if log is None else log.length
+        """Return how much of a task's log is durable: bytes of its file."""
+        return sum(log.length for log in self._held(task_id))
 
     def incomplete(self, task_id: TaskId) -> int:
         """Return how many reports of a task lack an instalment."""
-        log = self._logs.get(task_id)
-        return 0 if log is None else log.incomplete
+        return sum(log.incomplete for log in self._all(task_id))
 
     def complete(self, task_id: TaskId, *, closed: bool) -> CompleteLog:
-        """See `Store.complete_reports`."""
-        log = self._logs.get(task_id)
-        if log is not None:
-            return log.complete(closed=closed)
-        return CompleteLog(
-            path=self._log_path(task_id),
-            task_id=task_id,
-            log_key=self._log_key,
-            complete=CompleteRows.none(),
-            frames={},
-        )
+        """See `Store.complete_reports`: of an open task those of the shards that are written here."""
+        self._check(task_id)
+        with self._lock:
+            if task_id in self._whole:
+                return self._whole[task_id]
+        shards = [log.complete_shard() for log in (self._all(task_id) if closed else self._held(task_id))]
+        log_key = self._keys.of(task_id).log_key if shards else b""
+        whole = CompleteLog(self.home.reader(task_id), task_id, log_key, shards)
+        if closed and shards:
+            with self._lock:
+                whole = self._whole.setdefault(task_id, whole)
+        return whole
 
     def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
         """See `Store.reports_of`."""
-        log = self._logs.get(task_id)
-        return b"" if log is None else log.reports_of(devices)
+        return b"".join([log.reports_of(devices) for log in self._all(task_id)])
+
+    def key_uses(self, task_id: TaskId) -> bytes:
+        """See `Store.key_uses`."""
+        return b"".join([log.key_uses() for log in self._all(task_id)])
 
     @property
     def memory_bytes(self) -> int:
@@ -202,35 +326,51 @@ class ReportLogs:
 
     # The end of a task.
 
-    def holds(self, task_id: TaskId) -> bool:
-        """Whether there is something of a task that `purge` deletes."""
-        return task_id in self._logs or self._lost_path(task_id).exists()
-
     def purge(self, task_id: TaskId, chosen: bytes) -> None:
-        """Keep the digests of an ended task and delete its log; doing it again changes nothing.
+        """Keep the digests of an ended task and delete its frames; doing it again changes nothing.
 
-        `chosen` is the sealed set by position, or nothing. The digests are durable before the log goes.
+        `chosen` is the sealed set by position, or nothing. The digests are durable before the frames go; of a damaged
+        log none are kept: its reports are not known any more.
         """
-        self._lost_path(task_id).unlink(missing_ok=True)
-        log = self._logs.get(task_id)
-        if log is None:
-            return
-        self.digest_file(task_id).write(log.row_count, log.records(chosen))
-        sync_directory(self._directory)
-        del self._logs[task_id]
-        self._noted.pop(task_id, None)
-        log.delete()
-        sync_directory(self._directory)
+        with self._lock:
+            logs = [] if self._damaged.pop(task_id, None) else self._all(task_id)
+            if logs:
+                self.home.ended(task_id).write(sum(log.row_count for log in logs), _records(logs, chosen))
+            self.let_go(task_id)
+            self.home.drop(task_id)
+
+    def forget(self, task_id: TaskId) -> None:
+        """Delete what is left of an ended task; doing it again changes nothing."""
+        self.home.ended(task_id).delete()
+
+    def let_go(self, task_id: TaskId) -> None:
+        """Hold nothing of an ended task any more, and write none of its shards."""
+        with self._lock:
+            for _, shard in [key for key in {*self._logs, *self._epochs} if key[0] == task_id]:
+                self.give_up(task_id, shard)
+            self._whole.pop(task_id, None)
+            self._counts.pop(task_id, None)
+            self._noted.pop(task_id, None)
+
+
+def _records(logs: Sequence[ReportLog], chosen: bytes) -> Iterator[bytes]:
+    """Yield what is remembered of every report by ascending id: shards are ranges of ids."""
+    start = 0
+    for log in logs:
+        end = start + log.complete_count
+        yield from (block.encode() for block in log.records(chosen[start:end]))
+        start = end
 
 
 def _split(
-    groups: Sequence[Sequence[InstalmentRun]], outcomes: Sequence[bytes], failures: Mapping[TaskId, StoreError]
+    groups: Sequence[Sequence[InstalmentRun]], outcomes: Sequence[bytes], failures: Mapping[int, StoreError]
 ) -> list[GroupAnswer]:
-    """Return the outcomes list by list, or why a list failed."""
+    """Return the outcomes list by list, or why a list failed; `failures` are by the number of the run."""
     answers: list[GroupAnswer] = []
     start = 0
     for runs in groups:
-        failed = [failures[run.task_id] for run in runs if run.task_id in failures] if failures else []
-        answers.append(failed[0] if failed else list(outcomes[start : start + len(runs)]))
-        start += len(runs)
+        numbers = range(start, start + len(runs))
+        failed = [failures[number] for number in numbers if number in failures] if failures else []
+        answers.append(failed[0] if failed else list(outcomes[start : numbers.stop]))
+        start = numbers.stop
     return answers

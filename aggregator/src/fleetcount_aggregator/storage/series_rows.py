@@ -1,69 +1,128 @@
-"""The statements of the SQLite store about series: every read and write as a function of a connection.
+"""The statements of a store in SQL about series: every read and write as a function of a database.
 
-Owns no connection, no thread and no transaction (sqlite_store).
+Owns no connection, no thread and no transaction (sql_store).
 """
 
-import sqlite3
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
 
-from fleetcount_aggregator.storage.sqlite_rows import install_task
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.row_seal import NOTES, SERIES, WINDOWS, Damage, DamagedError
+from fleetcount_aggregator.storage.rows import install_task
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import SeriesRow, StoreError, TaskRow, WindowRow
 
-__all__ = ["decide_windows", "install_series", "note_series", "read_notes", "read_series", "read_windows"]
+__all__ = [
+    "decide_windows",
+    "install_series",
+    "note_series",
+    "read_notes",
+    "read_series",
+    "read_window_of",
+    "read_windows",
+    "reseal_seeds",
+    "rest_series",
+]
 
 
-def install_series(db: sqlite3.Connection, row: SeriesRow) -> SeriesRow:
+def install_series(db: SealedDatabase, row: SeriesRow) -> SeriesRow:
     """See `Store.install_series`."""
-    db.execute(
-        "INSERT INTO series (series_id, signed, seed, installed_at, place)"
-        " VALUES (?, ?, ?, ?, (SELECT COUNT(*) FROM series)) ON CONFLICT (series_id) DO NOTHING",
-        (row.series_id, row.signed, row.seed, row.installed_at),
-    )
+    place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM series").fetchone()[0]
+    sealed = SERIES.sealed(db, row.series_id, row.signed, row.seed, row.installed_at, place, 0)
+    db.execute(f"{SERIES.insert} ON CONFLICT (series_id) DO NOTHING", sealed)
     return next(one for one in read_series(db) if one.series_id == row.series_id)
 
 
-def read_series(db: sqlite3.Connection) -> Sequence[SeriesRow]:
+def read_series(db: SealedDatabase, ended_after: int = -1) -> Sequence[SeriesRow]:
     """See `Store.series`."""
-    query = "SELECT series_id, signed, seed, installed_at FROM series ORDER BY place"
-    return [
-        SeriesRow(series_id=SeriesId(row[0]), signed=row[1], seed=row[2], installed_at=row[3])
-        for row in db.execute(query).fetchall()
-    ]
+    rows = db.execute(f"{SERIES.select} WHERE rest = 0 OR rest > ? ORDER BY place", (ended_after,)).fetchall()
+    return [_series_row(row) for row in rows if SERIES.holds(db, row)]
 
 
-def note_series(db: sqlite3.Connection, series_id: SeriesId, name: str, note: bytes) -> None:
+def rest_series(db: SealedDatabase, series_id: SeriesId, end: int, dropped: str) -> None:
+    """See `Archive.rest_series`."""
+    row = db.execute(f"{SERIES.select} WHERE series_id = ?", (series_id,)).fetchone()
+    db.execute(SERIES.update, SERIES.updating(db, *SERIES.checked(db, row)[:-2], end))
+    db.execute("DELETE FROM series_notes WHERE series_id = ? AND name LIKE ?", (series_id, f"{dropped}%"))
+
+
+def _held(db: SealedDatabase) -> Sequence[Sequence[Any]]:
+    rows: Sequence[Sequence[Any]] = db.execute(f"{SERIES.select} ORDER BY place").fetchall()
+    return rows
+
+
+def _series_row(row: Sequence[Any]) -> SeriesRow:
+    return SeriesRow(series_id=SeriesId(row[0]), signed=row[1], seed=row[2], installed_at=row[3])
+
+
+def reseal_seeds(db: SealedDatabase, data_keys: DataKeys) -> None:
+    """Seal the seeds under the store's present key that lie under the one before; run at the start."""
+    for series_id, signed, seed, installed_at, place, rest, _ in _held(db):
+        sealed = data_keys.resealed(seed, b"verify seed", series_id)
+        if sealed is not None:
+            db.execute(SERIES.update, SERIES.updating(db, series_id, signed, sealed, installed_at, place, rest))
+
+
+def note_series(db: SealedDatabase, series_id: SeriesId, name: str, note: bytes) -> None:
     """See `Store.note_series`."""
     db.execute(
-        "INSERT INTO series_notes (series_id, name, note) VALUES (?, ?, ?)"
-        " ON CONFLICT (series_id, name) DO UPDATE SET note = excluded.note",
-        (series_id, name, note),
+        f"{NOTES.insert} ON CONFLICT (series_id, name) DO UPDATE SET note = excluded.note, seal = excluded.seal",
+        NOTES.sealed(db, series_id, name, note),
     )
 
 
-def read_notes(db: sqlite3.Connection, series_id: SeriesId) -> Mapping[str, bytes]:
-    """See `Store.series_notes`."""
-    return dict(db.execute("SELECT name, note FROM series_notes WHERE series_id = ?", (series_id,)).fetchall())
+def read_notes(db: SealedDatabase, series_id: SeriesId) -> Mapping[str, bytes]:
+    """See `Store.series_notes`.
+
+    Raises:
+        DamagedError: a note is not as it was written.
+    """
+    rows = db.execute(f"{NOTES.select} WHERE series_id = ?", (series_id,)).fetchall()
+    return {name: note for _, name, note, _ in (NOTES.checked(db, row) for row in rows)}
 
 
-def decide_windows(db: sqlite3.Connection, rows: Sequence[WindowRow], task: TaskRow | None) -> None:
+def decide_windows(db: SealedDatabase, rows: Sequence[WindowRow], task: TaskRow | None) -> None:
     """See `Store.decide_windows`."""
-    try:
-        db.executemany(
-            "INSERT INTO windows (series_id, number, task_id, missing) VALUES (?, ?, ?, ?)",
-            [(row.series_id, row.index, row.task_id or b"", row.missing) for row in rows],
-        )
-    except sqlite3.IntegrityError as error:
-        raise StoreError("a window is decided already") from error
+    for row in rows:
+        place = (row.series_id, row.index)
+        if db.execute("SELECT 1 FROM windows WHERE series_id = ? AND number = ?", place).fetchone():
+            raise StoreError("a window is decided already")
+        db.execute(WINDOWS.insert, WINDOWS.sealed(db, *place, row.task_id or b"", row.missing))
     if task is not None:
         install_task(db, task)
 
 
-def read_windows(db: sqlite3.Connection, series_id: SeriesId, above: int) -> Sequence[WindowRow]:
-    """See `Store.windows`."""
-    query = "SELECT number, task_id, missing FROM windows WHERE series_id = ? AND number > ? ORDER BY number"
-    return [
-        WindowRow(series_id=series_id, index=row[0], task_id=TaskId(row[1]) if row[1] else None, missing=row[2])
-        for row in db.execute(query, (series_id, above)).fetchall()
-    ]
+def read_windows(
+    db: SealedDatabase, series_id: SeriesId, above: int, below: int = MAX_SERIES_WINDOWS
+) -> Sequence[WindowRow]:
+    """See `Store.windows`.
+
+    Raises:
+        DamagedError: a window is not as it was written, or is gone.
+    """
+    query = f"{WINDOWS.select} WHERE series_id = ? AND number > ? AND number < ? ORDER BY number"
+    rows = [WINDOWS.checked(db, row) for row in db.execute(query, (series_id, above, below)).fetchall()]
+    for place, row in enumerate(rows, start=above + 1):
+        if row[1] != place:
+            raise DamagedError(
+                Damage(table="windows", what=f"the row of window {place} of series {series_id.hex()} is gone")
+            )
+    return [_window_row(row) for row in rows]
+
+
+def read_window_of(db: SealedDatabase, task_id: TaskId) -> WindowRow | None:
+    """See `Store.window_of`.
+
+    Raises:
+        DamagedError: the window is not as it was written.
+    """
+    row = db.execute(f"{WINDOWS.select} WHERE task_id = ?", (task_id,)).fetchone()
+    return None if row is None else _window_row(WINDOWS.checked(db, row))
+
+
+def _window_row(row: Sequence[Any]) -> WindowRow:
+    task_id = TaskId(row[2]) if row[2] else None
+    return WindowRow(series_id=SeriesId(row[0]), index=row[1], task_id=task_id, missing=row[3])

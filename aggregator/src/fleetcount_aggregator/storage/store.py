@@ -1,51 +1,51 @@
 """What an aggregator remembers, and what every store keeps to: durable before answered, first bytes win.
 
-Defines the rows and the `Store` protocol; it does not know files or SQL (memory_store, sqlite_store). Reports are
+Defines the rows and the `Store` protocol; it does not know files or SQL (memory_store, sql_store). Reports are
 columns: they are named by their position among a closed task's complete reports.
 """
 
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.archive import Archive
 from fleetcount_aggregator.storage.report_ids import ReportIds
 
-__all__ = [
-    "BATCHES_AT_ONCE",
-    "BatchRow",
-    "CompleteReports",
-    "InstalmentRun",
-    "LedgerRow",
-    "LoadedReports",
-    "ReportSource",
-    "ReportVerdict",
-    "SeriesRow",
-    "SessionRow",
-    "StepRow",
-    "Store",
-    "StoreBusyError",
-    "StoreError",
-    "StoreOutcome",
-    "TaskChange",
-    "TaskRow",
-    "WindowRow",
-    "every_batch",
-]
+if TYPE_CHECKING:
+    from fleetcount_aggregator.storage.data_keys import DataKeys
+    from fleetcount_aggregator.storage.row_seal import Damage
 
+__all__ = [
+    "BATCHES_AT_ONCE", "USE_BYTES", "BatchRow", "CompleteReports", "FencedError", "InstalmentRun", "LedgerRow",
+    "LoadedReports", "ReportSource", "ReportVerdict", "SeriesRow", "SessionRow", "StepRow", "Store",
+    "StoreAwayError", "StoreBusyError", "StoreError", "StoreOutcome", "TaskChange", "TaskRow", "WindowRow",
+    "every_batch",
+]  # fmt: skip
+
+USE_BYTES: Final = SessionId.SIZE + 2
 BATCHES_AT_ONCE: Final = 64
 """Batches read at once, so that memory holds a few thousand reports of them and not a million."""
 
 
 class StoreError(MachineError):
     """The store could not do what it was asked: disk full, file damaged, another process in the directory, closed."""
+
+
+class StoreAwayError(StoreError):
+    """The server that has the store was not reached or did not answer: nothing that it has is damaged."""
+
+
+class FencedError(StoreError):
+    """Somebody else has taken over what this process wanted to change, or it is closed: nothing was written."""
 
 
 class StoreBusyError(StoreError):
@@ -66,6 +66,8 @@ class StoreOutcome(enum.IntEnum):
     """The task takes no instalments any more."""
     FULL = 5
     """The task has as many reports as a task can have; a second instalment of one of them is still taken."""
+    BUSY = 6
+    """Who decides about it cannot be reached at present; it is to be sent again."""
 
 
 class ReportVerdict(enum.IntEnum):
@@ -83,12 +85,18 @@ class ReportVerdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A device's session, without its secret: `request` is still sealed and is opened again with the key files."""
+    """A device's session: the request as it came, what was answered, and its keys sealed at rest (`session_chains`).
+
+    The request opens nothing a second time; it is judged again when the session comes back into memory. `accepted` is
+    the aggregator's ephemeral public key and its confirmation, joined.
+    """
 
     session_id: SessionId
     request: bytes = field(repr=False)
     certificate: Digest
     expiry: int
+    accepted: bytes = field(repr=False)
+    chain: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +150,15 @@ class InstalmentRun:
     digests: bytes
     public_shares: bytes = field(repr=False)
     parts: bytes = field(repr=False)
+    key_uses: bytes = b""
+    """Which key opened each: `USE_BYTES` an instalment, the session's id and the key's number. Empty: not known."""
 
     def __post_init__(self) -> None:
         count = len(self)
         whole = len(self.report_ids) == count * ReportId.SIZE and count
         digests = {len(self.certificates), len(self.digests)} == {count * Digest.SIZE}
-        if not whole or not digests or len(self.public_shares) % count or len(self.parts) % count:
+        uses = len(self.key_uses) in (0, count * USE_BYTES)
+        if not whole or not digests or not uses or len(self.public_shares) % count or len(self.parts) % count:
             raise UsageError(f"columns of {count} instalments that do not fit each other")
 
     def __len__(self) -> int:
@@ -164,9 +175,15 @@ class InstalmentRun:
         return len(self.parts) // len(self)
 
     @property
+    def use_bytes(self) -> int:
+        """Bytes of every key use, 0 where they are not known."""
+        return len(self.key_uses) // len(self)
+
+    @property
     def size(self) -> int:
         """Bytes of all columns."""
-        return len(self.report_ids) + len(self.certificates) * 2 + len(self.public_shares) + len(self.parts)
+        named = len(self.report_ids) + len(self.certificates) * 2 + len(self.key_uses)
+        return named + len(self.public_shares) + len(self.parts)
 
     def only(self, places: NDArray[np.integer]) -> "InstalmentRun":
         """Return the instalments at these places, one at least, which ascend and differ."""
@@ -186,6 +203,7 @@ class InstalmentRun:
             digests=cut(self.digests),
             public_shares=cut(self.public_shares),
             parts=cut(self.parts),
+            key_uses=cut(self.key_uses),
         )
 
 
@@ -279,11 +297,19 @@ class TaskChange:
     debit: LedgerRow | None = None
 
 
-class Store(Protocol):
+class Store(Archive, Protocol):
     """The durable memory of one aggregator; a write returns after it is durable, any method may raise StoreError."""
 
-    async def add_session(self, row: SessionRow) -> None:
-        """Remember a session; an id that is known already is left as it is."""
+    @property
+    def data_keys(self) -> "DataKeys":
+        """The keys that what lies sealed is sealed under, one a task; every task that has not ended has its key."""
+        ...
+
+    async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
+        """Remember a session, unless its certificate has `most` that have not expired at `now`: then None.
+
+        Returns the row that is stored under its id, which is the first one. The limit holds over all processes.
+        """
         ...
 
     async def session(self, session_id: SessionId) -> SessionRow | None:
@@ -302,32 +328,44 @@ class Store(Protocol):
         """Delete sessions that expired before the given second."""
         ...
 
-    async def install(self, row: TaskRow) -> TaskRow:
-        """Remember a task; return the row that is stored, which is the first one."""
+    async def chains(self, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
+        """Return the sealed keys of sessions that are known, each with its session's id."""
         ...
 
-    async def tasks(self) -> Sequence[TaskRow]:
-        """Return every task, in order of installation."""
+    async def put_chains(self, chains: Sequence[tuple[bytes, bytes]]) -> None:
+        """Overwrite the sealed keys of sessions, each given with its session's id; one that is forgotten stays so."""
+        ...
+
+    async def key_uses(self, task_id: TaskId) -> bytes:
+        """Return which keys opened a task's instalments (`InstalmentRun.key_uses`), in any order; none once purged."""
+        ...
+
+    async def install(self, row: TaskRow) -> TaskRow:
+        """Remember a task; return the row that is stored, which is the first one."""
         ...
 
     async def task(self, task_id: TaskId) -> TaskRow | None:
         """Return one task, or None."""
         ...
 
-    async def states(self) -> Mapping[TaskId, State]:
-        """Return the state of every task, in order of installation."""
+    async def signed(self, task_id: TaskId) -> bytes | None:
+        """Return what was signed of a task, None if that is not as it was written, whatever else of it is."""
         ...
 
-    async def released_without(self, step: str) -> Sequence[TaskId]:
-        """Return the released tasks that have not taken a step, in any order."""
+    async def damaged(self) -> Sequence["Damage"]:
+        """Return what was found damaged when the store was opened; of tasks at rest it shows later."""
+        ...
+
+    async def restored(self) -> bool:
+        """Return whether the store was put back from a backup, and what came after it is not settled yet."""
         ...
 
     async def install_series(self, row: SeriesRow) -> SeriesRow:
         """Remember a series; return the row that is stored, which is the first one."""
         ...
 
-    async def series(self) -> Sequence[SeriesRow]:
-        """Return every series, in order of installation."""
+    async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:
+        """Return every series that is in work or ended after a second, in order of installation."""
         ...
 
     async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
@@ -346,8 +384,14 @@ class Store(Protocol):
         """
         ...
 
-    async def windows(self, series_id: SeriesId, *, above: int = -1) -> Sequence[WindowRow]:
-        """Return the windows of a series that are decided, in order, above an index."""
+    async def windows(
+        self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
+    ) -> Sequence[WindowRow]:
+        """Return the windows of a series that are decided, in order, above an index and below another."""
+        ...
+
+    async def window_of(self, task_id: TaskId) -> WindowRow | None:
+        """Return what was decided about the window whose task this is or would be; None if it is none's."""
         ...
 
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
@@ -413,11 +457,31 @@ class Store(Protocol):
         """Return the highest ledger count of every peer seen so far."""
         ...
 
-    async def purge(self, task_id: TaskId) -> None:
-        """Delete what an ended task no longer needs: share parts, batches, passing steps; never digests.
+    async def note_epoch(self, name: str, epoch: bytes) -> None:
+        """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
+        ...
 
-        An instalment that comes again is still known by its bytes, and which reports were in the set stays known.
+    async def epochs(self) -> Mapping[str, bytes]:
+        """Return the epochs by name (`greetings`)."""
+        ...
+
+    async def unpurged(self) -> Sequence[TaskId]:
+        """Return the ended tasks whose purge a crash has cut off before this start."""
+        ...
+
+    async def purge(self, task_id: TaskId) -> None:
+        """Delete what an ended task no longer needs: share parts, batches, passing steps, its data key; never digests.
+
+        An instalment that comes again is still known by its bytes, and which reports were in the set stays known. The
+        data key goes last, once the end of the task is durable.
+
+        Raises:
+            StoreError: the task has not ended.
         """
+        ...
+
+    async def probe(self) -> None:
+        """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
         ...
 
     async def close(self) -> None:

@@ -2,17 +2,20 @@
 
 NAME.task and NAME.series, signed by all, go to the leader, with NAME.verify-key or NAME.verify-seed; NAME.order to the
 aggregator whose operator signed it. Reads complete files and hands them on; a refused one gets a NAME.refused beside it
-that says why. Deletes nothing but the verify key or seed of what is installed, which the store holds sealed: whoever
-finds it later could make false proofs.
+that says why, and a task that is installed goes to `taken/`, so that thousands are not looked at for years. Deletes
+nothing but the verify key or seed of what is installed, which the store holds sealed: whoever finds it later could make
+false proofs.
 """
 
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from fleetcount_protocol.errors import PeerError, TaskError, UsageError
-from fleetcount_protocol.ids import AggregatorId, SeriesId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_TASK_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.series.orders import decode_signed_order
 from fleetcount_protocol.series.signed_file import MAX_SIGNED_SERIES_BYTES, decode_signed_series
@@ -22,6 +25,7 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.tasks.series_install import install_series
 from fleetcount_aggregator.tasks.series_orders import take_own_order
 
@@ -31,6 +35,9 @@ _PATIENCE: Final = 10
 """Looks at a file without the one it needs before it is refused: two files are not dropped at one instant."""
 _MAX_TASK_FILE_BYTES: Final = MAX_TASK_BYTES + 4096
 
+_TAKEN: Final = "taken"
+"""Where files of installed tasks go; nothing reads them there."""
+_KINDS: Final = (".task", ".series", ".order")
 _Stamp = tuple[int, int]
 
 
@@ -49,27 +56,60 @@ class TaskDirectory:
     def __init__(self, context: Context, directory: Path) -> None:
         self._context = context
         self._directory = directory
-        self._seen: dict[Path, _Seen] = {}
+        self._seen: dict[str, _Seen] = {}
         self._series: dict[SeriesId, Path] = {}
 
     async def poll(self) -> None:
-        """Take up every file that is new or has changed since the last look.
+        """Take up every file that is new or has changed since the last look; none before a restored store is whole.
 
         Raises:
             StoreError: the store failed; the file is looked at again.
         """
-        await self._poll("task", self._take_task, beside=".verify-key")
-        await self._poll("series", self._take_series, beside=".verify-seed")
-        await self._poll("order", self._take_order)
+        if self._context.adopting:
+            return
+        changed = self._changed()
+        await self._poll("task", changed, self._take_task, beside=".verify-key")
+        await self._poll("series", changed, self._take_series, beside=".verify-seed")
+        await self._poll("order", changed, self._take_order)
         for series_id, path in list(self._series.items()):
-            if refused_by := self._context.series[series_id].refused_by:
-                _write_refusal(path, f"{refused_by} does not take the series; its log says why")
+            series = self._context.series.get(series_id)
+            if series is None:
+                _put_by(path, series_id)  # It is over, and nothing looks for it any more.
+            elif series.refused_by:
+                _write_refusal(path, f"{series.refused_by} does not take the series; its log says why")
+            if series is None or series.refused_by:
                 del self._series[series_id]
 
-    async def _poll(self, kind: str, take: Callable[[Path], Awaitable[None]], beside: str = "") -> None:
-        for path in sorted(self._directory.glob(f"*.{kind}")):
-            seen = self._look(path)
-            if seen is None or seen.done:
+    def _changed(self) -> list[str]:
+        """Return the names of files that are new, have changed or are waited with, in order.
+
+        One pass that makes no object of a file that is done: thousands of series lie here for months.
+        """
+        open_ones: list[str] = []
+        found = 0
+        with suppress(OSError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                if not entry.name.endswith(_KINDS):
+                    continue
+                found += 1
+                with suppress(OSError):
+                    status = entry.stat()
+                    stamp = (status.st_mtime_ns, status.st_size)
+                    seen = self._seen.get(entry.name)
+                    if seen is None or seen.stamp != stamp:
+                        seen = self._seen[entry.name] = _Seen(stamp)
+                    if not seen.done:
+                        open_ones.append(entry.name)
+        if len(self._seen) > found:
+            self._seen = {name: seen for name, seen in self._seen.items() if (self._directory / name).exists()}
+        return sorted(open_ones)
+
+    async def _poll(
+        self, kind: str, names: Sequence[str], take: Callable[[Path], Awaitable[None]], beside: str = ""
+    ) -> None:
+        for name in names:
+            path, seen = self._directory / name, self._seen[name]
+            if path.suffix != f".{kind}":
                 continue
             seen.looks += 1
             if beside and not path.with_suffix(beside).exists() and seen.looks < _PATIENCE:
@@ -81,24 +121,14 @@ class TaskDirectory:
                 _write_refusal(path, str(error))
             seen.done = True
 
-    def _look(self, path: Path) -> _Seen | None:
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        stamp = (status.st_mtime_ns, status.st_size)
-        seen = self._seen.get(path)
-        if seen is None or seen.stamp != stamp:
-            seen = self._seen[path] = _Seen(stamp)
-        return seen
-
     async def _take_task(self, path: Path) -> None:
         signed, key_file = decode_signed_task(_read(path, _MAX_TASK_FILE_BYTES)), path.with_suffix(".verify-key")
-        if signed.task.task_id not in self._context.tasks:
+        if await task_here(self._context, signed.task.task_id) is None:
             self._check_leader(signed.task.leader.aggregator_id, "task")
             await install(self._context, signed, _read_key(key_file))
             path.with_suffix(".refused").unlink(missing_ok=True)
         _remove_key(key_file)
+        _put_by(path, signed.task.task_id)
 
     async def _take_series(self, path: Path) -> None:
         signed, seed_file = decode_signed_series(_read(path, MAX_SIGNED_SERIES_BYTES)), path.with_suffix(".verify-seed")
@@ -145,6 +175,16 @@ def _remove_key(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         log.error("verify_key_not_removed", file=path.name, reason=error.strerror)
+
+
+def _put_by(path: Path, name: TaskId | SeriesId) -> None:
+    """Move the file of a task that is installed, or of a series that is over, out of the way, under its name and id."""
+    try:
+        taken = path.parent / _TAKEN
+        taken.mkdir(exist_ok=True)
+        path.replace(taken / f"{path.stem}.{name.hex()[:12]}{path.suffix}")
+    except OSError as error:
+        log.warning("file_not_moved", file=path.name, reason=error.strerror)
 
 
 def _write_refusal(path: Path, reason: str) -> None:

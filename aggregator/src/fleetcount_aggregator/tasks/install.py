@@ -5,13 +5,15 @@ It checks and stores; tasks come from `tasks.directory` at the leader, and from 
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
 
-from fleetcount_protocol.errors import SignatureError, TaskError
-from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.limits import MAX_TASKS_PER_LIST, VERIFY_KEY_BYTES
+from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.limits import MAX_TASK_LIST_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import InstallTask
 from fleetcount_protocol.task.signal import normal_signal
-from fleetcount_protocol.task.signed_file import encode_signed_task
+from fleetcount_protocol.task.signed_file import decode_signed_task
 from fleetcount_protocol.task.signing import verify_signed_task
 from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_transport.logs import log
@@ -22,7 +24,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, charge_of_series, check_budget
-from fleetcount_aggregator.tasks.loading import read_task
+from fleetcount_aggregator.tasks.loading import task_here, task_row
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, check_period, period_charge, series_charge
 
 __all__ = ["check_budgets", "check_task_here", "install", "install_from_leader"]
@@ -43,6 +45,8 @@ def check_task_here(context: Context, signed: SignedTask, verify_key: bytes) -> 
     _check_keys(context, task, verify_key)
     if task.min_batch_size < limits.smallest_min_batch_size:
         raise TaskError(f"min_batch_size is {task.min_batch_size}, allowed: at least {limits.smallest_min_batch_size}")
+    if far := context.greetings.far_clock(one.aggregator_id for one in task.aggregators):
+        raise TaskError(far)
     if context.clock.now() >= task.round_one_closes:
         raise TaskError(f"round one closed at {task.round_one_closes}, which is past")
 
@@ -63,28 +67,38 @@ async def install(context: Context, signed: SignedTask, verify_key: bytes) -> In
         TaskError, SignatureError: it is refused.
     """
     async with context.install_lock:
-        known = context.tasks.get(signed.task.task_id)
+        known = await task_here(context, signed.task.task_id)
         if known is not None:
             return known
         check_task_here(context, signed, verify_key)
-        own = [task_id for task_id, task in context.live.items() if task.task.series is None]
-        if sum(context.states[task_id] in UNFINISHED for task_id in own) >= MAX_TASKS_PER_LIST:
-            raise TaskError(f"{MAX_TASKS_PER_LIST} tasks are open already; no more are taken")
+        position = signed.task.position_of(context.aggregator_id)
+        task = InstalledTask(signed=signed, verify_key=verify_key, position=position)
+        _check_room(context, task)
         await check_budgets(context, charge_of(signed.task), period_charge(signed.task))
-        row = await context.store.install(
-            TaskRow(
-                task_id=signed.task.task_id,
-                signed=encode_signed_task(signed),
-                verify_key=context.at_rest.seal(verify_key, b"verify key", signed.task.task_id),
-                state=State.ANNOUNCED,
-                abort_reason="",
-                installed_at=context.now(),
-            )
-        )
+        row = await context.store.install(await task_row(context, task))
         log.info("task_installed", task=str(row.task_id), name=signed.task.name)
-        task = read_task(context, row)
         context.take_up(task, row.state)
         return task
+
+
+def _check_room(context: Context, new: InstalledTask) -> None:
+    """Refuse a task beyond those that may be open, or that the list given to devices has no room for.
+
+    Raises:
+        TaskError: with the number, or the bytes, and the limit.
+    """
+    own = [one for one in context.live.values() if one.task.series is None and _is_unfinished(context, one)]
+    if len(own) >= context.limits.open_tasks:
+        raise TaskError(
+            f"{len(own)} tasks are open already, allowed: {context.limits.open_tasks} ([limits] open_tasks)"
+        )
+    listed = sum(one.listed_bytes for one in own) + new.listed_bytes
+    if listed > MAX_TASK_LIST_BYTES:
+        raise TaskError(f"the list of open tasks would have {listed} bytes, allowed: at most {MAX_TASK_LIST_BYTES}")
+
+
+def _is_unfinished(context: Context, task: InstalledTask) -> bool:
+    return context.states[task.task_id] in UNFINISHED
 
 
 async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> None:
@@ -95,31 +109,96 @@ async def check_budgets(context: Context, new: Charge, whole: PeriodCharge) -> N
     Raises:
         TaskError: with the sum and the limit.
     """
-    debited = {row.task_id for row in await context.store.ledger()}
+    _check_charges_known(context)
     # Looked at first: thousands of series on other signals must not be taken apart into their windows.
-    same = [task for task in context.tasks.values() if normal_signal(task.task.signal) == whole.signal]
-    tasks = [
-        task.task
-        for task in same
-        if task.task.series is None and (task.task_id in debited or context.states[task.task_id] in UNFINISHED)
-    ]
     series = [one for one in context.series.values() if normal_signal(one.series.signal) == whole.signal]
-    overlapping = [*map(charge_of, tasks), *(charge_of_series(one.series) for one in series)]
+    tasks = await _charged(context, new, whole, [charge_of_series(one.series) for one in series])
+    overlapping = [*(charge for charge, _ in tasks), *(charge_of_series(one.series) for one in series)]
     check_budget(new, overlapping, context.limits)
-    others = [*map(period_charge, tasks), *(series_charge(one.series, one.stopped) for one in series)]
+    others = [*(one for _, one in tasks), *(series_charge(one.series, one.stopped) for one in series)]
     # A year of hours takes a second: reports go on being taken meanwhile.
     await asyncio.to_thread(check_period, whole, others, context.limits)
+
+
+def _check_charges_known(context: Context) -> None:
+    """Take nothing on while something is damaged or lacking that may have been charged for.
+
+    Raises:
+        TaskError: something is.
+    """
+    if context.adopting:
+        raise TaskError(
+            "the store was put back from a backup, and what was charged since is not known; allowed again once every"
+            " configured peer has shown what it knows"
+        )
+    unknown = [*context.unknown_charges, *(one.damage for one in context.quarantined.values() if one.task is None)]
+    if unknown:
+        raise TaskError(
+            f"what was charged is not known, since in the store {unknown[0]}, {len(unknown)} in all; allowed again"
+            " after `fleetcount aggregator repair`"
+        )
+
+
+async def _charged(
+    context: Context, new: Charge, whole: PeriodCharge, series: Sequence[Charge]
+) -> Sequence[tuple[Charge, PeriodCharge]]:
+    """Return what the tasks on a signal are charged that may count beside a new charge, debited or still in work.
+
+    Of those debited only what shares a period with the charge, overlaps it, or overlaps what does: the rest of years
+    stays in the store.
+    """
+    open_ones = [one.task for one in context.live.values() if _is_unfinished(context, one)]
+    # Whether one in quarantine was released may be what is damaged.
+    set_aside = [one.task for one in context.quarantined.values() if one.task is not None]
+    found = {
+        task.task_id: (charge_of(task), period_charge(task))
+        for task in (*open_ones, *set_aside)
+        if task.series is None and normal_signal(task.signal) == whole.signal
+    }
+    since = min((unit.first for unit in whole.units), default=new.opens) - context.limits.budget_period_s
+    since = min([since, new.opens, *(one.opens for one in series if one.opens < new.closes and new.opens < one.closes)])
+    for _ in range(2):  # What overlaps the charge may have opened long before it.
+        rows = [row for row in await context.store.charged_on(whole.signal, since) if row.task_id not in found]
+        found |= await asyncio.to_thread(_stored_charges, rows)
+        earlier = min([since, *(charge.opens for charge, _ in found.values() if new.opens < charge.closes)])
+        if earlier == since:
+            break
+        since = earlier
+    return list(found.values())
+
+
+def _stored_charges(rows: Sequence[TaskRow]) -> dict[TaskId, tuple[Charge, PeriodCharge]]:
+    """Return what stored tasks are charged.
+
+    Raises:
+        TaskError: this version cannot read one of them, and so not say what it counts.
+    """
+    try:
+        return {row.task_id: _charges_of(row.signed) for row in rows}
+    except DecodeError as error:
+        raise TaskError(f"a task that was debited on this signal cannot be read: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _charges_of(signed: bytes) -> tuple[Charge, PeriodCharge]:
+    task = decode_signed_task(signed).task
+    return charge_of(task), period_charge(task)
 
 
 async def install_from_leader(context: Context, caller: AggregatorId, request: InstallTask) -> State:
     """Install a task its leader hands over; return its state here.
 
     Raises:
-        PeerRefusalError: NOT_LEADER, or TASK_REFUSED (the reason is in this aggregator's log, not in the answer).
+        PeerRefusalError: NOT_LEADER, or TASK_REFUSED (the reason is in this aggregator's log, not in the answer); BUSY,
+            the store was put back and lacks what the others know.
+        DamagedError: it is installed already, and in quarantine.
     """
     signed = request.signed_task
     if caller != signed.task.leader.aggregator_id:
         raise PeerRefusalError(PeerProblem.NOT_LEADER)
+    context.check_whole(signed.task.task_id)
+    if context.adopting and await task_here(context, signed.task.task_id) is None:
+        raise PeerRefusalError(PeerProblem.BUSY)
     try:
         task = await install(context, signed, request.verify_key)
     except (TaskError, SignatureError) as error:

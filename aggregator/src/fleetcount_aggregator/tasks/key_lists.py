@@ -63,7 +63,7 @@ def keep_key_list(context: Context, series: Series, signed: SignedKeyList) -> bo
     try:
         if described is None:
             raise TaskError("the series does not list the aggregator")
-        verify_key_list(signed, described)
+        verify_key_list(signed, described, context.identity.trusted.get(described.aggregator_id))
     except FleetcountError as error:
         log.warning("key_list_refused", aggregator=signed.key_list.aggregator_id, reason=str(error))
         return False

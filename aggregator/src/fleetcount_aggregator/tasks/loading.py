@@ -1,115 +1,207 @@
-"""Which tasks are in memory: those with work to come and those that budgets add up; an ended window when asked for.
+"""Which tasks are in memory: those in work; one that has ended when it is asked for.
 
-A series has thousands of windows: what has ended is read from the store again. It must not check, install or drive.
+An aggregator has thousands of ended tasks: they are read from the store again. It must not check, install or drive.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, TaskError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.task.signal import check_signal
-from fleetcount_protocol.task.signed_file import decode_signed_task, stored_task_bytes
+from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task, stored_task_bytes
+from fleetcount_protocol.task.task import Task
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import UNFINISHED, Context
 from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.journal import Step, move
-from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+from fleetcount_aggregator.journal import move
+from fleetcount_aggregator.storage.archive import RestRow
+from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
+from fleetcount_aggregator.storage.store import LedgerRow, StoreAwayError, StoreError, TaskRow
 
-__all__ = ["let_go", "load_tasks", "read_task", "task_here"]
+__all__ = ["follow_task", "learn_task", "let_go", "load_tasks", "read_task", "task_here", "task_row"]
 
 _MOST_ENDED: Final = 64
-"""Ended windows kept in memory, the last to end or to be asked for: devices come late in crowds."""
+"""Ended tasks kept in memory, the last to end or to be asked for: devices come late in crowds."""
+
+
+async def learn_task(context: Context, row: TaskRow) -> InstalledTask:
+    """Return a stored task as `read_task` does; a data key that this process has not read is read in a thread.
+
+    Raises:
+        FleetcountError: as `read_task`; the server that has the key is away.
+    """
+    if row.state not in FINAL_STATES:
+        await context.learned_key(row.task_id)
+    return read_task(context, row)
 
 
 def read_task(context: Context, row: TaskRow) -> InstalledTask:
-    """Return a stored task.
+    """Return a stored task, whose data key is in memory; one that has ended has no verify key any more.
 
     Raises:
-        FleetcountError: it cannot be read (another signing key, a damaged file, a rule it breaks).
+        FleetcountError: it cannot be read (another at-rest key, a damaged file, a rule it breaks).
     """
-    signed = decode_signed_task(row.signed)
+    signed, has_ended = decode_signed_task(row.signed), row.state in FINAL_STATES
+    if signed.task.task_id != row.task_id:
+        raise DamagedError(
+            Damage(
+                table="tasks", what=f"what was signed of task {row.task_id.hex()} is another task", task_id=row.task_id
+            )
+        )
     return InstalledTask(
         signed=signed,
-        verify_key=context.at_rest.open(row.verify_key, b"verify key", row.task_id),
+        verify_key=b"" if has_ended else context.data_key(row.task_id).open(row.verify_key, *_place(row.task_id)),
         position=signed.task.position_of(context.aggregator_id),
     )
 
 
-async def task_here(context: Context, task_id: TaskId) -> InstalledTask | None:
-    """Return a task of this aggregator, from the store if it is an ended window; None for any other id, unread.
+async def task_row(context: Context, task: InstalledTask) -> TaskRow:
+    """Return a new task as it goes into the store, its verify key sealed under its data key, which is made here.
 
     Raises:
+        StoreError: the disk does not take the key.
+    """
+    data_key = await asyncio.to_thread(context.store.data_keys.make, task.task_id)
+    return TaskRow(
+        task_id=task.task_id,
+        signed=encode_signed_task(task.signed),
+        verify_key=data_key.seal(task.verify_key, *_place(task.task_id)),
+        state=State.ANNOUNCED,
+        abort_reason="",
+        installed_at=context.now(),
+    )
+
+
+def _place(task_id: TaskId) -> tuple[bytes, ...]:
+    return b"verify key", task_id
+
+
+async def task_here(context: Context, task_id: TaskId) -> InstalledTask | None:
+    """Return a task of this aggregator, read from the store if it has ended; None for any other id.
+
+    Raises:
+        DamagedError: it is in quarantine.
         StoreError: the store failed.
     """
+    context.check_whole(task_id)
     known = context.tasks.get(task_id)
-    if known is not None or task_id not in context.states:
+    if known is not None:
         return known
     row = await context.store.task(task_id)
-    if row is None:
-        return None
-    task = context.tasks[task_id] = read_task(context, row)
+    if row is None or row.state not in FINAL_STATES:
+        return context.tasks.get(task_id)  # What is being installed is not here before it is taken up.
+    try:
+        task = read_task(context, row)
+    except DecodeError:
+        return None  # Of an older version: its answers are the store's.
+    context.tasks[task_id] = task
+    context.states[task_id] = row.state
     let_go(context, task)
     return task
 
 
 def let_go(context: Context, task: InstalledTask) -> None:
-    """Let an ended window leave memory, once `_MOST_ENDED` others have ended or been asked for after it."""
-    if task.task.series is None:
-        return
+    """Let an ended task leave memory, once `_MOST_ENDED` others have ended or been asked for after it."""
     context.resting[task.task_id] = None
     while len(context.resting) > _MOST_ENDED:
         oldest = next(iter(context.resting))
-        del context.resting[oldest]
-        context.tasks.pop(oldest, None)
+        for known in (context.resting, context.tasks, context.states):
+            known.pop(oldest, None)
 
 
 async def load_tasks(context: Context) -> None:
-    """Take up the tasks of the store, when the process starts and the series are loaded; of ended windows their states.
+    """Take up the tasks in work, when the process starts and the series are loaded; those at rest stay in the store.
 
-    A window whose record its leader still owes the others has not ended yet.
+    What is damaged is named, and its task in quarantine; the others are taken up. A record that a helper lacks, or an
+    abort that is not known everywhere, is work. Finishes the purges a crash has cut off.
 
     Raises:
-        FleetcountError: a stored task cannot be read (another signing key, a damaged file).
+        FleetcountError: a stored task cannot be read (another at-rest key).
     """
-    states = await context.store.states()
-    ended = await _ended_windows(context, states)
-    for task_id, state in states.items():
-        if task_id in ended:
-            context.states[task_id] = state
-        elif (row := await context.store.task(task_id)) is not None:
-            await _take_up(context, row)
+    context.adopting = await context.store.restored()
+    for damage in await context.store.damaged():
+        await _quarantine(context, damage)
+    for task_id in await context.store.tasks_in_work():
+        if task_id not in context.quarantined:
+            await _take_up(context, task_id)
+    # Who is elected has started long ago: what was cut off since then still has its key.
+    keys = await asyncio.to_thread(context.store.data_keys.held)
+    cut_off = [one for one in context.live if one in keys and context.states[one] in FINAL_STATES]
+    for task_id in dict.fromkeys((*await context.store.unpurged(), *cut_off)):
+        if task_id not in context.quarantined and await context.state_of(task_id) is not None:
+            await _purge(context, task_id)
 
 
-async def _ended_windows(context: Context, states: Mapping[TaskId, State]) -> set[TaskId]:
-    """Return the windows that nothing is left to do for, and note the outcomes of those this aggregator leads."""
-    led = any(series.is_leader for series in context.series.values())
-    owed = frozenset(await context.store.released_without(Step.DELIVERED.value) if led else ())
-    found: set[TaskId] = set()
-    for series in context.series.values():
-        schedule = series.series.schedule
-        for index, task_id in enumerate(series.windows):
-            if task_id is None or states.get(task_id) not in FINAL_STATES:
-                continue
-            if series.is_leader:
-                context.note_outcome(task_id, schedule.closes(index) + schedule.expiry_s)
-            if not (series.is_leader and task_id in owed):
-                found.add(task_id)
-    return found
-
-
-async def _take_up(context: Context, row: TaskRow) -> None:
+async def _purge(context: Context, task_id: TaskId) -> None:
     try:
-        task = read_task(context, row)
+        await context.purge(task_id)
+    except DamagedError as error:
+        await _quarantine(context, error.damage)
+
+
+async def follow_task(context: Context, task_id: TaskId) -> None:
+    """Take up what the store has of one task that another process of this aggregator installed or moved.
+
+    Raises:
+        FleetcountError: the store failed, or the task cannot be read.
+    """
+    row = await context.store.task(task_id)
+    if row is None:
+        return
+    known = context.tasks.get(task_id)
+    if row.state in UNFINISHED:
+        context.take_up(known or await learn_task(context, row), row.state)
+        return
+    for held in (context.live, context.awake):
+        held.pop(task_id, None)
+    if known is not None and context.states[task_id] is not row.state:
+        context.states[task_id] = row.state
+        context.note_outcome(known)
+        let_go(context, known)
+
+
+async def _take_up(context: Context, task_id: TaskId) -> None:
+    try:
+        row = await context.store.task(task_id)
+        if row is None:
+            return
+        task = await learn_task(context, row)
+    except DamagedError as error:
+        await _quarantine(context, error.damage)
+        return
+    except StoreAwayError:
+        raise
+    except StoreError:
+        key = Damage(table="tasks", what=f"the verify key of task {task_id.hex()} does not open", task_id=task_id)
+        await _quarantine(context, key)
+        return
     except DecodeError as error:
-        await _set_aside(context, row, error)
+        if (row := await context.store.task(task_id)) is not None:
+            await _set_aside(context, row, error)
+        return
+    window = task.task.series
+    if window is not None and window.series_id not in context.series and row.state in UNFINISHED:
+        damage = Damage(
+            table="series", what=f"task {task_id.hex()} is a window of a series that is damaged", task_id=task_id
+        )
+        context.quarantine(damage, task.task)
         return
     context.take_up(task, row.state)
-    if task.is_leader and task.task.series is None and row.state in FINAL_STATES:
-        context.note_outcome(row.task_id, task.task.expiry)
+
+
+async def _quarantine(context: Context, damage: Damage) -> None:
+    """Put a task in quarantine with what was signed, if that is whole."""
+    task: Task | None = None
+    if damage.task_id is not None and (signed := await context.store.signed(damage.task_id)) is not None:
+        with suppress(DecodeError):
+            found = decode_signed_task(signed).task
+            task = found if found.task_id == damage.task_id else None
+    context.quarantine(damage, task)
 
 
 async def _set_aside(context: Context, row: TaskRow, error: DecodeError) -> None:
@@ -118,14 +210,15 @@ async def _set_aside(context: Context, row: TaskRow, error: DecodeError) -> None
     Only a task that is stored as it was signed, and whose debit counts against nothing that can be asked today.
     """
     intact = hashlib.sha256(stored_task_bytes(row.signed)).digest() == row.task_id
-    debits = [one for one in await context.store.ledger() if one.task_id == row.task_id]
-    if not intact or any(map(_counts, debits)):
+    debit = await context.store.debit(row.task_id)
+    if not intact or (debit is not None and _counts(debit)):
         raise error
     if row.state in UNFINISHED:
         context.states[row.task_id] = row.state
         await move(context, row.task_id, State.ABORTED, reason=AbortReason.NOT_SERVED.value)
         del context.states[row.task_id]
-        await context.store.purge(row.task_id)
+        await context.purge(row.task_id)
+    await context.store.put_to_rest([RestRow(task_id=row.task_id, expiry=context.now(), led=False)])
     log.warning("task_set_aside", task=str(row.task_id), reason=str(error))
 
 

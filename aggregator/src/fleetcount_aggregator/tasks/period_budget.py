@@ -3,7 +3,7 @@
 Pure over charges; a charge counts whole in every period that holds a part of it. It must not store or decide who asks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -22,7 +22,7 @@ from fleetcount_protocol.task.task import Task
 
 from fleetcount_aggregator.context import Limits
 
-__all__ = ["PeriodCharge", "Unit", "check_period", "period_charge", "series_charge"]
+__all__ = ["PeriodCharge", "Unit", "check_period", "period_charge", "series_charge", "spent_from"]
 
 
 class Unit(NamedTuple):
@@ -95,8 +95,30 @@ def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limi
         return
     for one in added:
         known.add(one)
-    largest = max(budget.spent(known.total(one.last)) for one in (*held, *added))
+    largest = _spent(known, [one.last for one in (*held, *added)])
     raise TaskError(
         f"the tasks and series on {new.signal!r} lose epsilon {largest.normalize():f} at delta"
         f" {float(limits.total_delta):g} within {limits.budget_period_s} s, allowed: at most {limits.period_epsilon}"
     )
+
+
+def spent_from(moment: int, charges: Iterable[PeriodCharge], limits: Limits) -> Mapping[str, Decimal]:
+    """Return what each signal's charges come to in the fullest period that holds a moment or comes after it.
+
+    An epsilon at `total_delta`, as `check_period` adds it up; signals in their normal form, those without a charge in
+    such a period left out.
+    """
+    budget, since = _budget(limits.period_epsilon, limits.total_delta), moment - limits.budget_period_s
+    held: dict[str, list[TimedLoss]] = {}
+    for charge in charges:
+        held.setdefault(charge.signal, []).extend(one for one in charge.timed(budget.orders) if one.last > since)
+    return {
+        signal: _spent(LossFilter(budget, limits.budget_period_s, losses), [since + 1, *(one.last for one in losses)])
+        for signal, losses in held.items()
+        if losses
+    }
+
+
+def _spent(known: LossFilter, starts: Iterable[int]) -> Decimal:
+    # What a period holds falls only behind the end of a charge: the fullest begins at one.
+    return max(known.budget.spent(known.total(start)) for start in starts)

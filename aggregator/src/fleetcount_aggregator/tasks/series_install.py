@@ -3,8 +3,8 @@
 Judged once, whole: its windows are not judged again. It checks and stores; windows are opened by `tasks.windows`.
 """
 
-from fleetcount_protocol.errors import SignatureError, TaskError
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
+from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.limits import MAX_SERIES
 from fleetcount_protocol.messages import InstallSeries
 from fleetcount_protocol.series.derive import check_verify_seed
@@ -17,16 +17,24 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
-from fleetcount_aggregator.storage.store import SeriesRow
+from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
+from fleetcount_aggregator.storage.store import SeriesRow, StoreError
 from fleetcount_aggregator.tasks.budget import charge_of_series
+from fleetcount_aggregator.tasks.decided import count_decided
 from fleetcount_aggregator.tasks.install import check_budgets
 from fleetcount_aggregator.tasks.key_lists import own_key_list
 from fleetcount_aggregator.tasks.period_budget import series_charge
 from fleetcount_aggregator.tasks.series_notes import take_up_notes
 from fleetcount_aggregator.tasks.series_orders import take_delivered_order
-from fleetcount_aggregator.tasks.windows import remember_window
 
-__all__ = ["check_series_here", "install_series", "install_series_from_leader", "load_series"]
+__all__ = [
+    "adopt_series",
+    "check_series_here",
+    "follow_series",
+    "install_series",
+    "install_series_from_leader",
+    "load_series",
+]
 
 
 def check_series_here(context: Context, signed: SignedSeries, seed: bytes) -> None:
@@ -46,6 +54,8 @@ def check_series_here(context: Context, signed: SignedSeries, seed: bytes) -> No
         raise TaskError(
             f"min_batch_size is {series.min_batch_size}, allowed: at least {limits.smallest_min_batch_size}"
         )
+    if far := context.greetings.far_clock(one.aggregator_id for one in series.aggregators):
+        raise TaskError(far)
     _check_next_window(context, signed)
 
 
@@ -74,6 +84,8 @@ def _check_next_window(context: Context, signed: SignedSeries) -> None:
 
 
 def _say_when_keys_run_out(context: Context, signed: SignedSeries) -> None:
+    if context.keys.rotates:
+        return
     until = max(one.not_after for one in own_key_list(context).key_list.keys)
     if until < signed.series.schedule.end:
         log.warning("sealing_keys_run_out", series=str(signed.series.series_id), until=until)
@@ -93,13 +105,7 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
         if len(context.series) >= MAX_SERIES:
             raise TaskError(f"{MAX_SERIES} series are installed already; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
-        row = SeriesRow(
-            series_id=series_id,
-            signed=encode_signed_series(signed),
-            seed=context.at_rest.seal(seed, b"verify seed", series_id),
-            installed_at=context.now(),
-        )
-        stored = await context.store.install_series(row)
+        stored = await context.store.install_series(_series_row(context, signed, seed))
         context.failpoints.hit("series.after_install_store")
         await _remember(context, stored)
         log.info("series_installed", series=str(series_id), name=signed.series.name)
@@ -107,16 +113,47 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
         return context.series[series_id]
 
 
+def _series_row(context: Context, signed: SignedSeries, seed: bytes) -> SeriesRow:
+    series_id = signed.series.series_id
+    return SeriesRow(
+        series_id=series_id,
+        signed=encode_signed_series(signed),
+        seed=context.store.data_keys.at_rest.seal(seed, b"verify seed", series_id),
+        installed_at=context.now(),
+    )
+
+
+async def adopt_series(context: Context, signed: SignedSeries, seed: bytes) -> None:
+    """Take up a series that this aggregator has signed and its store, put back from a backup, may not know.
+
+    It was judged when it was installed; one that is known stays as it is. The caller has checked the seed.
+
+    Raises:
+        TaskError, SignatureError: it is of another deployment, does not list this aggregator, or is not signed by all.
+    """
+    series, identity = signed.series, context.identity
+    if series.deployment != identity.deployment:
+        raise TaskError(f"deployment is {series.deployment!r}, this aggregator serves {identity.deployment!r}")
+    position_in(signed, identity.aggregator_id)
+    verify_signed_series(signed, identity.trusted)
+    async with context.install_lock:
+        if series.series_id not in context.series:
+            await _remember(context, await context.store.install_series(_series_row(context, signed, seed)))
+            log.info("series_taken_up_again", series=str(series.series_id), name=series.name)
+
+
 async def install_series_from_leader(context: Context, caller: AggregatorId, request: InstallSeries) -> InstalledSeries:
     """Install a series its leader hands over, and take the orders that come with it.
 
     Raises:
-        PeerRefusalError: NOT_LEADER, or TASK_REFUSED (the reason is in this aggregator's log, not in the answer); or
-            as `take_delivered_order`.
+        PeerRefusalError: NOT_LEADER, or TASK_REFUSED (the reason is in this aggregator's log, not in the answer); BUSY,
+            the store was put back and lacks what the others know; or as `take_delivered_order`.
     """
     series = request.signed.series
     if caller != series.aggregators[0].aggregator_id:
         raise PeerRefusalError(PeerProblem.NOT_LEADER)
+    if context.adopting and series.series_id not in context.series:
+        raise PeerRefusalError(PeerProblem.BUSY)
     try:
         installed = await install_series(context, request.signed, request.seed)
     except (TaskError, SignatureError) as error:
@@ -128,25 +165,55 @@ async def install_series_from_leader(context: Context, caller: AggregatorId, req
 
 
 async def load_series(context: Context) -> None:
-    """Take up every series of the store with its orders and windows, when the process starts.
+    """Take up every series in work with its orders and windows, and those that still count in a period's budget.
+
+    One that is damaged, or of which a window or note is, is named and left out; so is what was charged for it.
 
     Raises:
-        FleetcountError: a stored series cannot be read (another signing key, a damaged file).
+        FleetcountError: a stored series cannot be read (another at-rest key).
     """
-    for row in await context.store.series():
-        await _remember(context, row)
+    for row in await context.store.series(ended_after=context.now() - context.limits.budget_period_s):
+        try:
+            await _remember(context, row)
+        except (StoreError, DecodeError, TaskError) as error:
+            log.error("series_not_served", series=str(row.series_id), reason=str(error))
+            context.quarantine(
+                Damage(
+                    table="series", what=f"series {row.series_id.hex()} or a row of it is damaged", hides_charge=True
+                )
+            )
+
+
+async def follow_series(context: Context, series_id: SeriesId) -> None:
+    """Take up what the store has of one series that another process of this aggregator installed or decided about.
+
+    Raises:
+        FleetcountError: the store failed, or the series cannot be read.
+    """
+    known = context.series.get(series_id)
+    if known is None:
+        for row in await context.store.series():
+            if row.series_id == series_id:
+                await _remember(context, row)
+        return
+    take_up_notes(context, known, await context.store.series_notes(series_id))
+    decided = await count_decided(context, series_id, known.following)
+    known.following = max(known.following, decided)
 
 
 async def _remember(context: Context, row: SeriesRow) -> None:
     signed = decode_signed_series(row.signed)
+    if signed.series.series_id != row.series_id:
+        raise DamagedError(
+            Damage(table="series", what=f"what was signed of series {row.series_id.hex()} is another series")
+        )
     series = InstalledSeries(
         signed=signed,
-        seed=context.at_rest.open(row.seed, b"verify seed", row.series_id),
+        seed=context.store.data_keys.at_rest.open(row.seed, b"verify seed", row.series_id),
         position=position_in(signed, context.aggregator_id),
     )
     take_up_notes(context, series, await context.store.series_notes(row.series_id))
-    for window in await context.store.windows(row.series_id):
-        remember_window(context, series, window)
+    series.following = await count_decided(context, row.series_id)
     context.series[row.series_id] = series
     context.openings.put(0, row.series_id)
     context.handovers.put(0, row.series_id)

@@ -24,6 +24,7 @@ __all__ = [
     "note_refusal",
     "order_name",
     "orders_of",
+    "rest_series",
     "take_up_notes",
     "was_given",
 ]
@@ -36,6 +37,16 @@ _ORDER, _KEYS, _GIVEN, _REFUSED = "order/", "keys/", "given/", "refused"
 def order_name(signed: SignedOrder) -> str:
     """Return the name of an order among the notes of its series."""
     return f"{_ORDER}{signed.order.aggregator_id}/{signed.order.number}"
+
+
+async def rest_series(context: Context, series: InstalledSeries) -> None:
+    """Let a series that is over leave memory: nobody asks for the key lists of others any more.
+
+    Raises:
+        StoreError: the store failed; the series stays.
+    """
+    await context.store.rest_series(series.series_id, series.series.schedule.end, _KEYS)
+    del context.series[series.series_id]
 
 
 async def note_order(context: Context, series: InstalledSeries, signed: SignedOrder) -> None:

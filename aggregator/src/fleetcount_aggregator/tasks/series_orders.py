@@ -68,7 +68,7 @@ async def take_delivered_order(context: Context, caller: AggregatorId, signed: S
 
 async def _keep(context: Context, series: InstalledSeries, signed: SignedOrder) -> None:
     order = signed.order
-    verify_order(signed, series.series)
+    verify_order(signed, series.series, context.identity.trusted)
     check_follows(order, [one.order for one in series.orders])
     if len(series.orders) >= MAX_ORDERS_PER_SERIES:
         raise TaskError(f"the series has {MAX_ORDERS_PER_SERIES} orders already; no more are taken")

@@ -3,38 +3,51 @@
 It must not write. It shows states, reasons and counts of refusals, never a number of reports.
 """
 
-import sqlite3
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from decimal import Decimal
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import SeriesId, TaskId
-from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.series.orders import SignedOrder, stopped_at
 from fleetcount_protocol.series.signed_file import decode_signed_series
 from fleetcount_protocol.task.signed_file import decode_signed_task
 
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage import series_rows, sqlite_rows
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import archive_rows, series_rows
+from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.opening import reading
+from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
+from fleetcount_aggregator.tasks.period_budget import period_charge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_notes import orders_of
 
-__all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_status"]
+__all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_status", "read_tasks"]
 
+_MANY: Final = 100_000
+"""More tasks than are ever open."""
 _SET_ASIDE: Final = "(a task that this version does not serve)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLine:
-    """One task."""
+    """One task; `number` is its place in the order of installation."""
 
+    number: int
     task_id: TaskId
     name: str
     window: int | None
     state: State
     abort_reason: str
+    wait: Wait | None
+    """What is to happen next if nothing is wrong; what is wrong, only the running process knows."""
     rejections: Mapping[RejectReason, int]
 
 
@@ -58,55 +71,99 @@ class SeriesLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorStatus:
-    """All series and all tasks, windows of series too, oldest first, and the ledger."""
+    """All series; the tasks installed last, windows of series too, oldest first; what was debited last."""
 
     series: Sequence[SeriesLine]
     tasks: Sequence[TaskLine]
     ledger: Sequence[LedgerRow]
 
 
-def read_status(state_directory: Path) -> AggregatorStatus:
-    """Return what the store in a state directory says.
+def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
+    """Return what a store says; of tasks and debits the last ones, `most` of each.
 
     Raises:
         StoreError: there is none, or it cannot be read.
     """
-    path = state_directory / "aggregator.db"
-    if not path.is_file():
-        raise StoreError(f"{path} does not exist: this aggregator has not been started yet")
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
-            tasks = [_task_line(database, row) for row in sqlite_rows.read_tasks(database)]
-            # A store that was last open under an older version has no series yet.
-            known = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'series'").fetchone()
-            series = [_series_line(database, row) for row in series_rows.read_series(database)] if known else []
-            return AggregatorStatus(series=series, tasks=tasks, ledger=sqlite_rows.read_ledger(database))
-    except sqlite3.Error as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error
+    with _opened(place) as database:
+        tasks = [_task_line(database, *row) for row in archive_rows.read_latest(database, most, None)]
+        series = [_series_line(database, row) for row in series_rows.read_series(database)]
+        return AggregatorStatus(series=series, tasks=tasks[::-1], ledger=sql.read_ledger(database, most))
 
 
-def _task_line(database: sqlite3.Connection, row: TaskRow) -> TaskLine:
+def read_tasks(
+    place: StorePlace, count: int, before: int | None = None, *, unfinished: bool = False
+) -> Sequence[TaskLine]:
+    """Return a page of all tasks, newest first: `count` at most, below a number if given; or of those not ended.
+
+    Raises:
+        StoreError: as `read_status`.
+    """
+    with _opened(place) as database:
+        rows = archive_rows.read_latest(database, count, before, unfinished=unfinished)
+        return [_task_line(database, *row) for row in rows]
+
+
+def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, Decimal]:
+    """Return what every signal loses in the fullest period of `[limits] budget_period_s` that is not over.
+
+    As a new task on it would be judged: what was debited, open tasks and series, also what they ask later. What this
+    version cannot read is left out. Seconds of work where many windows are charged.
+
+    Raises:
+        StoreError: as `read_status`.
+    """
+    since = int(now) - limits.budget_period_s
+    with _opened(place) as database:
+        rows = {row.task_id: row for row in archive_rows.read_charged(database, None, since)}
+        rows |= {row.task_id: row for _, row in archive_rows.read_latest(database, _MANY, None, unfinished=True)}
+        asked = [
+            (row.signed, stopped_at(one.order for one in orders_of(series_rows.read_notes(database, row.series_id))))
+            for row in series_rows.read_series(database, ended_after=since)
+        ]
+    charges = [series_charge(decode_signed_series(signed).series, stopped) for signed, stopped in asked]
+    for row in rows.values():
+        with suppress(DecodeError):
+            task = decode_signed_task(row.signed).task
+            if task.series is None:
+                charges.append(period_charge(task))
+    return spent_from(int(now), charges, limits)
+
+
+@contextmanager
+def _opened(place: StorePlace) -> Generator[SealedDatabase]:
+    with reading(place) as plain:
+        version = plain.execute("SELECT version FROM schema_version").fetchone()[0]
+        if version != SQLITE.version:
+            raise StoreError(f"the store is of version {version}, shown is {SQLITE.version}: start the aggregator once")
+        # Tags are not checked without the store's key: `fleetcount aggregator check` does.
+        yield SealedDatabase(plain, RowSeal())
+
+
+def _task_line(database: SealedDatabase, number: int, row: TaskRow) -> TaskLine:
     try:
         task = decode_signed_task(row.signed).task
         name, window = task.name, None if task.series is None else task.series.index
+        wait = expected_wait(task, row.state, leads=None, give_up_s=None)
     except DecodeError:
-        name, window = _SET_ASIDE, None
+        name, window, wait = _SET_ASIDE, None, None
     return TaskLine(
+        number=number,
         task_id=row.task_id,
         name=name,
         window=window,
         state=row.state,
         abort_reason=row.abort_reason,
-        rejections=sqlite_rows.read_rejections(database, row.task_id),
+        wait=wait,
+        rejections=sql.read_rejections(database, row.task_id),
     )
 
 
-def _series_line(database: sqlite3.Connection, row: SeriesRow) -> SeriesLine:
+def _series_line(database: SealedDatabase, row: SeriesRow) -> SeriesLine:
     series = decode_signed_series(row.signed).series
     missing: dict[str, list[int]] = {}
     following = released = 0
     for window in series_rows.read_windows(database, row.series_id, above=-1):
-        task = None if window.task_id is None or window.missing else sqlite_rows.read_task(database, window.task_id)
+        task = None if window.task_id is None or window.missing else sql.read_task(database, window.task_id)
         reason = window.missing if task is None else task.abort_reason
         if reason:
             missing.setdefault(reason, []).append(window.index)

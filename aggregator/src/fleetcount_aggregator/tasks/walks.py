@@ -10,7 +10,8 @@ from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import MissingReason, State
 from fleetcount_aggregator.installed_series import InstalledSeries
-from fleetcount_aggregator.journal import Step, taken
+from fleetcount_aggregator.tasks.decided import decided_window
+from fleetcount_aggregator.tasks.finished import record_here
 
 __all__ = ["survivors_before"]
 
@@ -24,17 +25,18 @@ async def survivors_before(
     """
     if not series.is_later_step(index):
         return ()
-    before, reason = series.windows[index - 1], series.missing.get(index - 1)
-    if before is None or reason is not None:
-        nothing = reason == MissingReason.NOTHING_SURVIVED.value
+    decided = await decided_window(context, series.series_id, index - 1)
+    before = decided.task_id
+    if before is None or decided.missing:
+        nothing = decided.missing == MissingReason.NOTHING_SURVIVED.value
         return MissingReason.NOTHING_SURVIVED if nothing else MissingReason.WALK_ENDED
-    state = context.states[before]
+    state = await context.state_of(before)
     if state is State.ABORTED:
         return MissingReason.WALK_ENDED
-    signed = await taken(context, before, Step.SIGN)
+    signed = await record_here(context, before)
     if state is not State.RELEASED or signed is None:
         schedule = series.series.schedule
         over = context.clock.now() >= schedule.opens(index) + schedule.round_one_s
         return MissingReason.RECORD_LATE if over else None
-    found = next_step(series.series, decode_record(signed.request))
+    found = next_step(series.series, decode_record(signed))
     return MissingReason(found.value) if isinstance(found, WalkEnd) else found

@@ -4,22 +4,23 @@ Every aggregator does this alone; a crash before the decision is stored leaves n
 must not ask another aggregator, and drives no task.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.series.fields import Schedule
-from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import MissingReason, State
 from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
-from fleetcount_aggregator.storage.store import TaskRow, WindowRow
+from fleetcount_aggregator.storage.store import WindowRow
 from fleetcount_aggregator.tasks.key_lists import seals_window
+from fleetcount_aggregator.tasks.loading import task_row
 from fleetcount_aggregator.tasks.walks import survivors_before
 
-__all__ = ["decide_windows", "opening_lead_s", "remember_window"]
+__all__ = ["decide_windows", "opening_lead_s", "past_window"]
 
 _LEAD_S: Final = 60
 """How long before a window opens its task is made: the clocks of devices and aggregators differ by less."""
@@ -65,7 +66,9 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
             break
         if rows and series.is_later_step(index):
             break  # What the window before it came to is remembered first.
-        decision = await _decide(context, series, index)
+        if _may_come(context, series, index):
+            break
+        decision = await _decide(context, series, index, _why_missing)
         if decision is None:
             break
         rows.append(decision[0])
@@ -73,9 +76,9 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
     if not rows:
         return False
     context.failpoints.hit("series.before_window_store")
-    await context.store.decide_windows(rows, None if opened is None else _task_row(context, opened))
+    await context.store.decide_windows(rows, None if opened is None else await task_row(context, opened))
+    series.following = rows[-1].index + 1
     for row in rows:
-        remember_window(context, series, row)
         if row.missing:
             log.info("window_missing", series=str(row.series_id), window=row.index, reason=row.missing)
     context.failpoints.hit("series.after_window_store")
@@ -84,8 +87,21 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
     return True
 
 
-async def _decide(
+async def past_window(
     context: Context, series: InstalledSeries, index: int
+) -> tuple[WindowRow, InstalledTask | None] | None:
+    """Return what is remembered of a window that opened after the backup that was put back, as `_decide` does.
+
+    It has a task unless an order skips it: that it was missed here is not known.
+    """
+    return await _decide(context, series, index, _not_missing)
+
+
+async def _decide(
+    context: Context,
+    series: InstalledSeries,
+    index: int,
+    why_missing: Callable[[Context, InstalledTask], MissingReason | None],
 ) -> tuple[WindowRow, InstalledTask | None] | None:
     """Return what is decided about a window, and its task if it has one here; None while that is not known."""
     task: InstalledTask | None = None
@@ -98,12 +114,26 @@ async def _decide(
             reason = survivors
         else:
             task = series.window(index, survivors)
-            reason = _why_missing(context, task)
+            reason = why_missing(context, task)
     elif not series.is_later_step(index):
         task = series.window(index)
     task_id = None if task is None else task.task_id
     row = WindowRow(series_id=series.series_id, index=index, task_id=task_id, missing=reason.value if reason else "")
     return row, None if reason else task
+
+
+def _may_come(context: Context, series: InstalledSeries, index: int) -> bool:
+    """Return whether a window that is over by this clock is not by that of a peer, and nobody knows which is right.
+
+    A decision stands: a clock that was wrong for a minute would cost all windows up to the time it showed.
+    """
+    closes = series.series.schedule.opens(index) + series.series.schedule.round_one_s
+    others = [one.aggregator_id for one in series.series.aggregators]
+    return context.now() >= closes and context.greetings.not_yet(closes, others)
+
+
+def _not_missing(_context: Context, _task: InstalledTask) -> None:
+    """Return that a window has a task."""
 
 
 def _why_missing(context: Context, task: InstalledTask) -> MissingReason | None:
@@ -112,24 +142,3 @@ def _why_missing(context: Context, task: InstalledTask) -> MissingReason | None:
         return MissingReason.MISSED
     sealable = seals_window(context, task.task.round_one_opens, task.closes)
     return None if sealable else MissingReason.NO_SEALING_KEY
-
-
-def _task_row(context: Context, task: InstalledTask) -> TaskRow:
-    return TaskRow(
-        task_id=task.task_id,
-        signed=encode_signed_task(task.signed),
-        verify_key=context.at_rest.seal(task.verify_key, b"verify key", task.task_id),
-        state=State.ANNOUNCED,
-        abort_reason="",
-        installed_at=context.now(),
-    )
-
-
-def remember_window(context: Context, series: InstalledSeries, row: WindowRow) -> None:
-    """Take into memory what the store has about the next window."""
-    series.windows.append(row.task_id)
-    series.following = row.index + 1
-    if row.missing:
-        series.missing[row.index] = row.missing
-        if row.task_id is not None:
-            context.missing.add(row.task_id)

@@ -3,12 +3,12 @@
 The peer's certificate must carry its aggregator id; an address proves nothing. It must not retry: the leader does.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 from fleetcount_protocol.messages import (
     AbortTask,
@@ -25,12 +25,18 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     RecordSignature,
+    ReleaseAnswer,
     SealSet,
     SeriesAnswer,
     SetAgreed,
+    SetDiffers,
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, SIGNED_TASK
 from fleetcount_protocol.wire.peer import (
     ABORT_ANSWER,
     ABORT_TASK,
@@ -48,11 +54,12 @@ from fleetcount_protocol.wire.peer import (
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
-    SET_AGREED,
+    SET_ANSWER,
     STATUS,
     STATUS_QUERY,
     split_seal_set,
 )
+from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_SERIES_QUERY
 from fleetcount_protocol.wire.series import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
@@ -60,20 +67,47 @@ from fleetcount_protocol.wire.series import (
     INSTALL_SERIES_ANSWER,
 )
 from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, PEER_SERVICE
 
-__all__ = ["GrpcPeer"]
+__all__ = ["GrpcPeer", "Speaker"]
 
 Response = TypeVar("Response")
 _WORDS: Final = {problem.value: problem for problem in PeerProblem}
 _LARGEST: Final = MAX_PEER_MESSAGE_BYTES + 4096
 
 
+def _greeting_in(metadata: Iterable[tuple[str, str | bytes]] | None) -> bytes:
+    """Return the greeting that came with an answer, empty if none did."""
+    said = dict(metadata or ()).get(GREETING_HEADER, b"")
+    return said if isinstance(said, bytes) else b""
+
+
+class Speaker(Protocol):
+    """What a connection needs of `Greetings`."""
+
+    def now(self) -> float:
+        """Return the caller's time."""
+        ...
+
+    def say(self, to: AggregatorId) -> bytes:
+        """Return the greeting of a call, empty for none."""
+        ...
+
+    async def hear_answer(self, peer: AggregatorId, said: bytes, asked: float) -> None:
+        """Take the greeting of an answer; raises PeerUnreachableError if the answer counts for nothing."""
+        ...
+
+
 class GrpcPeer:
-    """Implements `Peer`. Without `credentials` the connection is plaintext (loopback tests only)."""
+    """Implements `Peer`. Without `credentials` the connection is plaintext (loopback tests only).
+
+    Credentials that are asked for anew may become others: then a new connection is made, and calls under way end on the
+    one before. `greetings` are those of the aggregator that calls, None for a command of its operator.
+    """
 
     def __init__(
         self,
@@ -82,9 +116,11 @@ class GrpcPeer:
         *,
         caller: AggregatorId,
         timeout_s: float,
-        credentials: grpc.ChannelCredentials | None,
+        credentials: grpc.ChannelCredentials | Callable[[], grpc.ChannelCredentials] | None,
+        greetings: Speaker | None = None,
     ) -> None:
-        options: list[tuple[str, Any]] = [
+        self._peer_id, self._greetings, self._endpoint = peer_id, greetings, endpoint
+        self._options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", _LARGEST),
             ("grpc.max_send_message_length", _LARGEST),
             ("grpc.keepalive_time_ms", 30_000),
@@ -93,29 +129,50 @@ class GrpcPeer:
             ("grpc.max_reconnect_backoff_ms", 2_000),
             ("grpc.enable_retries", 0),
         ]
-        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._metadata: tuple[tuple[str, str | bytes], ...] = ()
+        self._credentials = credentials
+        self._in_use: grpc.ChannelCredentials | None = None
+        self._channels: list[grpc.aio.Channel] = []
         if credentials is None:
             self._metadata = ((CLAIM_HEADER, caller),)
-            self._channel = grpc.aio.insecure_channel(endpoint, options=options)
+            self._channels.append(grpc.aio.insecure_channel(endpoint, options=self._options))
         else:
-            options.append(("grpc.ssl_target_name_override", str(peer_id)))
-            self._channel = grpc.aio.secure_channel(endpoint, credentials, options=options)
+            self._options.append(("grpc.ssl_target_name_override", str(peer_id)))
         self._timeout_s = timeout_s
 
-    async def close(self) -> None:
-        """Give up the connection."""
-        await self._channel.close()
+    @property
+    def _channel(self) -> grpc.aio.Channel:
+        """The connection for a new call."""
+        credentials = self._credentials() if callable(self._credentials) else self._credentials
+        if credentials is not self._in_use and credentials is not None:
+            self._in_use = credentials
+            self._channels.append(grpc.aio.secure_channel(self._endpoint, credentials, options=self._options))
+        return self._channels[-1]
 
-    async def _call(
-        self, method: Callable[..., Awaitable[bytes]], request: Any, decode: Callable[[bytes], Response]
-    ) -> Response:
+    async def close(self) -> None:
+        """Give up every connection."""
+        for channel in self._channels:
+            await channel.close()
+
+    async def _call(self, method: Callable[..., Any], request: Any, decode: Callable[[bytes], Response]) -> Response:
+        greetings, metadata, asked = self._greetings, self._metadata, 0.0
+        if greetings is not None:
+            asked = greetings.now()
+            metadata = (*metadata, (GREETING_HEADER, greetings.say(self._peer_id)))
+        call = method(request, timeout=self._timeout_s, metadata=metadata)
         try:
-            return decode(await method(request, timeout=self._timeout_s, metadata=self._metadata))
+            answer = await call
+            if greetings is not None:
+                await greetings.hear_answer(self._peer_id, _greeting_in(await call.trailing_metadata()), asked)
+            return decode(answer)
         except grpc.aio.AioRpcError as error:
+            # Who is refused at the door, or reaches nobody, is not greeted.
+            if greetings is not None and (said := _greeting_in(error.trailing_metadata())):
+                await greetings.hear_answer(self._peer_id, said, asked)
             problem = _WORDS.get(error.details() or "")
             if problem is not None:
                 raise PeerRefusalError(problem) from None
-            raise PeerUnreachableError(f"peer answers {error.code().name.lower()}") from None
+            raise PeerUnreachableError(f"peer answers {call_reason(error)}") from None
         except DecodeError:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
 
@@ -123,7 +180,7 @@ class GrpcPeer:
         self, method: str, encoder: WireMessage[Any, Any], request: Any, decoder: WireMessage[Any, Any]
     ) -> Any:
         """Call a method with bytes both ways: the strict codec reads the answer, not the RPC library."""
-        call: Callable[..., Awaitable[bytes]] = self._channel.unary_unary(f"/{PEER_SERVICE}/{method}")
+        call: Callable[..., Any] = self._channel.unary_unary(f"/{PEER_SERVICE}/{method}")
         return await self._call(call, encoder.encode(request), decoder.decode)
 
     async def install_task(self, request: InstallTask) -> State:
@@ -151,11 +208,11 @@ class GrpcPeer:
         decision: BatchDecision = await self._unary("FinishBatch", FINISH_BATCH, request, BATCH_DECISION)
         return decision
 
-    async def seal_set(self, request: SealSet) -> SetAgreed:
+    async def seal_set(self, request: SealSet) -> SetAgreed | SetDiffers:
         """See `Peer.seal_set`."""
         chunks = (chunk.SerializeToString(deterministic=True) for chunk in split_seal_set(request))
-        call: Callable[..., Awaitable[bytes]] = self._channel.stream_unary(f"/{PEER_SERVICE}/SealSet")
-        return await self._call(call, chunks, SET_AGREED.decode)
+        call: Callable[..., Any] = self._channel.stream_unary(f"/{PEER_SERVICE}/SealSet")
+        return await self._call(call, chunks, SET_ANSWER.decode)
 
     async def commit(self, request: CommitQuery) -> Commitment:
         """See `Peer.commit`."""
@@ -186,3 +243,23 @@ class GrpcPeer:
         """See `Peer.status`."""
         status: TaskStatus = await self._unary("GetStatus", STATUS_QUERY, task_id, STATUS)
         return status
+
+    async def shared(self, after: TaskId | None) -> SharedIds:
+        """See `Peer.shared`."""
+        shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, after, SHARED_IDS)
+        return shared
+
+    async def shared_task(self, task_id: TaskId) -> SignedTask:
+        """See `Peer.shared_task`."""
+        signed: SignedTask = await self._unary("GetSharedTask", STATUS_QUERY, task_id, SIGNED_TASK)
+        return signed
+
+    async def shared_series(self, series_id: SeriesId) -> InstallSeries:
+        """See `Peer.shared_series`."""
+        shown: InstallSeries = await self._unary("GetSharedSeries", SHARED_SERIES_QUERY, series_id, INSTALL_SERIES)
+        return shown
+
+    async def outcome(self, task_id: TaskId) -> ReleaseAnswer:
+        """See `Peer.outcome`."""
+        answer: ReleaseAnswer = await self._unary("GetOutcome", STATUS_QUERY, task_id, RELEASE_ANSWER)
+        return answer

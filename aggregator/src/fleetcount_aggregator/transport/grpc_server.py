@@ -5,7 +5,7 @@ caller is named by its peer certificate alone; an error is told to the other sid
 nothing more.
 """
 
-import time
+from asyncio import timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -18,14 +18,16 @@ from fleetcount_protocol.limits import (
     MAX_BATCH_BYTES,
     MAX_IDS_PER_CHUNK,
     MAX_PEER_MESSAGE_BYTES,
-    MAX_REPORTS_PER_TASK,
 )
+from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.v1 import peer_pb2 as peer_pb
+from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     RELEASE_QUERY,
     SESSION_REPLIES,
     SESSION_REQUESTS,
+    SIGNED_TASK,
     TASK_LIST,
     TASK_LIST_QUERY,
 )
@@ -47,11 +49,12 @@ from fleetcount_protocol.wire.peer import (
     OPEN_QUERY,
     RECORD_PROPOSAL,
     RECORD_SIGNATURE,
-    SET_AGREED,
+    SET_ANSWER,
     STATUS,
     STATUS_QUERY,
-    join_seal_set,
+    SealSetChunks,
 )
+from fleetcount_protocol.wire.peer_shared import SHARED_IDS, SHARED_QUERY, SHARED_SERIES_QUERY
 from fleetcount_protocol.wire.series import (
     DELIVER_ORDER,
     DELIVER_ORDER_ANSWER,
@@ -61,11 +64,14 @@ from fleetcount_protocol.wire.series import (
     SERIES_LIST_QUERY,
 )
 from fleetcount_protocol.wire.strict import WireMessage
-from fleetcount_transport.callers import caller_of
-from fleetcount_transport.listening import server_options
+from fleetcount_transport.admission.admission import Admission, BusyError
+from fleetcount_transport.admission.front import Front
+from fleetcount_transport.admission.grpc_door import Call, ForeignError, GrpcDoor, Name, certified
+from fleetcount_transport.admission.health_service import health_handlers
+from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.logs import log
-from fleetcount_transport.pipelining import ByteBudget, in_order
-from fleetcount_transport.quotas import CallLimits, Quotas
+from fleetcount_transport.pipelining import IdleStreamError, in_order
 from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.host.metrics import Metrics
@@ -74,7 +80,7 @@ from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.store import StoreError
 
-__all__ = ["DeviceShell", "PeerShell", "device_server", "peer_server"]
+__all__ = ["DeviceShell", "PeerShell", "answer_call", "device_server", "peer_server"]
 
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
@@ -95,22 +101,23 @@ _CODES: Final = {
 
 BATCHES_IN_FLIGHT: Final = 4
 """Batches of one stream that are read and not answered yet."""
-BYTES_IN_FLIGHT: Final = 64 * MAX_BATCH_BYTES
-"""Upload bytes of all streams that are read and not answered yet; in memory they are about three times as much."""
 _REPORTING: Final = frozenset({Purpose.DEVICE, Purpose.RELAY})
 _READING: Final = _REPORTING | {Purpose.READER, Purpose.AGGREGATOR}
 """Whose calls the device port takes: a reader and an aggregator's operator read what is public, and report nothing."""
 
 
-async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaitable[Response]]) -> Response:
+async def answer_call(call: Call, metrics: Metrics, work: Callable[[], Awaitable[Response]]) -> Response:
     """Run one call; every error becomes a status with a word of a closed list.
 
     This is the top of an RPC: an unexpected error is logged by its type and hidden from the peer.
     """
+    context = call.context
     try:
         return await work()
     except DecodeError:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, PeerProblem.MALFORMED.value)
+    except IdleStreamError:
+        raise
     except UnknownTaskError:
         await context.abort(grpc.StatusCode.NOT_FOUND, PeerProblem.UNKNOWN_TASK.value)
     except PeerRefusalError as refusal:
@@ -127,95 +134,114 @@ async def _answer(context: _Context, metrics: Metrics, work: Callable[[], Awaita
 
 
 class DeviceShell:
-    """DeviceService over gRPC. Beyond `bytes_in_flight` of uploads, over all streams, instalments are refused as busy.
+    """DeviceService over gRPC. Beyond the bytes that `admission` allows, instalments are refused as busy.
 
     The purpose of the caller's certificate decides what it may call. It does not identify a report's device: the
-    signature of the session does, so that a relay may carry what it cannot read. `limits` are each caller's; `denies`
-    is true of public keys that are shut out.
+    signature of the session does, so that a relay may carry what it cannot read. `denies` is true of public keys that
+    are shut out; connections come in by `front`; `is_serving` is what the health service says.
     """
 
     def __init__(
         self,
         service: DeviceService,
         metrics: Metrics,
-        bytes_in_flight: int = BYTES_IN_FLIGHT,
-        limits: CallLimits | None = None,
+        admission: Admission | None = None,
         denies: Callable[[bytes], bool] = lambda _: False,
+        front: Front | None = None,
+        is_serving: Callable[[], bool] = lambda: True,
     ) -> None:
         self._service = service
+        self._is_serving = is_serving
         self._metrics = metrics
-        self._callers = Quotas(limits or CallLimits(), ByteBudget(bytes_in_flight), denies)
+        self.door = GrpcDoor(admission or Admission(), front)
+        self._denies = denies
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
+        reading, reporting = certified(_READING, self._denies), certified(_REPORTING, self._denies)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            "ListTasks": self._callers.unary(self._list_tasks, _READING),
-            "ListSeries": self._callers.unary(self._list_series, _READING),
-            "OpenSessions": self._callers.unary(self._open_sessions, _REPORTING),
-            "Upload": self._callers.stream(self._upload, _REPORTING),
-            "GetRelease": self._callers.unary(self._get_release, _READING),
+            "ListTasks": self.door.unary(self._list_tasks, reading),
+            "ListSeries": self.door.unary(self._list_series, reading),
+            "OpenSessions": self.door.unary(self._open_sessions, reporting, first_alone=True),
+            "Upload": self.door.stream(self._upload, reporting),
+            "GetRelease": self.door.unary(self._get_release, reading),
         }
         return grpc.method_handlers_generic_handler(_DEVICE_SERVICE, methods)
 
-    async def _list_tasks(self, request: bytes, context: _Context) -> bytes:
+    def health(self) -> grpc.GenericRpcHandler:
+        """Return the health service of this listener."""
+        return health_handlers(self.door, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving)
+
+    async def _list_tasks(self, request: bytes, call: Call) -> bytes:
         """Every task that takes reports."""
 
         async def work() -> bytes:
             deployment = TASK_LIST_QUERY.decode(request)
             return TASK_LIST.encode(await self._service.tasks(deployment))
 
-        return await _answer(context, self._metrics, work)
+        return await answer_call(call, self._metrics, work)
 
-    async def _list_series(self, request: bytes, context: _Context) -> bytes:
+    async def _list_series(self, request: bytes, call: Call) -> bytes:
         """Every series that is not over."""
 
         async def work() -> bytes:
             return SERIES_LIST.encode(self._service.series(SERIES_LIST_QUERY.decode(request)))
 
-        return await _answer(context, self._metrics, work)
+        return await answer_call(call, self._metrics, work)
 
-    async def _open_sessions(self, request: bytes, context: _Context) -> bytes:
+    async def _open_sessions(self, request: bytes, call: Call) -> bytes:
         """Open sessions."""
 
         async def work() -> bytes:
             requests = SESSION_REQUESTS.decode(request)
-            return SESSION_REPLIES.encode(await self._service.open_sessions(requests))
+            return SESSION_REPLIES.encode(await self._service.open_sessions(requests, [call.who] * len(requests)))
 
-        return await _answer(context, self._metrics, work)
+        return await answer_call(call, self._metrics, work)
 
-    async def _upload(self, requests: AsyncIterator[bytes], context: _Context, budget: ByteBudget) -> None:
+    async def _upload(self, requests: AsyncIterator[bytes], call: Call) -> None:
         """Take batches, the next while earlier ones are under way, and answer each after its commit, in order."""
 
         async def deliver(answer: Awaitable[bytes]) -> None:
-            await context.write(await _answer(context, self._metrics, lambda: answer))
+            await call.write(await answer_call(call, self._metrics, lambda: answer))
 
-        take = partial(self._take, budget)
-        await in_order(requests, take, deliver, BATCHES_IN_FLIGHT, self._callers.limits.idle_s)
+        await in_order(requests, partial(self._take, call), deliver, BATCHES_IN_FLIGHT, call.idle_s)
 
-    async def _take(self, budget: ByteBudget, request: bytes) -> bytes:
-        if not budget.take(len(request)):
-            return write_replies(self._service.refuse_busy(read_instalments(request)))
+    async def _take(self, call: Call, request: bytes) -> bytes:
         try:
-            return write_replies(await self._service.take(read_instalments(request)))
-        finally:
-            budget.give_back(len(request))
+            with call.hold(len(request)):
+                replies = await self._service.take(read_instalments(request))
+                if not self.door.admission.knows(call.who) and any(None in one.reasons for one in replies):
+                    self.door.admission.held(call.who)  # It brought what was sealed under a session.
+                return write_replies(replies)
+        except BusyError:
+            return write_replies(self._service.refuse_busy(read_instalments(request)))
 
-    async def _get_release(self, request: bytes, context: _Context) -> bytes:
+    async def _get_release(self, request: bytes, call: Call) -> bytes:
         """A task's state or record."""
 
         async def work() -> bytes:
             return RELEASE_ANSWER.encode(await self._service.release(RELEASE_QUERY.decode(request)))
 
-        return await _answer(context, self._metrics, work)
+        return await answer_call(call, self._metrics, work)
 
 
 class PeerShell:
-    """PeerService over gRPC. `identify` turns a call's context into the aggregator that makes it."""
+    """PeerService over gRPC. `identify` names the aggregator that makes a call, before any message of it is read."""
 
-    def __init__(self, helper: Helper, metrics: Metrics, identify: Callable[[_Context], AggregatorId]) -> None:
+    def __init__(
+        self,
+        helper: Helper,
+        metrics: Metrics,
+        identify: Name,
+        admission: Admission | None = None,
+        front: Front | None = None,
+    ) -> None:
         self._helper = helper
         self._metrics = metrics
         self._identify = identify
+        admission = admission or Admission()
+        # A leader verifies many batches at once, each of which takes seconds.
+        self.door = GrpcDoor(admission, front, at_once=admission.limits.calls_each)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of peer.proto."""
@@ -226,12 +252,16 @@ class PeerShell:
             "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
             "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
-            "SealSet": grpc.stream_unary_rpc_method_handler(self._seal_set),
+            "SealSet": self.door.stream(self._seal_set, self._identify),
             "Commit": self._method(COMMIT_QUERY, helper.commit, COMMITMENT),
             "Open": self._method(OPEN_QUERY, helper.open_share, NOISED_SHARE),
             "SignRecord": self._method(RECORD_PROPOSAL, helper.sign_record, RECORD_SIGNATURE),
             "DeliverRecord": self._method(FINISHED_RECORD, helper.deliver_record, DELIVER_ANSWER),
             "Abort": self._method(ABORT_TASK, helper.abort, ABORT_ANSWER),
+            "GetOutcome": self._method(STATUS_QUERY, helper.outcome, RELEASE_ANSWER),
+            "ListShared": self._method(SHARED_QUERY, helper.shared, SHARED_IDS),
+            "GetSharedTask": self._method(STATUS_QUERY, helper.shared_task, SIGNED_TASK),
+            "GetSharedSeries": self._method(SHARED_SERIES_QUERY, helper.shared_series, INSTALL_SERIES),
             "GetStatus": self._method(STATUS_QUERY, lambda caller, task_id: helper.status(task_id, caller), STATUS),
         }
         return grpc.method_handlers_generic_handler(PEER_SERVICE, methods)
@@ -242,77 +272,110 @@ class PeerShell:
         handler: Callable[[AggregatorId, Any], Awaitable[Any]],
         encoder: WireMessage[Any, Any],
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        async def call(request: bytes, context: _Context) -> bytes:
+        async def answer(request: bytes, call: Call) -> bytes:
             async def work() -> bytes:
-                caller = self._identify(context)
-                return encoder.encode(await handler(caller, decoder.decode(request)))
+                await self._meet(call)
+                return encoder.encode(await handler(_peer(call), decoder.decode(request)))
 
-            return await _answer(context, self._metrics, work)
+            return await answer_call(call, self._metrics, work)
 
-        return grpc.unary_unary_rpc_method_handler(call)
+        return self.door.unary(answer, self._identify)
 
-    async def _seal_set(self, requests: AsyncIterator[bytes], context: _Context) -> bytes:
-        """The one call with a stream of chunks: a set may be larger than a message."""
+    async def _meet(self, call: Call) -> None:
+        """Hear who calls, before its message is decoded, and greet it with whatever the answer will be."""
+        greetings, caller = self._helper.context.greetings, _peer(call)
+        said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
+        try:
+            await greetings.hear_call(caller, said if isinstance(said, bytes) else b"")
+            self.door.admission.held(call.who)  # One of the configured peers, by its certificate.
+        finally:
+            if own := greetings.say(caller):
+                call.context.set_trailing_metadata(((GREETING_HEADER, own),))
+
+    async def _seal_set(self, requests: AsyncIterator[bytes], call: Call) -> None:
+        """The one call with a stream of chunks: the ids that a set names may be more than a message holds."""
 
         async def work() -> bytes:
-            caller = self._identify(context)
-            chunks = await _gather_chunks(requests)
-            return SET_AGREED.encode(await self._helper.seal_set(caller, join_seal_set(chunks)))
+            await self._meet(call)
+            try:
+                async with timeout(_SET_WAITS * call.idle_s):
+                    sealing = await self._gather(requests, call)
+            except TimeoutError:
+                raise IdleStreamError from None
+            return SET_ANSWER.encode(await self._helper.seal_set(_peer(call), sealing))
 
-        return await _answer(context, self._metrics, work)
+        await call.write(await answer_call(call, self._metrics, work))
+
+    async def _gather(self, requests: AsyncIterator[bytes], call: Call) -> SealSet:
+        """Read a set: the first chunk says whose it is, and nothing more is read before it is known who leads."""
+        chunks = SealSetChunks()
+        task_id = chunks.add(await _chunk(requests, call))
+        async with self._helper.sealing(_peer(call), task_id) as most:
+            if chunks.following > most:
+                raise PeerRefusalError(PeerProblem.DISAGREES)
+            while not chunks.complete:
+                chunks.add(await _chunk(requests, call))
+            return chunks.joined()
 
 
-_MOST_CHUNKS: Final = MAX_REPORTS_PER_TASK // MAX_IDS_PER_CHUNK + 1
 _CHUNK_BYTES: Final = MAX_IDS_PER_CHUNK * (ReportId.SIZE + 2) + 1_024
-"""A full chunk; were each as long as a message may be, a stream of them would fill 3 GiB before it is looked at."""
+"""A full chunk; a message may be ten times as long."""
+_SET_WAITS: Final = 10
+"""So many times the longest pause between two chunks, a whole set may take."""
 
 
-async def _gather_chunks(stream: AsyncIterator[bytes]) -> list[peer_pb.SealSetRequest]:
-    chunks: list[peer_pb.SealSetRequest] = []
-    async for data in stream:
-        if len(data) > _CHUNK_BYTES:
-            raise DecodeError(f"a chunk of a set has {len(data)} bytes, more than {_CHUNK_BYTES}")
-        try:
-            chunks.append(peer_pb.SealSetRequest.FromString(data))
-        except ProtobufError as error:
-            raise DecodeError("a chunk of a set is no protobuf message") from error
-        if len(chunks) > _MOST_CHUNKS:
-            raise DecodeError("a set of too many chunks")
-    return chunks
+async def _chunk(requests: AsyncIterator[bytes], call: Call) -> peer_pb.SealSetRequest:
+    """Return the next chunk of a set; one that the stream ends before is an empty one, which nobody takes."""
+    try:
+        async with timeout(call.idle_s):
+            data = await anext(aiter(requests), b"")
+    except TimeoutError:
+        raise IdleStreamError from None
+    if len(data) > _CHUNK_BYTES:
+        raise DecodeError(f"a chunk of a set has {len(data)} bytes, more than {_CHUNK_BYTES}")
+    try:
+        return peer_pb.SealSetRequest.FromString(data)
+    except ProtobufError as error:
+        raise DecodeError("a chunk of a set is no protobuf message") from error
+
+
+def _peer(call: Call) -> AggregatorId:
+    return AggregatorId(call.who.key.decode())
 
 
 _PEERS: Final = frozenset({Purpose.AGGREGATOR})
 
 
-def certified_peer(
-    known: Iterable[AggregatorId], denies: Callable[[bytes], bool] = lambda _: False
-) -> Callable[[_Context], AggregatorId]:
+def certified_peer(known: Iterable[AggregatorId], denies: Callable[[bytes], bool] = lambda _: False) -> Name:
     """Return the function that names a caller: exactly one known id among the names of its TLS certificate.
 
     The certificate must be an aggregator's, still valid, and its public key none that `denies` is true of.
     """
-    ids = frozenset(known)
+    ids, allowed = frozenset(known), certified(_PEERS, denies)
 
-    def identify(context: _Context) -> AggregatorId:
-        caller = caller_of(context)
+    def identify(context: _Context) -> Identity:
         names = context.auth_context().get("x509_subject_alternative_name", [])
         found = ids & {name.decode("ascii", "replace") for name in names}
-        if len(found) != 1 or not caller.may(_PEERS, time.time()) or denies(caller.key):
-            raise PeerRefusalError(PeerProblem.NOT_LEADER)
-        return AggregatorId(next(iter(found)))
+        try:
+            allowed(context)
+        except ForeignError:
+            found = frozenset()
+        if len(found) != 1:
+            raise ForeignError(PeerProblem.NOT_LEADER.value)
+        return Identity(next(iter(found)).encode())
 
     return identify
 
 
-def claimed_peer(known: Iterable[AggregatorId]) -> Callable[[_Context], AggregatorId]:
+def claimed_peer(known: Iterable[AggregatorId]) -> Name:
     """Return the same for listeners without TLS (`[grpc] insecure`, loopback only): the caller says who it is."""
     ids = frozenset(known)
 
-    def identify(context: _Context) -> AggregatorId:
+    def identify(context: _Context) -> Identity:
         claimed = dict(context.invocation_metadata() or ()).get(CLAIM_HEADER)
         if claimed not in ids:
-            raise PeerRefusalError(PeerProblem.NOT_LEADER)
-        return AggregatorId(str(claimed))
+            raise ForeignError(PeerProblem.NOT_LEADER.value)
+        return Identity(str(claimed).encode())
 
     return identify
 
@@ -320,15 +383,13 @@ def claimed_peer(known: Iterable[AggregatorId]) -> Callable[[_Context], Aggregat
 CLAIM_HEADER: Final = "fleetcount-insecure-aggregator"
 
 
-def device_server(shell: DeviceShell, concurrent_calls: int) -> grpc.aio.Server:
+def device_server(shell: DeviceShell) -> grpc.aio.Server:
     """Return the server for devices, without a port yet."""
-    server = grpc.aio.server(options=server_options(MAX_BATCH_BYTES), maximum_concurrent_rpcs=concurrent_calls)
-    server.add_generic_rpc_handlers((shell.handlers(),))
+    server = grpc_server(shell.handlers(), MAX_BATCH_BYTES, shell.door.admission.limits.handshake_s)
+    server.add_generic_rpc_handlers((shell.health(),))
     return server
 
 
 def peer_server(shell: PeerShell) -> grpc.aio.Server:
     """Return the server for aggregators, without a port yet."""
-    server = grpc.aio.server(options=server_options(MAX_PEER_MESSAGE_BYTES), maximum_concurrent_rpcs=64)
-    server.add_generic_rpc_handlers((shell.handlers(),))
-    return server
+    return grpc_server(shell.handlers(), MAX_PEER_MESSAGE_BYTES, shell.door.admission.limits.handshake_s)

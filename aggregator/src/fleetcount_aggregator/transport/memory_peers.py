@@ -6,7 +6,7 @@ For tests and simulations; `before` and `after` let a test drop requests or repl
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.ids import AggregatorId, SeriesId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
     BatchDecision,
@@ -22,13 +22,18 @@ from fleetcount_protocol.messages import (
     OpenQuery,
     RecordProposal,
     RecordSignature,
+    ReleaseAnswer,
     SealSet,
     SeriesAnswer,
     SetAgreed,
+    SetDiffers,
     TaskStatus,
 )
 from fleetcount_protocol.series.orders import SignedOrder
+from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.task.task import SignedTask
 
+from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.roles.helper import Helper
 
@@ -45,6 +50,8 @@ def _nothing(_: str) -> None:
 class MemoryPeer:
     """Implements `Peer`. `find` returns the other side, or raises PeerUnreachableError while it is down.
 
+    `greetings` returns the caller's, if it greets.
+
     `before` sees a call's name when the request leaves, `after` when the reply comes back; each may raise
     PeerUnreachableError, so that a test can lose either.
     """
@@ -56,17 +63,28 @@ class MemoryPeer:
         *,
         before: Hook = _nothing,
         after: Hook = _nothing,
+        greetings: Callable[[], Greetings | None] = lambda: None,
     ) -> None:
         self._caller = caller
         self._find = find
+        self._greetings = greetings
         self._before = before
         self._after = after
 
     async def _send(self, name: str, ask: Callable[[Helper], Awaitable[Result]]) -> Result:
         self._before(name)
-        result = await ask(self._find())
+        helper, own = self._find(), self._greetings()
+        result = await (ask(helper) if own is None else self._greeted(own, helper, ask))
         self._after(name)
         return result
+
+    async def _greeted(self, own: Greetings, helper: Helper, ask: Callable[[Helper], Awaitable[Result]]) -> Result:
+        there, asked = helper.context, own.now()
+        try:
+            await there.greetings.hear_call(self._caller, own.say(there.aggregator_id))
+            return await ask(helper)
+        finally:
+            await own.hear_answer(there.aggregator_id, there.greetings.say(self._caller), asked)
 
     async def install_task(self, request: InstallTask) -> State:
         """See `Peer.install_task`."""
@@ -88,7 +106,7 @@ class MemoryPeer:
         """See `Peer.finish_batch`."""
         return await self._send("finish_batch", lambda helper: helper.finish_batch(self._caller, request))
 
-    async def seal_set(self, request: SealSet) -> SetAgreed:
+    async def seal_set(self, request: SealSet) -> SetAgreed | SetDiffers:
         """See `Peer.seal_set`."""
         return await self._send("seal_set", lambda helper: helper.seal_set(self._caller, request))
 
@@ -115,3 +133,19 @@ class MemoryPeer:
     async def status(self, task_id: TaskId) -> TaskStatus:
         """See `Peer.status`."""
         return await self._send("status", lambda helper: helper.status(task_id, self._caller))
+
+    async def shared(self, after: TaskId | None) -> SharedIds:
+        """See `Peer.shared`."""
+        return await self._send("shared", lambda helper: helper.shared(self._caller, after))
+
+    async def shared_task(self, task_id: TaskId) -> SignedTask:
+        """See `Peer.shared_task`."""
+        return await self._send("shared_task", lambda helper: helper.shared_task(self._caller, task_id))
+
+    async def shared_series(self, series_id: SeriesId) -> InstallSeries:
+        """See `Peer.shared_series`."""
+        return await self._send("shared_series", lambda helper: helper.shared_series(self._caller, series_id))
+
+    async def outcome(self, task_id: TaskId) -> ReleaseAnswer:
+        """See `Peer.outcome`."""
+        return await self._send("outcome", lambda helper: helper.outcome(self._caller, task_id))

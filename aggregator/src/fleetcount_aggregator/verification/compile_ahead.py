@@ -81,11 +81,17 @@ STEPS: Final = _steps()
 """Every kind of task on either side; the kernel knows which of them share machine code."""
 
 
-async def compile_ahead(steps: Sequence[Step] = STEPS, *, patience_s: float = PATIENCE_S) -> bool:
+def _say_in_log(what: str, step: int, of: int) -> None:
+    log.info("compiling_batch_verifier", what=what, step=step, of=of)
+
+
+async def compile_ahead(
+    steps: Sequence[Step] = STEPS, *, patience_s: float = PATIENCE_S, say: Callable[[str, int, int], None] = _say_in_log
+) -> bool:
     """Compile and try out what verification needs; return False if that crashed the process.
 
-    Says in the log how far it is. What takes longer than `patience_s` is ended: then the workers compile when they need
-    it.
+    Tells `say` what a step that takes long is, its number and how many there are. What takes longer than `patience_s`
+    is ended: then the workers compile when they need it.
     """
     if not numba_is_of_use():
         return True
@@ -97,7 +103,7 @@ async def compile_ahead(steps: Sequence[Step] = STEPS, *, patience_s: float = PA
     writer.close()
     try:
         async with asyncio.timeout(patience_s):
-            await _follow(reader, [name for name, _ in steps])
+            await _follow(reader, [name for name, _ in steps], say)
     except TimeoutError:
         log.error("batch_verifier_not_compiled", waited_s=patience_s)
     finally:
@@ -111,8 +117,8 @@ def crashed(process: SpawnProcess) -> bool:
     return code is not None and -code in _CRASHES
 
 
-async def _follow(reader: Connection, names: Sequence[str]) -> None:
-    """Say in the log what the process is at, until it has ended."""
+async def _follow(reader: Connection, names: Sequence[str], say: Callable[[str, int, int], None]) -> None:
+    """Say what the process is at, until it has ended."""
     loop = asyncio.get_running_loop()
     said: asyncio.Queue[int | None] = asyncio.Queue()
 
@@ -129,7 +135,7 @@ async def _follow(reader: Connection, names: Sequence[str]) -> None:
         while number is not None:
             following = asyncio.ensure_future(said.get())
             if not (await asyncio.wait((following,), timeout=_QUIET_S))[0]:
-                log.info("compiling_batch_verifier", what=names[number], step=number + 1, of=len(names))
+                say(names[number], number + 1, len(names))
             number = await following
     finally:
         loop.remove_reader(reader.fileno())

@@ -18,6 +18,8 @@ OUTSTANDING: Final = 4
 """Calls in the workers at once; what comes beyond is done here, so that both sides work."""
 PATIENCE_S: Final = 2.0
 """How long a call may wait for a worker."""
+_BUSY_FOR: Final = 5
+"""So many times as long nobody waits again after one has waited in vain: calls that follow each other would add up."""
 
 
 class SpareWorkers:
@@ -27,16 +29,19 @@ class SpareWorkers:
         self._workers = workers
         self._patience_s = patience_s
         self._outstanding = 0
+        self._busy_until = 0.0
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """Return `function(*arguments)`; the function, arguments and result must survive pickling."""
-        if self._outstanding >= OUTSTANDING:
+        clock = asyncio.get_running_loop().time
+        if self._outstanding >= OUTSTANDING or clock() < self._busy_until:
             return function(*arguments)
         self._outstanding += 1
         try:
             async with asyncio.timeout(self._patience_s):
                 return await self._workers.run(function, *arguments)
         except (TimeoutError, MachineError):
+            self._busy_until = clock() + _BUSY_FOR * self._patience_s
             return function(*arguments)
         finally:
             self._outstanding -= 1

@@ -10,12 +10,14 @@ import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final, Protocol, TypeVar
 
@@ -28,7 +30,7 @@ from fleetcount_protocol.vdaf.xof import SEED_SIZE
 from fleetcount_transport.hardening import keep_out_of_dumps
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.host.malloc import return_large_arrays
+from fleetcount_aggregator.host.malloc import keep_batches
 from fleetcount_aggregator.storage.store import ReportSource, StoreError
 from fleetcount_aggregator.verification.choice import Prefer, combine, new_batch_verifier
 from fleetcount_aggregator.verification.compile_ahead import crashed
@@ -187,14 +189,41 @@ class _Pool:
     """A pool of processes, and whether its machine code killed one."""
 
     def __init__(self, count: int) -> None:
+        _start_silent_tracker()
         self._context = _Spawning()
         self.executor = ProcessPoolExecutor(max_workers=count, mp_context=self._context, initializer=_begin_worker)
         self.met_compiled_code = False
 
     async def end(self) -> bool:
-        """End a pool that has lost a process; return whether compiled code crashed a process."""
+        """End a pool that has lost a process, and say so; return whether compiled code crashed a process."""
         await asyncio.to_thread(self.executor.shutdown, wait=True, cancel_futures=True)
+        # Those that lived on were ended with SIGTERM by the pool itself; a signal shows as its negative number.
+        died = {one.exitcode or 0 for one in self._context.started} - {0, -signal.SIGTERM}
+        log.warning("worker_died", exit_codes=sorted(died), effect="another one starts, and its work is done again")
         return self.met_compiled_code and any(map(crashed, self._context.started))
+
+    async def close(self) -> None:
+        """End a pool that nobody needs any more."""
+        _start_silent_tracker()
+        await asyncio.to_thread(self.executor.shutdown, wait=True, cancel_futures=True)
+
+
+def _start_silent_tracker() -> None:
+    """Let Python's tracker of semaphores write nothing to standard error, which is the JSON log of this process.
+
+    It does not know which processes were killed, it least of all: it takes what they leave for a mistake of the
+    program, and tells of each with a traceback. One that was killed itself is started again here.
+    """
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.dup2(nowhere, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            resource_tracker.ensure_running()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class ProcessWorkers:
@@ -262,6 +291,7 @@ class ProcessWorkers:
         async with self._replacing:
             if self._pool is not pool:
                 return
+            _start_silent_tracker()
             if await pool.end():
                 self._without_compiled_code()
             self._pool = self._start()
@@ -276,7 +306,7 @@ class ProcessWorkers:
         if self._compiling is not None:
             self._compiling.cancel()
             await asyncio.wait((self._compiling,))
-        await asyncio.to_thread(self._pool.executor.shutdown, wait=True, cancel_futures=True)
+        await self._pool.close()
 
 
 def _may_compile(argument: object) -> bool:
@@ -294,7 +324,7 @@ def _begin_worker() -> None:
     """Leave Ctrl-C and SIGTERM to the parent, and end with it, even when it is killed; leave no dump of the shares."""
     keep_out_of_dumps()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return_large_arrays()
+    keep_batches()
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
 
 

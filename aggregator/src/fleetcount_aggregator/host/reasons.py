@@ -1,0 +1,147 @@
+"""Why a task waits, for whom, since when and until when: one place for the command, health, metrics and logs.
+
+Says nothing of how many reports there are, not even whether there are enough: who watches when a bound is passed knows
+the exact number at that moment.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.messages import TaskState
+from fleetcount_protocol.task.task import Task
+from fleetcount_transport.logs import log
+from fleetcount_transport.watching import duration
+
+__all__ = ["Wait", "WaitFor", "Waits", "clock_time", "expected_wait"]
+
+_TOLD_AFTER_S: Final = 10.0
+"""A wait that is shorter is nobody's business: calls are tried again within seconds."""
+_HALF_A_DAY_S: Final = 43_200
+
+
+class WaitFor(enum.Enum):
+    """What a task waits for: the closed list."""
+
+    OPENING = "opening"
+    CLOSING = "closing"
+    WORK = "work"
+    PEER = "peer"
+    LEADER = "leader"
+    EARLIER_WINDOW = "earlier_window"
+    STORE = "store"
+
+
+_TEXTS: Final = {
+    WaitFor.OPENING: "opens",
+    WaitFor.CLOSING: "window closes",
+    WaitFor.WORK: "agrees and releases",
+    WaitFor.PEER: "waits for {whom}",
+    WaitFor.LEADER: "waits for its leader {whom}",
+    WaitFor.EARLIER_WINDOW: "waits for the window before it",
+    WaitFor.STORE: "waits for this machine",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """One reason why a task does not go on. `since` and `until` are Unix seconds, None if not known."""
+
+    kind: WaitFor
+    whom: str = ""
+    since: float | None = None
+    until: float | None = None
+    problem: str = ""
+
+    def text(self, now: float) -> str:
+        """Return what an operator reads: "waits for beta since 40 s (unreachable); gives up 14:20 UTC"."""
+        parts = _TEXTS[self.kind].format(whom=self.whom)
+        if self.since is not None:
+            parts += f" since {duration(now - self.since)}"
+        if self.problem:
+            parts += f" ({self.problem})"
+        if self.until is None:
+            return parts
+        moment = clock_time(self.until, now)
+        return f"{parts} {moment}" if self.kind in (WaitFor.OPENING, WaitFor.CLOSING) else f"{parts}; until {moment}"
+
+    def fields(self, now: float) -> dict[str, Any]:
+        """Return the same for programs."""
+        return {"for": self.kind.value, "whom": self.whom, "since": self.since, "until": self.until} | {
+            "text": self.text(now)
+        }
+
+
+def clock_time(moment: float, now: float) -> str:
+    """Return a moment as a time of the day in UTC, with its date if it is not near."""
+    near = abs(moment - now) < _HALF_A_DAY_S
+    return f"{datetime.fromtimestamp(moment, UTC):{'%H:%M:%S' if near else '%Y-%m-%d %H:%M'}} UTC"
+
+
+def expected_wait(task: Task, state: TaskState, *, leads: bool | None, give_up_s: float | None) -> Wait | None:
+    """Return what a task in a state waits for if nothing is wrong, None for one that has ended.
+
+    `leads`: whether the aggregator in question drives the task, None if it is not known which one is asked about;
+    `give_up_s` is its `[limits] give_up_s`, None if it is not known.
+    """
+    closes = task.round_two_closes if task.two_instalments else task.round_one_closes
+    if state is TaskState.ANNOUNCED:
+        return Wait(kind=WaitFor.OPENING, until=task.round_one_opens)
+    if state is TaskState.COLLECTING:
+        return Wait(kind=WaitFor.CLOSING, until=closes)
+    if state not in (TaskState.AGREEING, TaskState.RELEASING):
+        return None
+    if leads is False:
+        # Until when follows from the leader's last sign of life, not from the task.
+        return Wait(kind=WaitFor.LEADER, whom=task.leader.aggregator_id, since=closes)
+    return Wait(kind=WaitFor.WORK, since=closes, until=None if give_up_s is None else closes + give_up_s)
+
+
+class Waits:
+    """What tasks of this process wait for against expectation, by task; the log says it once it lasts, and its end."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._waits: dict[TaskId, dict[tuple[WaitFor, str], Wait]] = {}
+        self._told: set[tuple[TaskId, WaitFor, str]] = set()
+
+    def note(
+        self, task_id: TaskId, kind: WaitFor, problem: str = "", *, whom: str = "", until: float | None = None
+    ) -> None:
+        """Note that a task waits, still or from now on."""
+        now, here = self._now(), self._waits.setdefault(task_id, {})
+        before = here.get((kind, whom))
+        since = now if before is None else before.since
+        here[kind, whom] = wait = Wait(kind=kind, whom=whom, since=since, until=until, problem=problem)
+        if since is not None and now - since >= _TOLD_AFTER_S and (task_id, kind, whom) not in self._told:
+            self._told.add((task_id, kind, whom))
+            log.warning("task_waits", task=str(task_id), reason=wait.text(now))
+
+    def over(self, task_id: TaskId, kind: WaitFor, *, whom: str = "") -> None:
+        """Note that a task does not wait for this any more."""
+        here = self._waits.get(task_id, {})
+        wait = here.pop((kind, whom), None)
+        if not here:
+            self._waits.pop(task_id, None)
+        if (task_id, kind, whom) in self._told:
+            self._told.discard((task_id, kind, whom))
+            if wait is not None:
+                log.info("task_waited", task=str(task_id), after=replace(wait, until=None).text(self._now()))
+
+    def forget(self, task_id: TaskId) -> None:
+        """Forget a task that has ended."""
+        for kind, whom in list(self._waits.get(task_id, ())):
+            self.over(task_id, kind, whom=whom)
+
+    def of(self, task_id: TaskId) -> Wait | None:
+        """Return what a task has waited for longest, None if nothing is wrong."""
+        return min(self._waits.get(task_id, {}).values(), key=lambda wait: wait.since or 0, default=None)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many tasks wait, by the value of what for."""
+        kinds = Counter(kind for here in self._waits.values() for kind in {kind for kind, _ in here})
+        return {kind.value: kinds[kind] for kind in (WaitFor.PEER, WaitFor.EARLIER_WINDOW, WaitFor.STORE)}

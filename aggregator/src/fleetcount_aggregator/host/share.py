@@ -1,0 +1,23 @@
+"""Which of an aggregator's connections to the MQTT broker one is, and of how many."""
+
+from dataclasses import dataclass
+
+__all__ = ["Share"]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of so many connections that share the devices of an aggregator among them."""
+
+    slot: int = 0
+    slots: int = 1
+
+    @property
+    def name(self) -> str:
+        """How the condition of the connection is called; "" for the only one."""
+        return str(self.slot) if self.slots > 1 else ""
+
+    @property
+    def announces(self) -> bool:
+        """Whether it keeps tasks, outcomes and offers at the broker: one of them does."""
+        return self.slot == 0

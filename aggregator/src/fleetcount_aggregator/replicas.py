@@ -1,0 +1,258 @@
+"""One process of an aggregator over PostgreSQL: what of it runs here by its roles, and what follows when others change.
+
+`intake` serves devices and writes shards, `worker` verifies, `coordinator` stands for election and does what happens
+once. It must hold no rule of the protocol.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Final
+
+from fleetcount_protocol.endpoint import split_listener
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_transport.admission.admission import Admission, closed_circle
+from fleetcount_transport.admission.front import Front
+from fleetcount_transport.key_files import tls_context
+
+from fleetcount_aggregator.config import AggregatorConfig, MqttTable
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.role import Role
+from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.host.states import FINAL_STATES
+from fleetcount_aggregator.intake.intake_rules import OPEN_STATES
+from fleetcount_aggregator.intake.routing import OwnReports, RoutedReports
+from fleetcount_aggregator.intake.shard_keeper import ShardKeeper
+from fleetcount_aggregator.roles.following import Following
+from fleetcount_aggregator.roles.slots import SlotKeeper
+from fleetcount_aggregator.roles.standing import Standing
+from fleetcount_aggregator.roles.worker import WorkerRole
+from fleetcount_aggregator.serving import (
+    Core,
+    Listener,
+    Work,
+    coordinator_work,
+    device_listener,
+    every,
+    load_tls,
+    mqtt_work,
+    peer_listener,
+)
+from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.jobs import Jobs
+from fleetcount_aggregator.storage.lease_tables import (
+    CHAIN_CHANNEL,
+    DONE_CHANNEL,
+    JOB_CHANNEL,
+    KEY_CHANNEL,
+    SERIES_CHANNEL,
+    TASK_CHANNEL,
+)
+from fleetcount_aggregator.storage.leases import Member, Slot
+from fleetcount_aggregator.storage.notices import Notices
+from fleetcount_aggregator.storage.opening import server_of
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.shard_leases import ShardLeases
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.tasks.loading import load_tasks
+from fleetcount_aggregator.tasks.sealing_keys import SealingKeys
+from fleetcount_aggregator.tasks.series_install import load_series
+from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
+from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
+from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
+
+__all__ = ["Replica"]
+
+_KEYS_S: Final = 10.0
+_MOST_REPLICAS: Final = 64
+"""Other processes of this aggregator that may call this one."""
+
+
+class Replica:
+    """One process of an aggregator; `begin`, then open `listeners`, then do the `work` until it is cancelled."""
+
+    def __init__(
+        self, config: AggregatorConfig, context: Context, store: SqlStore, roles: frozenset[Role], release: str = ""
+    ) -> None:
+        server, tls, table = server_of(config.store_place), load_tls(config), config.store
+        engine = store.engine
+        if not isinstance(engine, PostgresEngine):
+            raise UsageError("store.url is missing; several processes need a store in PostgreSQL")
+        self._config = config
+        self._context = context
+        self._roles = roles
+        self._links = [AsyncLink(server.connect_async) for _ in range(3)]
+        self._replicas = _replica_listener(config, context)
+        self._forward = ReplicaCalls(
+            context.aggregator_id,
+            timeout_s=config.limits.call_timeout_s,
+            credentials=None if tls is None else tls.client,
+        )
+        members, work, shards = self._links
+        self.member = Member(members, length_s=table.lease_s, roles=",".join(sorted(roles)), release=release)
+        local = context.workers
+        self._jobs = Jobs(work, self.member)
+        self._leased = LeasedWorkers(self._jobs, context.store.data_keys, local)
+        context.workers = self._leased
+        self._worker = WorkerRole(context, self.member, self._jobs, local, store.logs.home.reader)
+        leases = ShardLeases(shards, self.member)
+        self.keeper = ShardKeeper(self.member, leases, store.logs, self._has_ended, Role.INTAKE)
+        reports = RoutedReports(context.store, store.logs, self.keeper, leases, self._forward, self._is_open)
+        self.core = Core.of(context, reports)
+        self._following = Following(
+            context, leads=lambda: self.standing.is_coordinator, forget_destroyed=store.forget_destroyed
+        )
+        self.standing = Standing(
+            self.member,
+            engine,
+            self._coordinate,
+            [self.keeper.lost, self._leased.abandon],
+            stands=Role.COORDINATOR in roles,
+        )
+        self._notices = Notices(server.connect_async, self._hearers(), self._missed)
+        if Role.COORDINATOR in roles and config.mqtt is not None:
+            from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing  # Who uses MQTT has its client.
+
+            # Whoever has the connection that put an outcome at the broker: a coordinator takes it away by itself.
+            context.withdraw = Withdrawing(context, config.mqtt)
+
+    def _is_open(self, task_id: TaskId) -> bool:
+        return self._context.states.get(task_id) in OPEN_STATES
+
+    def _has_ended(self, task_id: TaskId) -> bool:
+        # A task that is not known here yet has been installed a moment ago.
+        return self._context.states.get(task_id) in FINAL_STATES
+
+    def _hearers(self) -> dict[str, Callable[[str], None]]:
+        following = self._following
+
+        def task_changed(named: str) -> None:
+            following.task_changed(named)
+            self.keeper.look()
+
+        def done(asker: str) -> None:
+            if asker == self.member.name:
+                self._leased.look()
+
+        return {
+            TASK_CHANNEL: task_changed,
+            SERIES_CHANNEL: following.series_changed,
+            CHAIN_CHANNEL: following.chain_changed,
+            KEY_CHANNEL: following.key_destroyed,
+            JOB_CHANNEL: lambda _: self._worker.look(),
+            DONE_CHANNEL: done,
+        }
+
+    def _missed(self) -> None:
+        self._following.missed()
+        for look in (self.keeper.look, self._leased.look, self._worker.look):
+            look()
+
+    async def begin(self) -> None:
+        """Take up what the database has of tasks and series.
+
+        Raises:
+            FleetcountError: the store failed, or holds what cannot be read.
+        """
+        await self._following.follow()
+
+    def listeners(self) -> dict[str, tuple[Listener, str]]:
+        """Return the listeners of this process's roles, with their addresses, by the name of their port."""
+        if Role.INTAKE not in self._roles:
+            return {}
+        devices = device_listener(self._config, self.core)
+        return {
+            "device_port": (devices, self._config.grpc.device_listen),
+            "replica_port": (self._replicas, self._config.store.replica_listen),
+        }
+
+    def work(self) -> Work:
+        """Return what goes on in this process."""
+        work: Work = {
+            "standing": self._stand,
+            "notices": self._notices.run,
+            "following": self._following.run,
+            "results": self._leased.keep_collecting,
+        }
+        if Role.WORKER in self._roles:
+            work["worker"] = self._worker.run
+        if Role.INTAKE in self._roles:
+            keys = SealingKeys(self._context, None)  # The coordinator makes and deletes keys; others take them up.
+            work |= {
+                "shards": self.keeper.run,
+                "key-directory": lambda: every(_KEYS_S, keys.look, self._context),
+            }
+            if self._config.mqtt is not None:
+                work["mqtt"] = self._slots(self._config.mqtt).run
+        return work
+
+    async def _stand(self) -> None:
+        table = self._config.store
+        host, _ = split_listener(table.replica_listen)
+        self.member.address = table.replica_address or f"{host}:{self._replicas.port}"
+        await self.standing.run()
+
+    @property
+    def is_coordinator(self) -> bool:
+        """See `Membership.is_coordinator`."""
+        return self.standing.is_coordinator
+
+    def complaint(self) -> str:
+        """See `Membership.complaint`."""
+        return "" if self.member.holds else "its leases are not surely its own: the database did not renew them in time"
+
+    def _slots(self, table: MqttTable) -> SlotKeeper:
+        """Return what holds connections to the broker.
+
+        Raises:
+            ConfigError: the certificate of one is missing: whichever process it comes to must have it.
+        """
+        for slot in range(table.slots):
+            tls_context(table.ca_file, *table.credential(slot))
+
+        async def serve(slot: Slot) -> None:
+            share = Share(slot.slot, table.slots)
+            try:
+                await mqtt_work(self._config, self.core, f"-{slot.slot}", share)()
+            finally:
+                self._context.signs.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
+
+        return SlotKeeper(self.member, table.slots, Role.INTAKE, serve)
+
+    async def _coordinate(self) -> None:
+        """Do what happens once, until cancelled; raises FencedError when another process does it."""
+        await self.keeper.settle()
+        await self._following.rest()
+        await load_series(self._context)
+        await load_tasks(self._context)
+        await self._jobs.tidy()
+        await self._context.greetings.begin(self._context.identity.signing_key, self._context.source)
+        listener = peer_listener(self._config, self.core)
+        try:
+            port = await listener.open(self._config.grpc.peer_listen)
+            print(json.dumps({"event": "coordinator", "epoch": self.member.epoch, "peer_port": port}), flush=True)
+            async with asyncio.TaskGroup() as group:
+                for name, one in coordinator_work(self._config, self.core).items():
+                    group.create_task(one(), name=name)
+        finally:
+            self._context.greetings.end()
+            self._following.missed()
+            await listener.close()
+
+    async def close(self) -> None:
+        """Let go of every connection of its own."""
+        await self._forward.close()
+        for link in self._links:
+            await link.close()
+
+
+def _replica_listener(config: AggregatorConfig, context: Context) -> Listener:
+    """Return the listener for the other processes of this aggregator, closed still."""
+    tls, own = load_tls(config), [context.aggregator_id]
+    among = Admission(closed_circle(config.admission, _MOST_REPLICAS), context.metrics.shed)
+    front = Front(among.limits, among.limits.connections, context.metrics.shed, tls=tls is not None)
+    identify = claimed_peer(own) if tls is None else certified_peer(own, context.denials.denies)
+    server = replica_server(ReplicaShell(OwnReports(context.store), context.metrics, identify, among, front))
+    return Listener(server, front, None if tls is None else tls.peers)

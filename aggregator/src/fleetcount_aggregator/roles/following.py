@@ -1,0 +1,116 @@
+"""Keeps the tasks, series and sessions in this process's memory in step with the database while another coordinates.
+
+It reads what changed and writes nothing. Run by every process of an aggregator over PostgreSQL; the coordinator itself
+keeps its memory in step with what it writes.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from fleetcount_protocol.errors import DecodeError, FleetcountError
+from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.tasks.loading import follow_task
+from fleetcount_aggregator.tasks.series_install import follow_series
+
+__all__ = ["Following"]
+
+_REST_S: Final = 0.5
+"""How long it waits after the store has failed."""
+
+
+class Following:
+    """Follows what notices name; `missed` has it look at everything.
+
+    `forget_destroyed`, run in a thread, has the store hold nothing of tasks whose key was destroyed elsewhere.
+    """
+
+    def __init__(self, context: Context, *, leads: Callable[[], bool], forget_destroyed: Callable[[], None]) -> None:
+        self._context = context
+        self._leads = leads
+        self._forget_destroyed = forget_destroyed
+        self._keys_destroyed = False
+        self._tasks: set[TaskId] = set()
+        self._series: set[SeriesId] = set()
+        self._everything = True
+        self._heard = asyncio.Event()
+        self._following = asyncio.Lock()
+
+    def task_changed(self, named: str) -> None:
+        """Take the notice of a task's row."""
+        self._tasks.add(TaskId(bytes.fromhex(named)))
+        self._heard.set()
+
+    def series_changed(self, named: str) -> None:
+        """Take the notice of a series' rows."""
+        self._series.add(SeriesId(bytes.fromhex(named)))
+        self._heard.set()
+
+    def chain_changed(self, named: str) -> None:
+        """Forget a session whose keys were erased in the store, unless this process erased them itself."""
+        if not self._leads():
+            self._context.forget_sessions([bytes.fromhex(named)])
+
+    def key_destroyed(self, named: str) -> None:
+        """Take the notice that the data key of this name was destroyed."""
+        del named
+        self._keys_destroyed = True
+        self._heard.set()
+
+    def missed(self) -> None:
+        """Look at everything: something may have changed unheard, keys that are to be forgotten among it."""
+        self._context.forget_sessions()
+        self._everything = True
+        self._heard.set()
+
+    async def rest(self) -> None:
+        """Return once nothing is being taken up any more, so that who leads now is not put back by what it read."""
+        async with self._following:
+            return
+
+    async def run(self) -> None:
+        """Follow until cancelled; a store that fails is asked again."""
+        while True:
+            await self._heard.wait()
+            self._heard.clear()
+            if self._leads():
+                continue
+            try:
+                await self.follow()
+            except FleetcountError as error:
+                log.warning("not_followed", reason=str(error))
+                await asyncio.sleep(_REST_S)
+                self.missed()
+
+    async def follow(self) -> None:
+        """Take up what has changed so far.
+
+        Raises:
+            FleetcountError: the store failed, or holds what cannot be read.
+        """
+        async with self._following:
+            context = self._context
+            everything, self._everything = self._everything, False
+            series, self._series = self._series, set()
+            tasks, self._tasks = self._tasks, set()
+            destroyed, self._keys_destroyed = self._keys_destroyed, False
+            if everything or destroyed:
+                await asyncio.to_thread(self._forget_destroyed)
+            if everything:
+                series |= {row.series_id for row in await context.store.series()}
+                tasks |= {*context.live, *await context.store.tasks_in_work()}
+            for series_id in series:
+                await self._unless_damaged(follow_series(context, series_id))
+            for task_id in tasks:
+                await self._unless_damaged(follow_task(context, task_id))
+
+    async def _unless_damaged(self, following: Coroutine[Any, Any, None]) -> None:
+        """Follow one of them; what is damaged is left out here, and quarantined by the coordinator."""
+        try:
+            await following
+        except (DamagedError, DecodeError) as error:
+            log.error("damaged_not_followed", reason=str(error))

@@ -1,0 +1,66 @@
+"""How a task has ended at the other aggregators: asks them, and adopts a record that proves itself.
+
+It must not take anybody's word for a release, nor decide when to ask (`settling`, `leader`).
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.messages import FinishedRecord, ReleaseAnswer
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.calling import call_peer
+
+__all__ = ["adopt", "adopt_elsewhere", "ask_outcomes"]
+
+
+async def ask_outcomes(context: Context, task: InstalledTask) -> Mapping[AggregatorId, ReleaseAnswer]:
+    """Return what the others of a task say of its end; run by any of its aggregators. Who is silent is left out."""
+    others = [one.aggregator_id for one in task.task.aggregators if one.aggregator_id != context.aggregator_id]
+    asked = (call_peer(context, other, lambda peer: peer.outcome(task.task_id)) for other in others)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    found: dict[AggregatorId, ReleaseAnswer] = {}
+    for other, answer in zip(others, answers, strict=True):
+        if isinstance(answer, ReleaseAnswer):
+            found[other] = answer
+        elif not isinstance(answer, PeerUnreachableError | PeerRefusalError):
+            raise answer
+    return found
+
+
+async def adopt(context: Context, steps: ReleaseSteps, task: InstalledTask, finished: FinishedRecord) -> None:
+    """Release a task here by a record that all its aggregators have signed, whoever shows it and whatever was known.
+
+    Raises:
+        PeerRefusalError: as `ReleaseSteps.finish`; nothing has changed.
+    """
+    await steps.finish(task, finished)
+    context.failpoints.hit("helper.after_deliver_store")
+    if task.is_leader:
+        context.take_up(task, State.RELEASED)  # It owes the others the record, also of a task that it had given up.
+    await context.purge(task.task_id)
+    log.info("task_released", task=str(task.task_id), name=task.task.name)
+
+
+async def adopt_elsewhere(
+    context: Context, steps: ReleaseSteps, task: InstalledTask, answers: Mapping[AggregatorId, ReleaseAnswer]
+) -> bool:
+    """Adopt the task's record if one of the others has shown one that proves itself; return whether it did."""
+    for other, answer in answers.items():
+        if answer.state is not State.RELEASED:
+            continue
+        finished = FinishedRecord(task_id=task.task_id, record=answer.record, signatures=answer.signatures)
+        try:
+            await adopt(context, steps, task, finished)
+        except PeerRefusalError as refusal:
+            log.warning("record_not_adopted", task=str(task.task_id), peer=other, reason=str(refusal))
+        else:
+            log.info("record_adopted", task=str(task.task_id), peer=other)
+            return True
+    return False

@@ -1,0 +1,63 @@
+"""Whether the store can be written to, the other aggregators answer and this process keeps up, also while it rests.
+
+A peer that has answered anything of late is left alone. It must not decide what follows from an answer.
+"""
+
+import asyncio
+from typing import Final
+
+from fleetcount_protocol.ids import AggregatorId, TaskId
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.roles.calling import call_peer
+from fleetcount_aggregator.storage.store import StoreError
+
+__all__ = ["PROBE_S", "probe_peers", "probe_store", "watch_loop"]
+
+PROBE_S: Final = 10.0
+"""How often to probe; a peer that goes away is noticed within twice that, if nothing else is asked of it."""
+_TICK_S: Final = 0.2
+_WORST_OF_S: Final = 60.0
+_NO_TASK: Final = TaskId(bytes(TaskId.SIZE))
+
+
+async def probe_peers(context: Context) -> None:
+    """Ask every peer that has not answered within `PROBE_S` about a task that does not exist, all at once.
+
+    That it refuses by name is the right answer; how it went is in `context.signs` (`call_peer`).
+    """
+    silent = [name for name in context.peers if not context.signs.is_fresh(Dependency.PEER, name, PROBE_S)]
+    await asyncio.gather(*(_probe(context, name) for name in silent))
+
+
+async def _probe(context: Context, name: AggregatorId) -> None:
+    try:
+        await call_peer(context, name, lambda peer: peer.status(_NO_TASK))
+    except (PeerUnreachableError, PeerRefusalError):
+        return  # Noted.
+
+
+async def probe_store(context: Context) -> None:
+    """Let the store write something that changes nothing, and note how it went."""
+    problem = ""
+    try:
+        await context.store.probe()
+    except StoreError as error:
+        problem = str(error)
+    context.signs.note(Dependency.STORE, problem)
+
+
+async def watch_loop(context: Context) -> None:
+    """Show how late a tick of the event loop came at worst within the last minute, until cancelled."""
+    loop = asyncio.get_running_loop()
+    worst, worst_at = 0.0, loop.time()
+    while True:
+        started = loop.time()
+        await asyncio.sleep(_TICK_S)
+        now = loop.time()
+        lag = max(0.0, now - started - _TICK_S)
+        if lag >= worst or now - worst_at > _WORST_OF_S:
+            worst, worst_at = lag, now
+        context.metrics.loop_lag(worst)

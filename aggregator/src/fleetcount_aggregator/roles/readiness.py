@@ -1,0 +1,240 @@
+"""Whether an aggregator can do its work, why not, and what its operator watches: pages and gauges over the context.
+
+Everything is looked at when it is asked for, so that nothing on a page is older than its question. Names and labels
+are from closed lists; no number of reports is among them.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Protocol
+
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_transport.operator_pages import Check, Page, Pages, health_pages, json_page, metrics_page
+from fleetcount_transport.watching import certificate_ends, days_left, ended, gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from fleetcount_aggregator.config import AggregatorConfig
+from fleetcount_aggregator.context import UNFINISHED, Context
+from fleetcount_aggregator.host.reasons import Wait, expected_wait
+from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.installed_task import InstalledTask
+
+__all__ = ["Membership", "Readiness", "Watched"]
+
+_ROOM_BYTES: Final = 64 * 2**20
+_LEAST_FREE_BYTES: Final = 2 * _ROOM_BYTES
+_MOST_ROWS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What the configuration names to look at: when each certificate ends, Unix seconds, the state, the broker.
+
+    `mqtt_slots` is 0 without a broker.
+    """
+
+    certificate_ends: Mapping[str, float]
+    state_directory: Path | None = None
+    mqtt_slots: int = 0
+
+    @classmethod
+    def of(cls, config: AggregatorConfig) -> "Watched":
+        """Return what a configuration names.
+
+        Raises:
+            UsageError, OSError: a certificate cannot be read.
+        """
+        tls = config.tls
+        files = {"device_ca": tls.device_ca_file}
+        if not config.grpc.insecure:
+            files |= {"aggregator_ca": tls.aggregator_ca_file, "own": tls.certificate_file}
+        return cls(
+            certificate_ends=certificate_ends(files),
+            state_directory=config.aggregator.state_directory,
+            mqtt_slots=0 if config.mqtt is None else config.mqtt.slots,
+        )
+
+
+class Membership(Protocol):
+    """The place of a process among several of one aggregator."""
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether it is the one that talks to the other aggregators, as far as it knows."""
+        ...
+
+    def complaint(self) -> str:
+        """Return why it is not surely one of them, "" if it is."""
+        ...
+
+
+class Readiness(Collector):
+    """The pages and gauges of one process; `member` is None if it is the only one of its aggregator."""
+
+    def __init__(self, context: Context, watched: Watched, member: Membership | None = None) -> None:
+        self._context = context
+        self._watched = watched
+        self._member = member
+        self.is_draining = False
+        context.metrics.registry.register(self)
+
+    def pages(self) -> Pages:
+        """Return `/metrics`, `/healthz`, `/readyz` and `/tasks`."""
+        return {
+            "/metrics": metrics_page(self._context.metrics.registry),
+            **health_pages(self.checks),
+            "/tasks": lambda _: self._tasks(),
+        }
+
+    # Readiness.
+
+    def checks(self) -> Sequence[Check]:
+        """Return every check, always all of them and in this order."""
+        problems = {
+            "serving": "the process ends: calls under way are finished, none is begun" if self.is_draining else "",
+            "store": self._context.signs.complaint(Dependency.STORE) or self._disk_problem(),
+            "keys": self._keys_problem(),
+            "certificate": ended(self._watched.certificate_ends, self._context.clock.now()),
+            "deny_list": self._deny_list_problem(),
+            "peers": self._complaints(Dependency.PEER, self._peers),
+            "broker": self._broker_problem(),
+            "clock": self._clock_problem(),
+            "background": self._complaints(Dependency.BACKGROUND, self._context.signs.all_of(Dependency.BACKGROUND)),
+        }
+        problems["roles"] = "" if self._member is None else self._member.complaint()
+        return [Check(name=name, ok=not problem, reason=problem) for name, problem in problems.items()]
+
+    @property
+    def _peers(self) -> Iterable[AggregatorId]:
+        """Whom this process talks to: among several, the coordinator alone does."""
+        return self._context.peers if self._member is None or self._member.is_coordinator else ()
+
+    def _disk_problem(self) -> str:
+        free = self._free_bytes()
+        if free is None or free >= _LEAST_FREE_BYTES:
+            return ""
+        return f"{free // 2**20} MiB free in {self._watched.state_directory}; needed: {_LEAST_FREE_BYTES // 2**20} MiB"
+
+    def _free_bytes(self) -> int | None:
+        """Return the free room, rounded down: every report has the same size, so that bytes would count reports."""
+        if self._watched.state_directory is None:
+            return None
+        free = shutil.disk_usage(self._watched.state_directory).free
+        return free - free % _ROOM_BYTES
+
+    def _keys_problem(self) -> str:
+        keys, now = self._context.keys, self._context.now()
+        if keys.is_unusable:
+            return "a file in the directory of sealing keys cannot be used; the log names it"
+        if not any(one.not_before <= now < one.not_after for _, _, one in keys.listed()):
+            return "no sealing key is valid now"
+        return ""
+
+    def _deny_list_problem(self) -> str:
+        stale = self._context.denials.is_stale(self._context.now())
+        return "there is none that has not ended: nobody is served until the next one" if stale else ""
+
+    def _broker_problem(self) -> str:
+        if not self._watched.mqtt_slots:
+            return ""
+        held = self._context.signs.all_of(Dependency.BROKER)
+        if not held and self._member is not None:
+            return ""  # Other processes have the connections.
+        return self._complaints(Dependency.BROKER, held or [""])
+
+    def _clock_problem(self) -> str:
+        largest = self._context.limits.largest_skew_s
+        far = {name: skew for name, skew in self._context.signs.skew_s.items() if abs(skew) > largest}
+        return "; ".join(f"{name} is {skew:+.1f} s from ours; allowed: {largest:g} s" for name, skew in far.items())
+
+    def _complaints(self, what: Dependency, names: Iterable[str]) -> str:
+        found = {f"{name}: " if name else "": self._context.signs.complaint(what, name) for name in names}
+        return "; ".join(f"{named}{complaint}" for named, complaint in found.items() if complaint)
+
+    # Tasks.
+
+    def wait_of(self, task: InstalledTask) -> Wait | None:
+        """Return why a task does not go on now: what is wrong, else what is expected."""
+        state, limits = self._context.states[task.task_id], self._context.limits
+        wrong = self._context.waits.of(task.task_id)
+        return wrong or expected_wait(task.task, state, leads=task.is_leader, give_up_s=limits.give_up_s)
+
+    def _tasks(self) -> Page:
+        """Return the tasks that have not ended, the oldest first, `_MOST_ROWS` at most."""
+        now, rows, states = self._context.clock.now(), [], self._context.states
+        unfinished = [task for task in self._context.live.values() if states[task.task_id] in UNFINISHED]
+        for task in unfinished[:_MOST_ROWS]:
+            wait = self.wait_of(task)
+            told = {"task": str(task.task_id), "name": task.task.name, "state": states[task.task_id].value}
+            rows.append({**told, "wait": None if wait is None else wait.fields(now)})
+        damaged = {str(task_id): str(one.damage) for task_id, one in self._context.quarantined.items()}
+        return json_page(HTTPStatus.OK, {"tasks": rows, "more": len(unfinished) > _MOST_ROWS, "quarantined": damaged})
+
+    # Gauges.
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield what is measured at the moment of the question."""
+        context, signs = self._context, self._context.signs
+        now = context.clock.now()
+        for name, text, label, values in (
+            (
+                "fleetcount_ready",
+                "Whether a check of /readyz holds.",
+                "check",
+                {one.name: one.ok for one in self.checks()},
+            ),
+            ("fleetcount_certificate_days_left", "Until a certificate ends.", "certificate", self._days_left(now)),
+            ("fleetcount_peer_reachable", "Whether a peer answered when last asked.", "peer", self._reachable()),
+            ("fleetcount_clock_skew_seconds", "How far a peer's clock is ahead of ours.", "peer", signs.skew_s),
+            ("fleetcount_open_tasks", "Tasks that have not ended.", "state", self._open_tasks()),
+            (
+                "fleetcount_task_overdue_seconds",
+                "Since the last window of the oldest closed.",
+                "state",
+                self._overdue(now),
+            ),
+            ("fleetcount_quarantined_tasks", "Set aside: the store is damaged.", "", {"": len(context.quarantined)}),
+            ("fleetcount_waiting_tasks", "Tasks that wait against expectation.", "for", context.waits.counts()),
+        ):
+            yield gauge(name, text, label, values)
+        if self._member is not None:
+            yield gauge("fleetcount_coordinator", "1 or 0.", "", {"": self._member.is_coordinator})
+        yield from self._broker()
+        if (free := self._free_bytes()) is not None:
+            yield gauge("fleetcount_disk_free_bytes", "Where the state lies.", "", {"": free})
+
+    def _broker(self) -> Iterator[GaugeMetricFamily]:
+        """Yield how the connections to the broker are: of a process of several, of all, whoever has them."""
+        signs, slots = self._context.signs, self._watched.mqtt_slots
+        held = signs.all_of(Dependency.BROKER)
+        if self._member is not None and slots:
+            well = {str(slot): signs.is_well(Dependency.BROKER, Share(slot, slots).name) for slot in range(slots)}
+            yield gauge("fleetcount_broker_slot_connected", "1 or 0: here.", "slot", well)
+        if slots and (held or self._member is None):
+            is_well = bool(held) and all(signs.is_well(Dependency.BROKER, name) for name in held)
+            yield gauge("fleetcount_broker_connected", "1 or 0.", "", {"": is_well})
+
+    def _days_left(self, now: float) -> Mapping[str, float]:
+        return days_left(self._watched.certificate_ends, now)
+
+    def _reachable(self) -> Mapping[str, float]:
+        return {name: self._context.signs.is_well(Dependency.PEER, name) for name in self._peers}
+
+    def _open_tasks(self) -> Mapping[str, float]:
+        found = Counter(self._context.states[task_id] for task_id in self._context.live)
+        return {state.value: found[state] for state in State if state in UNFINISHED}
+
+    def _overdue(self, now: float) -> Mapping[str, float]:
+        overdue = {state: 0.0 for state in State if state in UNFINISHED}
+        for task in self._context.live.values():
+            state = self._context.states[task.task_id]
+            if state in overdue:
+                overdue[state] = max(overdue[state], now - task.closes)
+        return {state.value: seconds for state, seconds in overdue.items()}

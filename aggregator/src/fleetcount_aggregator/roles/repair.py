@@ -1,0 +1,166 @@
+"""How a task in quarantine ends: by the record that the others have, or here, if none of them has one.
+
+Serves the operator's `repair` and a store that was put back from a backup. No number is made up and nothing is drawn: a
+record is adopted with all signatures, or the task is aborted. Every other task goes on meanwhile.
+"""
+
+import asyncio
+import enum
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import ReleaseAnswer
+from fleetcount_protocol.task.signed_file import decode_signed_task
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import AbortReason, State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.adoption import Adoption
+from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
+from fleetcount_aggregator.storage.mending import end_task, mend_others, note_settled, signed_of
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import LedgerRow, StoreError
+from fleetcount_aggregator.tasks.budget import debit_row
+
+__all__ = ["Mended", "Repair", "Settled", "settle_restored"]
+
+_PAUSE_S = 5.0
+"""Between two tries to learn how the tasks of a backup have ended."""
+
+
+class Settled(enum.Enum):
+    """What became of a task in quarantine."""
+
+    ADOPTED = "adopted its record"
+    ENDED = "ended it here"
+    WAITS = "waits for the others to say how it ended"
+    BEYOND_REPAIR = "cannot be repaired: what was signed of it is damaged; put back a backup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mended:
+    """What was, or would be, done about one task, and which aggregators did not answer."""
+
+    task_id: TaskId
+    settled: Settled
+    silent: tuple[AggregatorId, ...] = ()
+
+
+class Repair:
+    """Ends tasks in quarantine. `store` is the context's own."""
+
+    def __init__(self, context: Context, steps: ReleaseSteps, store: SqlStore) -> None:
+        self._context = context
+        self._steps = steps
+        self._store = store
+
+    async def task(self, task_id: TaskId, reason: AbortReason, *, dry_run: bool = False) -> Mended:
+        """Settle one task as far as the others have answered; run again for one that waits.
+
+        Only when every other aggregator says that it has no record, or the task has expired, is it ended here: a
+        record that turns up even later still proves itself, and is adopted.
+
+        Raises:
+            StoreError: this machine failed.
+        """
+        task = await self._read(task_id)
+        if task is None:
+            return Mended(task_id=task_id, settled=Settled.BEYOND_REPAIR)
+        answers = await ask_outcomes(self._context, task)
+        others = [
+            one.aggregator_id for one in task.task.aggregators if one.aggregator_id != self._context.aggregator_id
+        ]
+        silent = tuple(other for other in others if other not in answers)
+        released = self._has_record(task, answers)
+        expired = self._context.clock.now() >= task.task.expiry
+        if silent and not released and not expired:
+            return Mended(task_id=task_id, settled=Settled.WAITS, silent=silent)
+        settled = Settled.ADOPTED if released else Settled.ENDED
+        if not dry_run:
+            await self._end(task, reason)
+            if released and not await adopt_elsewhere(self._context, self._steps, task, answers):
+                settled = Settled.ENDED
+        return Mended(task_id=task_id, settled=settled, silent=silent)
+
+    async def _read(self, task_id: TaskId) -> InstalledTask | None:
+        signed = await self._store.look(lambda db: signed_of(db, task_id))
+        if signed is None:
+            return None
+        with suppress(DecodeError):
+            found = decode_signed_task(signed)
+            return InstalledTask(
+                signed=found, verify_key=b"", position=found.task.position_of(self._context.aggregator_id)
+            )
+        return None
+
+    def _has_record(self, task: InstalledTask, answers: Mapping[AggregatorId, ReleaseAnswer]) -> bool:
+        """Whether one of the answers is a record of the task that all its aggregators have signed."""
+        return any(
+            self._steps.proves(task, answer.record, answer.signatures)
+            for answer in answers.values()
+            if answer.state is State.RELEASED
+        )
+
+    async def _end(self, task: InstalledTask, reason: AbortReason) -> None:
+        """End the task in the store, take it out of quarantine, and delete what an ended task has no use for."""
+        context, task_id = self._context, task.task_id
+        debit = debit_row(task.task, context.now())
+        state = await self._store.mend(lambda db: end_task(db, task_id, reason.value, debit))
+        context.quarantined.pop(task_id, None)
+        context.take_up(task, state)
+        await context.purge(task_id)
+        log.warning("task_repaired", task=str(task_id), state=state.value, reason=reason.value)
+
+    async def others(self) -> list[str]:
+        """Mend what belongs to no task under way; return what was done."""
+
+        def debit_of(signed: bytes) -> LedgerRow | None:
+            with suppress(DecodeError):
+                return debit_row(decode_signed_task(signed).task, self._context.now())
+            return None
+
+        return await self._store.mend(lambda db: mend_others(db, debit_of))
+
+
+async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
+    """Learn how the tasks of a backup and those of after it have ended, before anything else is done about them.
+
+    Returns when all have. They are in quarantine from the start, for their data keys are in no backup. Does nothing for
+    a store that was not put back.
+    """
+    store = context.store
+    if not isinstance(store, SqlStore) or not await store.restored():
+        return
+    repair, adoption = Repair(context, steps, store), Adoption(context, store)
+    while True:
+        whole = await _look(adoption, repair)
+        waiting = [one for one in tuple(context.quarantined) if not await _settles(repair, one)]
+        if whole and not waiting:
+            break
+        log.warning("restored_tasks_wait", tasks=len(waiting), why="their outcome is asked of the other aggregators")
+        await asyncio.sleep(_PAUSE_S)
+    await store.mend(note_settled)
+    context.adopting = False
+    log.info("restored_store_settled")
+
+
+async def _look(adoption: Adoption, repair: Repair) -> bool:
+    """Return whether nothing is lacking any more that the others know of."""
+    try:
+        return await adoption.look(lambda task_id: _settles(repair, task_id))
+    except StoreError as error:
+        log.error("restored_store_waits", reason=str(error))
+        return False
+
+
+async def _settles(repair: Repair, task_id: TaskId) -> bool:
+    try:
+        return (await repair.task(task_id, AbortReason.RESTORED_BACKUP)).settled is not Settled.WAITS
+    except StoreError as error:
+        log.error("restored_task_waits", task=str(task_id), reason=str(error))
+        return False

@@ -1,0 +1,287 @@
+"""What an aggregator serves and does without end: its rules wired together, its listeners, its background tasks.
+
+Which of them run in a process, and for how long, is `app`'s and `replicas`' to say. It must hold no rule of the
+protocol.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from fleetcount_protocol.channel.certificates import Purpose
+from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_transport.admission.admission import Admission, closed_circle
+from fleetcount_transport.admission.descriptors import connections_allowed
+from fleetcount_transport.admission.front import Front
+from fleetcount_transport.key_files import read_public_file
+from fleetcount_transport.listening import bind
+from fleetcount_transport.live_tls import LiveTls
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.agreement.verification import Verification
+from fleetcount_aggregator.config import AggregatorConfig
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.key_rotation import Rotation
+from fleetcount_aggregator.host.reasons import WaitFor
+from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.signs import Dependency
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.intake.intake import Intake
+from fleetcount_aggregator.intake.routing import Reports
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.handover import Handover
+from fleetcount_aggregator.roles.helper import Helper
+from fleetcount_aggregator.roles.leader import Leader
+from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
+from fleetcount_aggregator.roles.repair import settle_restored
+from fleetcount_aggregator.roles.scheduler import Scheduler
+from fleetcount_aggregator.roles.settling import Settling
+from fleetcount_aggregator.storage.store import FencedError
+from fleetcount_aggregator.tasks.directory import TaskDirectory
+from fleetcount_aggregator.tasks.retention import Retention
+from fleetcount_aggregator.tasks.sealing_keys import SealingKeys
+from fleetcount_aggregator.transport.grpc_server import (
+    DeviceShell,
+    PeerShell,
+    certified_peer,
+    claimed_peer,
+    device_server,
+    peer_server,
+)
+
+__all__ = [
+    "Core",
+    "Listener",
+    "Work",
+    "coordinator_work",
+    "device_listener",
+    "every",
+    "load_tls",
+    "mqtt_work",
+    "peer_listener",
+    "watching_work",
+]
+
+TICK_S: Final = 0.2
+DRAIN_S: Final = 5.0
+_KEYS_S: Final = 10.0
+_WHOLE: Final = Share()
+_SESSION_GRACE_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One aggregator's rules, wired together: what every transport and every test talks to."""
+
+    context: Context
+    service: DeviceService
+    helper: Helper
+    leader: Leader
+    scheduler: Scheduler
+    handover: Handover
+    retention: Retention
+
+    @classmethod
+    def of(cls, context: Context, reports: Reports | None = None) -> "Core":
+        """Wire the rules over one context; `reports` decides about instalments, None: the store of the context."""
+        verification = Verification(context)
+        steps = ReleaseSteps(context)
+        settling = Settling(context, steps)
+        leader = Leader(context, verification, steps, settling)
+        return cls(
+            context=context,
+            service=DeviceService(context, Intake(context, reports), steps),
+            helper=Helper(context, verification, steps),
+            leader=leader,
+            scheduler=Scheduler(context, leader, settling),
+            handover=Handover(context),
+            retention=Retention(context),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The credentials of both listeners, and what gives those of the connections to peers as they are now."""
+
+    devices: grpc.ServerCredentials
+    peers: grpc.ServerCredentials
+    client: Callable[[], grpc.ChannelCredentials]
+
+
+def load_tls(config: AggregatorConfig) -> Tls | None:
+    """Return the TLS credentials, or None with [grpc] insecure.
+
+    Raises:
+        ConfigError, UsageError: a file is missing or wrong, or the key is not the certificate's.
+    """
+    if config.grpc.insecure:
+        return None
+    tls = config.tls
+    files = LiveTls(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
+    # Relays and aggregators' operators come to the device port too; the purpose says what each may ask there.
+    readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
+    return Tls(devices=files.to_clients(readers), peers=files.to_clients(files.authorities), client=files.to_servers)
+
+
+class Listener:
+    """A gRPC server of this process and the front before it; `port` once it is open."""
+
+    def __init__(self, server: grpc.aio.Server, front: Front, credentials: grpc.ServerCredentials | None) -> None:
+        self._server = server
+        self._front = front
+        self._behind = bind(server, credentials)
+        self.port = 0
+
+    async def open(self, address: str) -> int:
+        """Serve at an address; return the port."""
+        await self._server.start()
+        self.port = self._front.listen(address, self._behind)
+        return self.port
+
+    async def drain(self) -> None:
+        """Take nothing new, and finish what is under way."""
+        self._front.stop()
+        await self._server.stop(DRAIN_S)
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._server.stop(0)
+        self._front.close()
+
+
+def device_listener(config: AggregatorConfig, core: Core) -> Listener:
+    """Return the listener for devices, closed still."""
+    context, tls = core.context, load_tls(config)
+    admission = context.admission
+    most = connections_allowed(admission.limits.connections)
+    front = Front(admission.limits, most, context.metrics.shed, tls=tls is not None)
+    shell = DeviceShell(
+        core.service,
+        context.metrics,
+        admission,
+        context.denials.denies,
+        front,
+        is_serving=lambda: context.signs.is_well(Dependency.STORE),
+    )
+    server = device_server(shell)
+    return Listener(server, front, None if tls is None else tls.devices)
+
+
+def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
+    """Return the listener for the other aggregators, closed still."""
+    context, tls = core.context, load_tls(config)
+    among_peers = Admission(closed_circle(config.admission, len(context.peers)), context.metrics.shed)
+    front = Front(among_peers.limits, among_peers.limits.connections, context.metrics.shed, tls=tls is not None)
+    known = [context.aggregator_id, *context.peers]
+    identify = claimed_peer(known) if tls is None else certified_peer(known, context.denials.denies)
+    server = peer_server(PeerShell(core.helper, context.metrics, identify, among_peers, front))
+    return Listener(server, front, None if tls is None else tls.peers)
+
+
+# Background tasks.
+
+Work = dict[str, Callable[[], Coroutine[Any, Any, None]]]
+"""Named background tasks; each runs until it is cancelled."""
+
+
+def watching_work(context: Context) -> Work:
+    """Return what goes on in every process of an aggregator: it knows how it is, and who is denied.
+
+    The deny list is not the intake's alone: who seals a set leaves out who is denied by then.
+    """
+    denials = context.denials
+    return {
+        "deny-list": lambda: every(denials.poll_s, denials.poll, context),
+        "lag": lambda: watch_loop(context),
+        "store": lambda: every(PROBE_S, lambda: probe_store(context), context),
+    }
+
+
+def mqtt_work(
+    config: AggregatorConfig, core: Core, client: str = "", share: Share = _WHOLE
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return the intake over MQTT of a share of the devices, which needs [mqtt]; see `MqttIntake` about `client`."""
+    from fleetcount_aggregator.transport.mqtt_intake import MqttIntake  # Only who uses MQTT needs its client.
+
+    if config.mqtt is None:
+        raise UsageError("[mqtt] is missing; intake over MQTT needs it")
+    return MqttIntake(core.context, core.service, config.mqtt, client, share).run
+
+
+def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
+    """Return what goes on in one process of an aggregator alone."""
+    directory = TaskDirectory(core.context, config.aggregator.task_directory)
+    sealing_keys = SealingKeys(core.context, _rotation(config))
+    return {
+        "task-directory": lambda: every(1.0, directory.poll, core.context),
+        "watch": lambda: _watch_tasks(core),
+        "restored": lambda: settle_restored(core.context, ReleaseSteps(core.context)),
+        "windows": lambda: every(TICK_S, core.scheduler.open_windows, core.context),
+        "peers": lambda: every(PROBE_S, lambda: probe_peers(core.context), core.context),
+        "handovers": lambda: every(TICK_S, core.handover.run_due, core.context),
+        "keys": lambda: every(_KEYS_S, sealing_keys.look, core.context),
+        "retention": lambda: every(1.0, core.retention.look, core.context),
+        "sessions": lambda: every(3600.0, lambda: _forget_sessions(core.context), core.context),
+    }
+
+
+def _rotation(config: AggregatorConfig) -> Rotation | None:
+    keys = config.keys
+    return None if keys.rotate_s is None else Rotation(every_s=keys.rotate_s, overlap_s=keys.overlap_s)
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[Any]], context: Context) -> None:
+    """Do some work again and again; a failing machine is logged, noted under the task's name, and tried again."""
+    current = asyncio.current_task()
+    name = "" if current is None else current.get_name()
+    while True:
+        problem = ""
+        try:
+            await work()
+        except FencedError:
+            raise  # Another process does this work now.
+        except (MachineError, OSError) as error:
+            problem = str(error)
+            context.metrics.store_failed()
+            context.metrics.background_failed(name)
+            log.error("background_failed", work=name, reason=problem)
+        context.signs.note(Dependency.BACKGROUND, problem, name=name)
+        await asyncio.sleep(seconds)
+
+
+async def _forget_sessions(context: Context) -> None:
+    await context.store.forget_sessions(context.now() - _SESSION_GRACE_S)
+
+
+async def _watch_tasks(core: Core) -> None:
+    """Give every task that needs looking after a worker of its own, one at a time a task."""
+    running: dict[TaskId, asyncio.Task[None]] = {}
+    async with asyncio.TaskGroup() as group:
+        while True:
+            running = {task_id: worker for task_id, worker in running.items() if not worker.done()}
+            for task in core.scheduler.pending():
+                if task.task_id not in running:
+                    running[task.task_id] = group.create_task(
+                        _look_after(core, task), name=f"task-{task.task_id.hex()[:12]}"
+                    )
+            await asyncio.sleep(TICK_S)
+
+
+async def _look_after(core: Core, task: InstalledTask) -> None:
+    """Look after one task once. The top of a task: what goes wrong is logged, and the task is looked at again."""
+    try:
+        await core.scheduler.look_after(task)
+        core.context.waits.over(task.task_id, WaitFor.STORE)
+    except FencedError:
+        raise
+    except MachineError as error:
+        core.context.metrics.store_failed()
+        core.context.waits.note(task.task_id, WaitFor.STORE, str(error))
+        await asyncio.sleep(1)
+    except Exception as error:
+        log.error("task_failed", task=str(task.task_id), error=type(error).__name__)
+        await asyncio.sleep(1)

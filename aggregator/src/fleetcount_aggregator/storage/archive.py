@@ -1,0 +1,115 @@
+"""What a store keeps of tasks that have ended, and the rows that nothing loads until somebody asks.
+
+Defines the `Archive` part of the `Store` protocol. A task is in work until nothing is left to do for it, then at rest:
+not loaded at a start, and answered about as before. Once its reports' digests are not needed any more it is retired:
+its outcome, its record and its debit stay. At last it may be forgotten. Decides neither when nor why (tasks.retention).
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from fleetcount_protocol.ids import SeriesId, TaskId
+
+from fleetcount_aggregator.host.states import State
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+
+__all__ = ["AT_ONCE", "FIRST", "Archive", "Place", "Rest", "RestRow"]
+
+AT_ONCE: Final = 64
+"""Tasks read, put to rest, retired or forgotten together."""
+
+
+class Rest(enum.IntEnum):
+    """How far the life of a task has come; the value is in existing stores."""
+
+    IN_WORK = 0
+    AT_REST = 1
+    RETIRED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestRow:
+    """A task for which nothing is left to do: when it expires, Unix seconds, and whether this aggregator leads it."""
+
+    task_id: TaskId
+    expiry: int
+    led: bool
+
+    @property
+    def place(self) -> "Place":
+        """Where it is among the others."""
+        return self.expiry, self.task_id
+
+
+Place = tuple[int, bytes]
+"""Where a task at rest is in the order by expiry."""
+FIRST: Final[Place] = (-1, b"")
+
+
+class Archive(Protocol):
+    """The ended tasks of one aggregator's store; a write returns after it is durable."""
+
+    async def tasks_in_work(self) -> Sequence[TaskId]:
+        """Return the tasks that are not at rest and not damaged, in order of installation: all a start has to know."""
+        ...
+
+    async def tasks_above(self, after: TaskId | None, most: int) -> "tuple[Sequence[TaskRow], TaskId | None]":
+        """Return tasks by id above one, None: from the first, `most` at most, and after which the others follow.
+
+        A damaged one is passed over. After None nothing follows.
+        """
+        ...
+
+    async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
+        """Remember that nothing is left to do for tasks; doing it again changes nothing.
+
+        Raises:
+            StoreError: one of them has not ended; then nothing changes.
+        """
+        ...
+
+    async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
+        """Return tasks at rest, or retired, by expiry: above a place, expired at `until`, and `AT_ONCE` at most."""
+        ...
+
+    async def retire(self, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
+        """Delete the digests of tasks at rest, and their steps but for those kept by the state they ended in.
+
+        Doing it again changes nothing; a task that is in work is passed over.
+        """
+        ...
+
+    async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
+        """Delete retired tasks with all there is of them, debits too; return those that are gone.
+
+        A window stays while its series is in work: the next record's chain names it. A series at rest goes with the
+        last of its windows.
+        """
+        ...
+
+    async def charged_on(self, signal: str, since: int) -> "Sequence[TaskRow]":
+        """Return the tasks on a signal that were debited and closed after `since`, in any order; no windows.
+
+        Raises:
+            DamagedError: one of them is not as it was written.
+        """
+        ...
+
+    async def debit(self, task_id: TaskId) -> "LedgerRow | None":
+        """Return what a task was debited, or None."""
+        ...
+
+    async def ledger_rows(self) -> int:
+        """Return how many debits there have ever been, those that are forgotten too: it never falls."""
+        ...
+
+    async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
+        """Remember that nothing is left to do for a series that ended then; delete its notes of a name that begins so.
+
+        Its windows and orders stay; it is read at a start only as `Store.series` says.
+        """
+        ...

@@ -1,0 +1,144 @@
+"""The statements of a store in SQL about ended tasks: every read and write as a function of a database.
+
+Owns no connection, no thread and no transaction (sql_store).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.limits import MAX_LEDGER_ROWS
+from fleetcount_protocol.task.signal import normal_signal
+
+from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
+from fleetcount_aggregator.storage.row_seal import LEDGER, RESTS, TASKS, DamagedError
+from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, task_holds, task_row
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+
+__all__ = [
+    "forget_tasks",
+    "put_to_rest",
+    "read_above",
+    "read_charged",
+    "read_debit",
+    "read_in_work",
+    "read_latest",
+    "read_resting",
+    "retire_tasks",
+]
+
+_OF_TASK: Final = ("tasks", "steps", "rejections", "ledger")
+"""The tables that still have rows of a retired task."""
+_OF_SERIES: Final = ("windows", "series_notes", "series")
+
+
+def read_in_work(db: SealedDatabase) -> Sequence[TaskId]:
+    """See `Archive.tasks_in_work`."""
+    rows = db.execute(f"{TASKS.select} WHERE {IN_WORK} ORDER BY place").fetchall()
+    return [TaskId(row[0]) for row in rows if TASKS.holds(db, row)]
+
+
+def read_above(db: SealedDatabase, after: TaskId | None, most: int) -> tuple[Sequence[TaskRow], TaskId | None]:
+    """See `Archive.tasks_above`."""
+    rows = db.execute(f"{TASK} WHERE task_id > ? ORDER BY task_id LIMIT ?", (after or b"", most)).fetchall()
+    following = TaskId(rows[-1][0]) if len(rows) == most else None
+    return [task_row(row) for row in rows if task_holds(db, row)], following
+
+
+def read_latest(
+    db: SealedDatabase, count: int, before: int | None, *, unfinished: bool = False
+) -> Sequence[tuple[int, TaskRow]]:
+    """Return the tasks installed last with their numbers, newest first: `count` at most, below a number if given.
+
+    `unfinished`: only those that have not ended.
+    """
+    ended = [state.value for state in FINAL_STATES] if unfinished else []
+    query = f"{TASK} WHERE place < ? {'AND state NOT IN (?, ?)' * unfinished} ORDER BY place DESC LIMIT ?"
+    rows = db.execute(query, (MAX_LEDGER_ROWS if before is None else before, *ended, count)).fetchall()
+    return [(row[4], task_row(row)) for row in rows if task_holds(db, row)]
+
+
+def put_to_rest(db: SealedDatabase, rows: Sequence[RestRow]) -> None:
+    """See `Archive.put_to_rest`."""
+    for row in rows:
+        check_ended(db, row.task_id)
+    working = "SELECT 1 FROM tasks WHERE task_id = ? AND rest = ?"
+    done = [row for row in rows if db.execute(working, (row.task_id, Rest.IN_WORK.value)).fetchone()]
+    values = [RESTS.updating(db, row.task_id, Rest.AT_REST.value, row.expiry, int(row.led)) for row in done]
+    db.executemany(RESTS.update, values)
+
+
+def read_resting(db: SealedDatabase, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
+    """See `Archive.resting`. What is not as it was written stays as it is, until it is repaired."""
+    query = (
+        f"{RESTS.select} WHERE rest = ? AND expiry <= ? AND (expiry, task_id) > (?, ?) ORDER BY expiry, task_id LIMIT ?"
+    )
+    rows = db.execute(query, (rest.value, until, *above, AT_ONCE)).fetchall()
+    return [RestRow(task_id=TaskId(row[0]), expiry=row[2], led=bool(row[3])) for row in rows if RESTS.holds(db, row)]
+
+
+def retire_tasks(
+    db: SealedDatabase, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]
+) -> Sequence[TaskId]:
+    """See `Archive.retire`: what the database holds; return those that were at rest, whose digests may go."""
+    found: list[TaskId] = []
+    for task_id in task_ids:
+        rests = db.execute(f"{RESTS.select} WHERE task_id = ?", (task_id,)).fetchone()
+        task = db.execute(f"{TASKS.select} WHERE task_id = ?", (task_id,)).fetchone()
+        if rests is None or rests[1] == Rest.IN_WORK or not (RESTS.holds(db, rests) and TASKS.holds(db, task)):
+            continue
+        names = kept[State(task[1])]
+        places = ", ".join("?" for _ in names)
+        db.execute(f"DELETE FROM steps WHERE task_id = ? AND name NOT IN ({places})", (task_id, *names))  # noqa: S608
+        taken = ",".join(name for name in task[6].split(",") if name in names)
+        db.execute(TASKS.update, TASKS.updating(db, *task[:6], taken))
+        db.execute(RESTS.update, RESTS.updating(db, task_id, Rest.RETIRED.value, *rests[2:4]))
+        found.append(task_id)
+    return found
+
+
+def forget_tasks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
+    """See `Archive.forget`."""
+    retired = (
+        "SELECT 1 FROM tasks WHERE task_id = ? AND rest = ? AND NOT EXISTS"
+        " (SELECT 1 FROM windows JOIN series ON series.series_id = windows.series_id"
+        " WHERE windows.task_id = tasks.task_id AND series.rest = 0)"
+    )
+    gone = [one for one in task_ids if db.execute(retired, (one, Rest.RETIRED.value)).fetchone()]
+    owners = "SELECT series_id FROM windows WHERE task_id = ?"
+    series = {row[0] for one in gone for row in db.execute(owners, (one,)).fetchall()}
+    for table in _OF_TASK:
+        db.executemany(f"DELETE FROM {table} WHERE task_id = ?", [(one,) for one in gone])  # noqa: S608 - constants
+    for series_id in series:
+        _forget_series(db, series_id)
+    return gone
+
+
+def _forget_series(db: SealedDatabase, series_id: bytes) -> None:
+    """Delete a series at rest none of whose windows has a task any more."""
+    left = "SELECT 1 FROM windows JOIN tasks ON tasks.task_id = windows.task_id WHERE windows.series_id = ?"
+    if db.execute(left, (series_id,)).fetchone() is None:
+        for table in _OF_SERIES:
+            db.execute(f"DELETE FROM {table} WHERE series_id = ?", (series_id,))  # noqa: S608 - constants
+
+
+def read_charged(db: SealedDatabase, signal: str | None, since: int) -> Sequence[TaskRow]:
+    """See `Archive.charged_on`; None for every signal."""
+    named = () if signal is None else (normal_signal(signal),)
+    query = (
+        f"{TASK} WHERE task_id IN"  # noqa: S608 - constants
+        f" (SELECT task_id FROM ledger WHERE {'normal_signal = ? AND ' if named else ''}closes > ?)"
+        " AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.task_id = tasks.task_id)"
+    )
+    rows = db.execute(query, (*named, since)).fetchall()
+    if damaged := [row for row in rows if not task_holds(db, row)]:
+        raise DamagedError(TASKS.damage(damaged[0]))
+    return [task_row(row) for row in rows]
+
+
+def read_debit(db: SealedDatabase, task_id: TaskId) -> LedgerRow | None:
+    """See `Archive.debit`."""
+    row = db.execute(f"{LEDGER.select} WHERE task_id = ?", (task_id,)).fetchone()
+    return None if row is None else ledger_row(row)

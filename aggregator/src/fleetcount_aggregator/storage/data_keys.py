@@ -1,0 +1,238 @@
+"""The data keys: one a task, random, in a place of its own, wrapped by the store's at-rest key; destroyed at its end.
+
+Everything secret of a task lies under its data key, so that a copy of the disk made later and every key that lives on
+open nothing of it. Beside SQLite a key is a file, and destroying it is overwriting it where it lies; a row of a
+database leaves copies in its journal (`key_places`). Run by any thread; decides nothing about a task.
+"""
+
+import hmac
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES, AtRest, SigningKeyKeys
+from fleetcount_aggregator.storage.key_places import KeyPlace, MemoryKeys
+from fleetcount_aggregator.storage.row_seal import Damage
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
+
+__all__ = ["DataKey", "DataKeys"]
+
+_MAGIC: Final = b"FCDATAK1"
+_CHECK: Final = b"key check"
+_CHECK_NAME: Final = "key-check"
+_ENDING: Final = ".data-key"
+_CHAIN_INFO: Final = b"fleetcount aggregator session chains 1"
+_SECRET_BYTES: Final = 2 * AT_REST_KEY_BYTES
+_FILE_BYTES: Final = len(_MAGIC) + 12 + _SECRET_BYTES + 16
+"""Magic, nonce, the secret, tag: less than a sector, so that a disk has the old bytes or the new ones."""
+
+
+class DataKey(AtRest):
+    """The key of one task: for what is sealed piece by piece, and `log_key`, from which its report log's keys come."""
+
+    def __init__(self, secret: bytes, source: RandomSource | None = None) -> None:
+        super().__init__(secret[:AT_REST_KEY_BYTES], source)
+        self.log_key = secret[AT_REST_KEY_BYTES:]
+
+
+class DataKeys:
+    """The data keys of one store, and `at_rest`, under the key that wraps them.
+
+    `place` is where they lie; without one they are in memory alone. `former`: what wrapped them before the store had a
+    key of its own, and what sealed tasks that were open before there were any.
+    """
+
+    def __init__(
+        self,
+        at_rest_key: bytes,
+        place: KeyPlace | None = None,
+        former: SigningKeyKeys | None = None,
+        source: RandomSource | None = None,
+    ) -> None:
+        self.at_rest = AtRest(at_rest_key, source)
+        self._place = place or MemoryKeys()
+        self._former = former
+        self._source = source or SystemRandom()
+        former_keys = () if former is None else (former.at_rest,)
+        self.chain_keys = tuple(hmac.digest(key, _CHAIN_INFO, "sha256") for key in (at_rest_key, *former_keys))
+        """What sessions' chains of keys lie under: the first key, or another one from before (`session_chains`)."""
+        self._keys: dict[TaskId, DataKey] = {}
+        self._lock = threading.Lock()
+        """Around `_keys` and `_destroyed`, never while a place is read or written: the event loop waits for it."""
+        self._changing = threading.Lock()
+        self._destroyed = 0
+
+    def of(self, task_id: TaskId) -> DataKey:
+        """Return the key of a task that has not ended, for a thread where `knows` is not true of it.
+
+        One that another process of this aggregator has made is read when it is first needed.
+
+        Raises:
+            StoreError: there is none: the task is not here, or has ended.
+        """
+        while True:
+            with self._lock:
+                known, destroyed = self._keys.get(task_id), self._destroyed
+            if known is not None:
+                return known
+            wrapped = self._place.read(_name(task_id))
+            if wrapped is None:
+                raise StoreError(f"task {task_id.hex()} has no data key: it is not installed, or has ended")
+            key = DataKey(self._unwrapped(task_id, wrapped), self._source)
+            with self._lock:
+                if destroyed == self._destroyed:  # Else it may be this one that is gone.
+                    return self._keys.setdefault(task_id, key)
+
+    def knows(self, task_id: TaskId) -> bool:
+        """Return whether a key is in memory, so that `of` waits for nothing."""
+        with self._lock:
+            return task_id in self._keys
+
+    def forget_destroyed(self) -> list[TaskId]:
+        """Forget the keys that another process of this aggregator has destroyed; return whose. Raises StoreError."""
+        with self._changing:
+            with self._lock:
+                held = list(self._keys)
+            lying = set(self._place.names())
+            gone = [one for one in held if _name(one) not in lying]
+            for task_id in gone:
+                self._forget(task_id)
+        return gone
+
+    def _forget(self, task_id: TaskId) -> None:
+        with self._lock:
+            self._keys.pop(task_id, None)
+            self._destroyed += 1
+
+    def make(self, task_id: TaskId) -> DataKey:
+        """Return the key of a task that is about to be installed, made and durable; one that is there stays.
+
+        Raises:
+            StoreError: the disk is full or failed.
+        """
+        with self._changing:
+            if not self.knows(task_id):
+                secret = self._source.random_bytes(_SECRET_BYTES)
+                wrapped = self._wrapped(task_id, secret)
+                lying = self._place.add(_name(task_id), wrapped)
+                if lying != wrapped:
+                    secret = self._unwrapped(task_id, lying)
+                with self._lock:
+                    self._keys.setdefault(task_id, DataKey(secret, self._source))
+            with self._lock:
+                return self._keys[task_id]
+
+    def take_up(self, verify_keys: Mapping[TaskId, bytes]) -> list[Damage]:
+        """Read the keys of the tasks that have not ended, by id with the verify key as it lies sealed; at the start.
+
+        A task from before there were data keys goes on under its own, which are wrapped as its data key. Returns
+        what is missing or damaged: nothing of an open task can be read without its data key.
+
+        Raises:
+            StoreError: the store lies under another at-rest key.
+        """
+        damaged: list[Damage] = []
+        right_key = self.seals_store()
+        for task_id, sealed in verify_keys.items():
+            where = self._place.where(_name(task_id))
+            try:
+                wrapped = self._place.read(_name(task_id))
+                secret = self._secret_before(task_id, sealed) if wrapped is None else self._unwrapped(task_id, wrapped)
+            except StoreAwayError:
+                raise
+            except StoreError:
+                if not right_key:
+                    raise  # Nothing says that this is the key that wraps them.
+                secret = None
+            if secret is None:
+                damaged.append(Damage(table="data key", what=f"{where} is missing or damaged", task_id=task_id))
+            else:
+                self._keys[task_id] = DataKey(secret, self._source)
+        return damaged
+
+    def resealed(self, sealed: bytes, *place: bytes) -> bytes | None:
+        """Return what lies sealed under the former key as it lies under the present one, None if it does not."""
+        with suppress(StoreError):
+            self.at_rest.open(sealed, *place)
+            return None
+        opened = self._opened_before(sealed, *place)
+        return None if opened is None else self.at_rest.seal(opened, *place)
+
+    def seals_store(self) -> bool:
+        """Whether the store lies under the present key, by the file that says so; False if it is to be moved there.
+
+        Raises:
+            StoreError: it lies under another key than this one and the one before; the text names the file.
+        """
+        sealed = self._place.read(_CHECK_NAME)
+        if sealed is None:
+            return False
+        with suppress(StoreError):
+            self.at_rest.open(sealed, _CHECK)
+            return True
+        if self._opened_before(sealed, _CHECK) is None:
+            where = self._place.where(_CHECK_NAME)
+            raise StoreError(f"{where} does not open: the store was written under another at-rest key")
+        return False
+
+    def note_seals_store(self) -> None:
+        """Remember that the store lies under the present key; raises StoreError if the disk fails."""
+        self._place.write(_CHECK_NAME, self.at_rest.seal(b"", _CHECK))
+
+    def held(self) -> set[TaskId]:
+        """Return the tasks of which there is a key to destroy."""
+        lying = [name.removesuffix(_ENDING) for name in self._place.names() if name.endswith(_ENDING)]
+        return {*self._keys, *(TaskId(bytes.fromhex(name)) for name in lying)}
+
+    def destroy(self, task_id: TaskId) -> None:
+        """Overwrite the key of an ended task, durably, and delete its file; doing it again changes nothing.
+
+        Raises:
+            StoreError: the disk failed; the key may be there still.
+        """
+        with self._changing:
+            self._forget(task_id)
+            self._place.erase(_name(task_id))
+
+    def _write(self, task_id: TaskId, secret: bytes) -> None:
+        """Make a key durable, whole or not at all; what lay there before is overwritten."""
+        self._place.write(_name(task_id), self._wrapped(task_id, secret))
+
+    def _wrapped(self, task_id: TaskId, secret: bytes) -> bytes:
+        return _MAGIC + self.at_rest.seal(secret, b"data key", task_id)
+
+    def _unwrapped(self, task_id: TaskId, data: bytes) -> bytes:
+        where = self._place.where(_name(task_id))
+        if len(data) != _FILE_BYTES or not data.startswith(_MAGIC):
+            raise StoreError(f"{where} is damaged, or no data key")
+        sealed = data[len(_MAGIC) :]
+        with suppress(StoreError):
+            return self.at_rest.open(sealed, b"data key", task_id)
+        secret = self._opened_before(sealed, b"data key", task_id)
+        if secret is None:
+            raise StoreError(f"{where} does not open: damaged, or wrapped under another at-rest key")
+        self._write(task_id, secret)
+        return secret
+
+    def _secret_before(self, task_id: TaskId, verify_key: bytes) -> bytes | None:
+        """Return the keys of a task from before there were data keys, now as its data key; None if it is none."""
+        if self._former is None or self._opened_before(verify_key, b"verify key", task_id) is None:
+            return None
+        secret = self._former.at_rest + self._former.log
+        self._write(task_id, secret)
+        return secret
+
+    def _opened_before(self, sealed: bytes, *place: bytes) -> bytes | None:
+        """Return what was sealed under the former key, None if there is none or it does not open."""
+        if self._former is not None:
+            with suppress(StoreError):
+                return AtRest(self._former.at_rest).open(sealed, *place)
+        return None
+
+
+def _name(task_id: TaskId) -> str:
+    return f"{task_id.hex()}{_ENDING}"

@@ -1,0 +1,227 @@
+"""The frames of one task in one append-only file, with one sync a group: `Frames` of an aggregator on one machine.
+
+A frame's number is the byte at which it begins. Written by one thread; other threads and processes may read.
+"""
+
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleetcount_protocol.ids import TaskId
+from fleetcount_transport.durable_files import sync_directory
+
+from fleetcount_aggregator.storage.frames import DamagedFrameError, FrameRange, RawFrame, ReadFrame
+from fleetcount_aggregator.storage.log_format import (
+    FILE_HEADER_BYTES,
+    HEAD_BYTES,
+    FrameHead,
+    NewFrame,
+    encode_file_header,
+)
+from fleetcount_aggregator.storage.log_scan import LogScan, damaged_at, read_at
+from fleetcount_aggregator.storage.store import StoreError
+
+__all__ = ["FileFrames", "FileReader", "load_file", "unload_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Implements `FrameReader`."""
+
+    path: Path
+
+    @contextmanager
+    def opened(self) -> Generator["_Reads"]:
+        """See `FrameReader.opened`."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from error
+        try:
+            yield _Reads(self.path, descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class _Reads:
+    """Implements `FrameReads` over an open file."""
+
+    def __init__(self, path: Path, descriptor: int = -1) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
+        """See `FrameReads.read`."""
+        return [read_at(self._descriptor, self.path, frame + start, size) for frame, start, size in ranges]
+
+    def damaged(self, frame: int, why: str) -> DamagedFrameError:
+        """See `FrameReads.damaged`."""
+        return damaged_at(self.path, frame, why)
+
+
+class FileFrames(_Reads):
+    """Implements `Frames`. The file is made with the first group, and deleted where not even that is whole.
+
+    `closed_length`: its bytes when intake closed, None before; `durable_length`: bytes known to have been durable.
+    """
+
+    is_final = False
+
+    def __init__(
+        self,
+        path: Path,
+        task_id: TaskId,
+        log_key: bytes,
+        closed_length: int | None = None,
+        durable_length: int = 0,
+    ) -> None:
+        super().__init__(path)
+        self.expected = 0
+        self.length = 0
+        self._task_id = task_id
+        self._log_key = log_key
+        self._closed_length = closed_length
+        self._durable_length = durable_length
+        self._is_cut = True
+        """False when what a failed write left could not be cut off."""
+
+    @property
+    def reader(self) -> FileReader:
+        """See `Frames.reader`."""
+        return FileReader(self.path)
+
+    def columns(self) -> Iterator[ReadFrame]:
+        """See `Frames.columns`: then what the last write left torn is cut, and a damaged file is left as it is."""
+        if not self.path.exists():
+            self._check_missing()
+            return
+        with LogScan(self.path, self._task_id, self._log_key) as scan:
+            self.expected = scan.expected
+            yield from scan.frames()
+        if self._closed_length is not None and scan.end != self._closed_length:
+            # Of how many bytes it was is how many reports there are, and this is shown and logged.
+            raise damaged_at(self.path, scan.end, "intake closed with another length")
+        if scan.end < self._durable_length:
+            raise damaged_at(self.path, scan.end, "bytes behind that were durable, and have receipts")
+        if not self.expected:
+            self.path.unlink()
+            return
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        # What was read may still be on its way to the disk, and from now on receipts are given for it.
+        os.ftruncate(self._descriptor, scan.end)
+        os.fdatasync(self._descriptor)
+        self.length = scan.end
+
+    def _check_missing(self) -> None:
+        if self._closed_length:
+            raise DamagedFrameError(f"{self.path} is missing: intake closed with instalments in it")
+        if self._durable_length:
+            raise DamagedFrameError(f"{self.path} is missing: bytes of it were durable, and have receipts")
+
+    def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
+        """See `Frames.append`."""
+        # A flag and not `except`: what was written must also be cut off when the process is interrupted here.
+        written = False
+        try:
+            self._write(frames, expected)
+            written = True
+        except OSError as error:
+            raise StoreError(f"{self.path} could not be written: {error}") from error
+        finally:
+            if not written:
+                self._take_back()
+        numbers: list[int] = []
+        self.length = self.length or FILE_HEADER_BYTES
+        for frame in frames:
+            numbers.append(self.length)
+            self.length += frame.head.frame_bytes
+        self.expected = expected
+        return numbers
+
+    def _write(self, frames: Sequence[NewFrame], expected: int) -> None:
+        """Write frames, before them the file's header if it is new, with one sync."""
+        created = self._descriptor < 0
+        if created:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._cut()
+        offset = self.length
+        if not offset:
+            offset = self._put(encode_file_header(self._log_key, self._task_id, expected), 0)
+        for frame in frames:
+            for piece in frame.pieces():
+                offset = self._put(piece, offset)
+        # fdatasync also makes the new length durable. A new file's name is in its directory, which has its own sync.
+        os.fdatasync(self._descriptor)
+        if created:
+            sync_directory(self.path.parent)
+
+    def _put(self, piece: bytes | memoryview, offset: int) -> int:
+        """Write bytes at an offset, and return where they end."""
+        view = memoryview(piece)
+        while view:  # The system may write fewer bytes than it is given.
+            count = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[count:], offset + count
+        return offset
+
+    def _take_back(self) -> None:
+        """Cut what could not be written off the file."""
+        if self._descriptor < 0:
+            return
+        self._is_cut = False
+        # If even this fails, the next write tries it again, or the next start cuts what is torn.
+        with suppress(OSError):
+            self._cut()
+        if not self.length:
+            self.close()
+
+    def _cut(self) -> None:
+        """Cut off what a failed write left: its whole frames must not follow a shorter group that is written next."""
+        if not self._is_cut:
+            os.ftruncate(self._descriptor, self.length)
+            self._is_cut = True
+
+    def close(self) -> None:
+        """See `Frames.close`."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def unload_file(path: Path) -> Iterator[RawFrame]:
+    """See `FrameHome.unload`."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        header, at = file.read(FILE_HEADER_BYTES), FILE_HEADER_BYTES
+        while data := file.read(HEAD_BYTES):
+            head = FrameHead.unchecked(data)
+            if head is None:
+                raise damaged_at(path, at, "no frame begins there")
+            columns = file.read(head.columns_bytes)
+            parts = file.read(head.frame_bytes - head.parts_at)
+            at += len(data) + len(columns) + len(parts)
+            if len(data) + len(columns) + len(parts) != head.frame_bytes:
+                raise damaged_at(path, at, "it ends inside a frame")
+            yield RawFrame(0, header, data, columns, parts)
+
+
+def load_file(path: Path, frames: Iterable[RawFrame]) -> None:
+    """See `FrameHome.load`; a log without frames is no file."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            for number, frame in enumerate(frames):
+                file.writelines(frame[2:] if number else frame[1:])
+            file.flush()
+            os.fsync(file.fileno())
+            empty = not file.tell()
+        temporary.replace(path)
+        if empty:
+            path.unlink()
+        sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"{path} could not be written: {error.strerror}") from error

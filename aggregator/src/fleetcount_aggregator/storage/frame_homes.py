@@ -1,0 +1,357 @@
+"""Where a store has the frames of its tasks, and what it keeps of tasks that ended: beside a file, or in memory.
+
+A home makes and finds `Frames`; it reads none. `report_logs` decides when. Another home is in postgres_frames.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_transport.durable_files import sync_directory
+
+from fleetcount_aggregator.storage.digest_file import (
+    RECORD_BYTES,
+    DigestFile,
+    HeldDigest,
+    find_record,
+)
+from fleetcount_aggregator.storage.file_frames import FileFrames, FileReader, load_file, unload_file
+from fleetcount_aggregator.storage.frames import FrameReader, Frames, MemoryFrames, RawFrame
+from fleetcount_aggregator.storage.store import StoreError
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.storage.database import Database
+
+__all__ = ["EndedDigests", "FileHome", "FrameHome", "LogState", "MemoryHome"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogState:
+    """What the store knows of a task when it starts: so many bytes of its log were durable, at least.
+
+    `closed_length`: how long it was when intake closed, None before.
+    """
+
+    task_id: TaskId
+    ended: bool
+    durable_length: int
+    closed_length: int | None
+    set_sealed: bool
+
+
+class EndedDigests(Protocol):
+    """What is remembered of the instalments of one ended task: digests, and no share."""
+
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
+
+        Raises:
+            StoreError: it failed, or there are other records than that; then there are none.
+        """
+        ...
+
+    def records(self) -> Iterator[bytes]:
+        """Yield all records in their order, some at once; none where nothing was written. Raises StoreError."""
+        ...
+
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """Return what is remembered of an instalment, or None; raises StoreError if it is damaged."""
+        ...
+
+    def delete(self) -> None:
+        """Remember nothing of the task any more; doing it again changes nothing."""
+        ...
+
+
+class FrameHome(Protocol):
+    """The frames of a store."""
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether what was durable has to be noted in the database, to see later if it is gone."""
+        ...
+
+    @property
+    def cuts(self) -> bool:
+        """Whether a task may lie here in several shards."""
+        ...
+
+    def know(self, states: Sequence[LogState]) -> None:
+        """Take it that logs were so long, and see later whether they are."""
+        ...
+
+    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+        """Return the tasks whose logs the operator has put aside, before their set was sealed: they can only end."""
+        ...
+
+    def leaves(self, task_id: TaskId) -> bool:
+        """Whether there is something of an ended task that `drop` deletes."""
+        ...
+
+    def install(self, db: "Database", task_id: TaskId) -> None:
+        """Make the place of a task that is installed in this transaction; one that is there stays."""
+        ...
+
+    def close_task(self, db: "Database", task_id: TaskId) -> None:
+        """Let no owner append to a task any more, from the commit of this transaction on."""
+        ...
+
+    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+        """Become the owner of every shard of a task, as who is alone may; return the epoch of each."""
+        ...
+
+    def shard_count(self, task_id: TaskId) -> int:
+        """Return into how many shards a task is cut: a power of two, 1 to 256; 0 for one that has no place here."""
+        ...
+
+    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
+        """Return the frames of a shard: to be read back and written to under an epoch, or with None only read."""
+        ...
+
+    def reader(self, task_id: TaskId) -> FrameReader:
+        """Return what reads the frames of all shards of a task."""
+        ...
+
+    def ended(self, task_id: TaskId) -> EndedDigests:
+        """Return what is left of an ended task."""
+        ...
+
+    def holds(self, task_id: TaskId) -> bool:
+        """Whether frames of a task lie there, as they do from its first instalment until it is purged."""
+        ...
+
+    def drop(self, task_id: TaskId) -> None:
+        """Delete every frame of an ended task; doing it again changes nothing."""
+        ...
+
+    def tasks(self) -> set[TaskId]:
+        """Return the tasks of which there are frames or digests."""
+        ...
+
+    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+        """Yield every frame of a store that nobody serves, to be taken to another home; needs no key.
+
+        Raises:
+            StoreError: it is not all there; the text names the place.
+        """
+        ...
+
+    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+        """Write frames that another home has unloaded, in place of what an earlier try has left; durable on return.
+
+        Raises:
+            StoreError: it failed, or a task in so many shards cannot lie here.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+_ENDS: Final = (".log", ".digests", ".log.lost")
+
+
+class FileHome:
+    """Implements `FrameHome` beside a database file: one log and one digest file a task, uncut."""
+
+    counts_bytes = True
+    cuts = False
+
+    def __init__(self, database: Path) -> None:
+        self._directory = database.parent
+        self._stem = database.stem
+        self._states: Mapping[TaskId, LogState] = {}
+
+    def know(self, states: Sequence[LogState]) -> None:
+        """See `FrameHome.know`."""
+        self._states = {state.task_id: state for state in states if not state.ended}
+
+    def install(self, db: "Database", task_id: TaskId) -> None:
+        """See `FrameHome.install`: the first instalment makes the file."""
+
+    def close_task(self, db: "Database", task_id: TaskId) -> None:
+        """See `FrameHome.close_task`: the one writer knows."""
+
+    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+        """See `FrameHome.seize`: the lock of the directory is the only epoch."""
+        return {0: 0}
+
+    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+        """See `FrameHome.given_up`."""
+        return [
+            state.task_id
+            for state in states
+            if not state.ended
+            and not state.set_sealed
+            and not self._log_path(state.task_id).exists()
+            and self._lost_path(state.task_id).exists()
+        ]
+
+    def shard_count(self, task_id: TaskId) -> int:
+        """See `FrameHome.shard_count`: who has one file has one owner."""
+        return 1
+
+    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> FileFrames:
+        """See `FrameHome.frames`."""
+        state = self._states.get(task_id)
+        closed, durable = (None, 0) if state is None else (state.closed_length, state.durable_length)
+        return FileFrames(self._log_path(task_id), task_id, log_key, closed, durable)
+
+    def reader(self, task_id: TaskId) -> FileReader:
+        """See `FrameHome.reader`."""
+        return FileReader(self._log_path(task_id))
+
+    def ended(self, task_id: TaskId) -> DigestFile:
+        """See `FrameHome.ended`."""
+        return DigestFile(self._directory / f"{self._stem}.{task_id.hex()}.digests", task_id)
+
+    def holds(self, task_id: TaskId) -> bool:
+        """See `FrameHome.holds`."""
+        return self._log_path(task_id).exists()
+
+    def leaves(self, task_id: TaskId) -> bool:
+        """See `FrameHome.leaves`."""
+        return self.holds(task_id) or self._lost_path(task_id).exists()
+
+    def drop(self, task_id: TaskId) -> None:
+        """See `FrameHome.drop`."""
+        self._lost_path(task_id).unlink(missing_ok=True)
+        if self.holds(task_id):
+            # The digests are durable, but not yet their name; no log goes before it is.
+            sync_directory(self._directory)
+            self._log_path(task_id).unlink()
+            sync_directory(self._directory)
+
+    def tasks(self) -> set[TaskId]:
+        """See `FrameHome.tasks`."""
+        names = [path.name.removeprefix(f"{self._stem}.") for path in self._directory.glob(f"{self._stem}.*")]
+        found = [name.removesuffix(end) for name in names for end in _ENDS if name.endswith(end)]
+        return {TaskId(bytes.fromhex(name)) for name in found}
+
+    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+        """See `FrameHome.unload`."""
+        lost = self._lost_path(task_id)
+        if lost.exists():
+            raise StoreError(f"{lost} was put aside: start the aggregator once, so that its task ends")
+        return unload_file(self._log_path(task_id))
+
+    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+        """See `FrameHome.load`."""
+        if shards != 1:
+            raise StoreError(f"task {task_id.hex()} is cut into {shards} shards; allowed beside a file is 1")
+        load_file(self._log_path(task_id), frames)
+
+    def close(self) -> None:
+        """See `FrameHome.close`."""
+
+    def _log_path(self, task_id: TaskId) -> Path:
+        return self._directory / f"{self._stem}.{task_id.hex()}.log"
+
+    def _lost_path(self, task_id: TaskId) -> Path:
+        """Where the operator puts a log that is lost, to end its task."""
+        return self._directory / f"{self._stem}.{task_id.hex()}.log.lost"
+
+
+class _MemoryDigests:
+    """Implements `EndedDigests`."""
+
+    def __init__(self) -> None:
+        self._records = b""
+
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """See `EndedDigests.write`."""
+        self._records = b"".join(blocks)
+
+    def records(self) -> Iterator[bytes]:
+        """See `EndedDigests.records`."""
+        yield self._records
+
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """See `EndedDigests.find`."""
+        records, size = self._records, RECORD_BYTES
+        return find_record(
+            len(records) // size, lambda at: records[at * size : (at + 1) * size], report_id, round_number
+        )
+
+    def delete(self) -> None:
+        """See `EndedDigests.delete`."""
+        self._records = b""
+
+
+class MemoryHome:
+    """Implements `FrameHome`, for tests and simulations; each task is cut into `shards`."""
+
+    counts_bytes = False
+    cuts = True
+
+    def __init__(self, shards: int = 1) -> None:
+        self._shards = shards
+        self._frames: dict[TaskId, dict[int, MemoryFrames]] = {}
+        self._bytes: dict[TaskId, dict[int, bytes]] = {}
+        self._ended: dict[TaskId, _MemoryDigests] = {}
+
+    def know(self, states: Sequence[LogState]) -> None:
+        """See `FrameHome.know`: nothing outlives the process."""
+
+    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+        """See `FrameHome.given_up`."""
+        return []
+
+    def leaves(self, task_id: TaskId) -> bool:
+        """See `FrameHome.leaves`."""
+        return self.holds(task_id)
+
+    def install(self, db: "Database", task_id: TaskId) -> None:
+        """See `FrameHome.install`."""
+
+    def close_task(self, db: "Database", task_id: TaskId) -> None:
+        """See `FrameHome.close_task`."""
+
+    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+        """See `FrameHome.seize`."""
+        return dict.fromkeys(range(self._shards), 0)
+
+    def shard_count(self, task_id: TaskId) -> int:
+        """See `FrameHome.shard_count`."""
+        return self._shards
+
+    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> MemoryFrames:
+        """See `FrameHome.frames`."""
+        stored = self._bytes.setdefault(task_id, {})
+        fresh = MemoryFrames(task_id, log_key, shard, stored)
+        return self._frames.setdefault(task_id, {}).setdefault(shard, fresh)
+
+    def reader(self, task_id: TaskId) -> MemoryFrames:
+        """See `FrameHome.reader`."""
+        return MemoryFrames(task_id, b"", 0, self._bytes.get(task_id, {}))
+
+    def ended(self, task_id: TaskId) -> _MemoryDigests:
+        """See `FrameHome.ended`."""
+        return self._ended.setdefault(task_id, _MemoryDigests())
+
+    def holds(self, task_id: TaskId) -> bool:
+        """See `FrameHome.holds`."""
+        return bool(self._bytes.get(task_id))
+
+    def drop(self, task_id: TaskId) -> None:
+        """See `FrameHome.drop`."""
+        self._bytes.pop(task_id, None)
+        self._frames.pop(task_id, None)
+
+    def tasks(self) -> set[TaskId]:
+        """See `FrameHome.tasks`: none is there for another process."""
+        return set()
+
+    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+        """See `FrameHome.unload`."""
+        return iter(())
+
+    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+        """See `FrameHome.load`."""
+        raise StoreError(f"task {task_id.hex()} cannot be moved into memory")
+
+    def close(self) -> None:
+        """See `FrameHome.close`."""

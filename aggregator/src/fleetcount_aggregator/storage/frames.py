@@ -1,0 +1,218 @@
+"""Where the frames of a report log lie, as the index sees it: a file, a table of PostgreSQL, or memory.
+
+`Frames` are those of one shard of one task. Sealed bytes alone go in and out; what is in a frame is log_format's, what
+becomes of instalments is report_log's.
+"""
+
+import hmac
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.storage.log_format import HEAD_BYTES, FrameHead, FrameSeal, NewFrame
+from fleetcount_aggregator.storage.store import StoreError
+
+__all__ = [
+    "FRAME_BITS",
+    "LEAVES",
+    "DamagedFrameError",
+    "FrameRange",
+    "FrameReader",
+    "FrameReads",
+    "Frames",
+    "MemoryFrames",
+    "RawFrame",
+    "ReadFrame",
+    "checked_frame",
+    "read_heads",
+]
+
+FRAME_BITS: Final = 48
+"""A frame's number has its shard above so many bits, so that one number is enough in a task of many shards."""
+
+
+LEAVES: Final = 256
+"""Values of the first byte of a report id, which says its shard."""
+
+
+class DamagedFrameError(StoreError):
+    """A frame is not what was written there; the text names the place."""
+
+
+class FrameRange(NamedTuple):
+    """Bytes of one frame: its number, where they begin, from its first byte, and how many."""
+
+    frame: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrame:
+    """One frame as it is read back: its number, its head, its columns."""
+
+    frame: int
+    head: FrameHead
+    columns: bytes
+
+
+class RawFrame(NamedTuple):
+    """A frame as it lies: its shard, what stands before the shard's first frame, and its three parts, sealed."""
+
+    shard: int
+    header: bytes
+    head: bytes
+    columns: bytes
+    parts: bytes
+
+
+class FrameReads(Protocol):
+    """Reads frames by their numbers, which `Frames.append` gave them."""
+
+    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
+        """Return the bytes of ranges, in order; no range reaches from the columns into the parts.
+
+        Raises:
+            StoreError: they are not all there, or cannot be read; the text names the place.
+        """
+        ...
+
+    def damaged(self, frame: int, why: str) -> DamagedFrameError:
+        """Return the error that says that a frame is not what was written, and where it lies."""
+        ...
+
+
+class FrameReader(Protocol):
+    """Survives pickling, so that a worker process reads frames by itself."""
+
+    def opened(self) -> AbstractContextManager[FrameReads]:
+        """Return the frames as a context; raises StoreError if they cannot be opened."""
+        ...
+
+
+class Frames(FrameReads, Protocol):
+    """The frames of one shard, durable in the order in which they came. One thread writes; any may read."""
+
+    @property
+    def expected(self) -> int:
+        """Instalments that make a report complete, as they lie beside the frames; 0 before the first."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How much is durable: bytes of a file, frames elsewhere."""
+        ...
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing comes after what `columns` has read, because the shard was closed by then."""
+        ...
+
+    @property
+    def reader(self) -> FrameReader:
+        """What a worker process gets."""
+        ...
+
+    def columns(self) -> Iterator[ReadFrame]:
+        """Yield every frame without its parts, once, before the first `append`: what a start or a take-over reads.
+
+        When the last is out, what is there is durable, and `length` counts it. `expected` holds from the first on.
+
+        Raises:
+            StoreError: something that was durable is damaged or missing; the text names the place.
+        """
+        ...
+
+    def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
+        """Make a group of frames durable, all or none, and return their numbers.
+
+        Raises:
+            FencedError: somebody else owns the shard now, or it is closed.
+            StoreError: it failed; none of them is there.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+def read_heads(reads: FrameReads, frames: Sequence[int], log_key: bytes) -> list[FrameHead]:
+    """Return the heads of frames, in order; raises StoreError if one is none."""
+    found = reads.read([FrameRange(frame, 0, HEAD_BYTES) for frame in frames])
+    return [_head(reads, frame, data, log_key) for frame, data in zip(frames, found, strict=True)]
+
+
+def _head(reads: FrameReads, frame: int, data: bytes, log_key: bytes) -> FrameHead:
+    head = FrameHead.decode(data, log_key)
+    if head is None:
+        raise reads.damaged(frame, "no frame begins there")
+    return head
+
+
+def checked_frame(
+    reads: FrameReads, number: int, head: bytes, columns: bytes, sequence: int, task_id: TaskId, log_key: bytes
+) -> ReadFrame:
+    """Return a frame that lies whole in its place; raises StoreError if it is not what was written there."""
+    found = _head(reads, number, head, log_key)
+    seal = FrameSeal(log_key, found.salt, task_id, found.round)
+    if found.sequence != sequence or len(columns) != found.columns_bytes:
+        raise reads.damaged(number, f"it holds frame {found.sequence}, or other bytes of columns")
+    if not hmac.compare_digest(seal.of_columns(columns), found.columns_seal):
+        raise reads.damaged(number, "its columns are not what was written")
+    return ReadFrame(number, found, columns)
+
+
+class MemoryFrames:
+    """Implements `Frames`, and its own reader: frames that outlive no process, for tests and simulations."""
+
+    is_final = False
+
+    def __init__(self, task_id: TaskId, log_key: bytes, shard: int = 0, frames: dict[int, bytes] | None = None) -> None:
+        self.expected = 0
+        self.length = 0
+        self._task_id = task_id
+        self._log_key = log_key
+        self._first = shard << FRAME_BITS
+        self._frames = {} if frames is None else frames
+        """Those of all shards of the task, by number."""
+
+    @property
+    def reader(self) -> "MemoryFrames":
+        """See `Frames.reader`: where it is pickled, a copy of all frames."""
+        return self
+
+    def opened(self) -> AbstractContextManager["MemoryFrames"]:
+        """See `FrameReader.opened`."""
+        return nullcontext(self)
+
+    def columns(self) -> Iterator[ReadFrame]:
+        """See `Frames.columns`."""
+        for sequence in range(self.length):
+            number = self._first + sequence
+            frame = self._frames[number]
+            head = _head(self, number, frame[:HEAD_BYTES], self._log_key)
+            columns = frame[HEAD_BYTES : HEAD_BYTES + head.columns_bytes]
+            yield checked_frame(self, number, frame[:HEAD_BYTES], columns, sequence, self._task_id, self._log_key)
+
+    def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
+        """See `Frames.append`."""
+        first = self._first + self.length
+        numbers = list(range(first, first + len(frames)))
+        self._frames.update((number, frame.joined()) for number, frame in zip(numbers, frames, strict=True))
+        self.expected, self.length = expected, self.length + len(frames)
+        return numbers
+
+    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
+        """See `FrameReads.read`."""
+        return [self._frames[one.frame][one.start : one.start + one.size] for one in ranges]
+
+    def damaged(self, frame: int, why: str) -> DamagedFrameError:
+        """See `FrameReads.damaged`."""
+        return DamagedFrameError(f"frame {frame} in memory is damaged: {why}")
+
+    def close(self) -> None:
+        """See `Frames.close`."""

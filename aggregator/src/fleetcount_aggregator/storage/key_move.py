@@ -1,0 +1,44 @@
+"""A store moves from the key that followed from its signing key to one of its own: whole, once, when it is opened.
+
+Afterwards nothing in it needs the signing key, which can be replaced. Decides nothing about a task.
+"""
+
+from fleetcount_mechanisms.randomness import SystemRandom
+
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.row_seal import reseal
+from fleetcount_aggregator.storage.rows import put_chains
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
+from fleetcount_aggregator.storage.series_rows import reseal_seeds
+from fleetcount_aggregator.storage.session_chains import ChainSeal
+
+__all__ = ["move_to_present_key"]
+
+_AT_ONCE = 4096
+
+
+def move_to_present_key(engine: SealedEngine, data_keys: DataKeys) -> None:
+    """Seal rows, seeds and sessions' chains under the present key if the store lies under the one before it.
+
+    A crash leaves the store as it was, or moved: what is moved already is passed over. A million sessions take seconds.
+
+    Raises:
+        StoreError: the store lies under another key than both, or the disk failed.
+    """
+    if data_keys.seals_store():
+        return
+    engine.write(lambda db: _reseal(db, data_keys))
+    engine.plain.fold()
+    data_keys.note_seals_store()
+
+
+def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:
+    seal = ChainSeal(data_keys.chain_keys, SystemRandom())
+    reseal_seeds(db, data_keys)
+    reseal(db)
+    above = b""
+    while rows := db.execute(
+        "SELECT session_id, chain FROM chains WHERE session_id > ? ORDER BY session_id LIMIT ?", (above, _AT_ONCE)
+    ).fetchall():
+        put_chains(db, [(name, moved) for name, chain in rows if (moved := seal.resealed(name, chain)) is not None])
+        above = rows[-1][0]

@@ -1,0 +1,172 @@
+"""How damaged rows are mended: what still holds of a task stays, the rest goes, and the task ends; nothing is made up.
+
+Statements inside the caller's transaction. Decides nothing: who calls knows how the task ended elsewhere (`repair`).
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.task.signed_file import stored_task_bytes
+
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.archive import Rest
+from fleetcount_aggregator.storage.row_seal import (
+    CHOSEN,
+    COUNTERS,
+    DURABLE,
+    LEDGER,
+    MARKS,
+    REJECTIONS,
+    RESTS,
+    SESSIONS,
+    SIGNED,
+    STEPS,
+    TASKS,
+    SealedTable,
+)
+from fleetcount_aggregator.storage.rows import add_debit, install_task
+from fleetcount_aggregator.storage.schema import RESTORED, SERVING
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.series_rows import decide_windows
+from fleetcount_aggregator.storage.store import LedgerRow, StoreError, TaskRow, WindowRow
+
+__all__ = [
+    "Debit",
+    "end_task",
+    "is_restored",
+    "lacks",
+    "mend_others",
+    "note_settled",
+    "signed_of",
+    "take_up_ended",
+]
+
+Debit = Callable[[bytes], LedgerRow | None]
+"""The debit of a task by what was signed of it; None where that is a task of an older version."""
+_DRAWN: Final = ("commit", "release")
+"""The steps after which a task has cost what it costs."""
+
+
+def signed_of(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+    """Return what was signed of a task, wherever it lies: the task's id follows from it. None if nobody has it."""
+    row = db.execute("SELECT signed FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    if row is not None and _derived(row[0]) == task_id:
+        return bytes(row[0])
+    for lying in db.execute(SIGNED.select).fetchall():
+        if not SIGNED.holds(db, lying) and _derived(lying[1]) == task_id:
+            return bytes(lying[1])
+    return None
+
+
+def _derived(signed: object) -> bytes | None:
+    with suppress(DecodeError):
+        return hashlib.sha256(stored_task_bytes(signed)).digest() if isinstance(signed, bytes) else None
+    return None
+
+
+def end_task(db: SealedDatabase, task_id: TaskId, reason: str, debit: LedgerRow) -> State:
+    """End a damaged task here, or one of a backup: aborted, or released if its record lies there whole.
+
+    It is charged in any case: whether it had drawn may be what is damaged, or have happened after the backup. What
+    `Store.purge` deletes is left to it, but for batches and steps that pass.
+
+    Raises:
+        StoreError: what was signed is nowhere whole.
+    """
+    signed = signed_of(db, task_id)
+    if signed is None:
+        raise StoreError(f"what was signed of task {task_id.hex()} is damaged: only a backup has it")
+    if db.execute("SELECT 1 FROM tasks WHERE task_id = ?", (task_id,)).fetchone() is None:
+        lying = next(row[0] for row in db.execute(SIGNED.select).fetchall() if row[1] == signed)
+        db.execute("UPDATE tasks SET task_id = ? WHERE task_id = ?", (task_id, lying))
+    db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
+    db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
+    _drop_damaged(db, STEPS, task_id)
+    _drop_damaged(db, REJECTIONS, task_id)
+    names = [row[0] for row in db.execute("SELECT name FROM steps WHERE task_id = ?", (task_id,)).fetchall()]
+    state = State.RELEASED if "release" in names else State.ABORTED
+    row = db.execute("SELECT installed_at, place FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    installed_at, place = (one if isinstance(one, int) else 0 for one in row)
+    told = "" if state is State.RELEASED else reason
+    db.execute(TASKS.update, TASKS.updating(db, task_id, state.value, told, installed_at, place, None, ",".join(names)))
+    db.execute(SIGNED.update, SIGNED.updating(db, task_id, signed))
+    db.execute(RESTS.update, RESTS.updating(db, task_id, Rest.IN_WORK.value, 0, 0))
+    db.execute(DURABLE.update, DURABLE.updating(db, task_id, 0))
+    db.execute(CHOSEN.update, CHOSEN.updating(db, task_id, None))
+    # The others may have to be told, or asked; that puts it at rest again.
+    db.execute(RESTS.update, RESTS.updating(db, task_id, Rest.IN_WORK.value, 0, 0))
+    db.execute("UPDATE tasks SET verify_key = ? WHERE task_id = ?", (b"", task_id))
+    _debit(db, debit)
+    return state
+
+
+def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
+    """Mend what belongs to no task that is under way; return what was done, a sentence each."""
+    done = [f"forgot a session {named}" for named in _drop_damaged(db, SESSIONS)]
+    done += [f"forgot the mark of peer {named}" for named in _drop_damaged(db, MARKS)]
+    for row in db.execute(RESTS.select).fetchall():
+        if not RESTS.holds(db, row):
+            db.execute(RESTS.update, RESTS.updating(db, row[0], Rest.IN_WORK.value, 0, 0))
+            done.append(f"let task {row[0].hex()} be looked at again at the next start")
+    done += [f"dropped a count of refusals of task {named}" for named in _drop_damaged(db, REJECTIONS)]
+    done += [f"forgot the counter of {named}" for named in _drop_damaged(db, COUNTERS)]
+    lost = _drop_damaged(db, LEDGER)
+    if lost:
+        marks = ", ".join("?" for _ in _DRAWN)
+        query = f"SELECT DISTINCT task_id FROM steps WHERE passing = 0 AND name IN ({marks})"  # noqa: S608 - constant
+        for (task_id,) in db.execute(query, _DRAWN).fetchall():
+            signed = signed_of(db, TaskId(task_id))
+            if signed is not None and (debit := debit_of(signed)) is not None and _debit(db, debit):
+                done.append(f"wrote the debit of task {task_id.hex()} again")
+    return done
+
+
+def _drop_damaged(db: SealedDatabase, table: SealedTable, task_id: TaskId | None = None) -> list[str]:
+    """Delete the rows of a table that do not hold, or those of one task; return the first values of their keys."""
+    where, values = ("", ()) if task_id is None else (" WHERE task_id = ?", (task_id,))
+    key = " AND ".join(f"{one} = ?" for one in table.key)
+    dropped: list[str] = []
+    for row in db.execute(table.select + where, values).fetchall():
+        if not table.holds(db, row):
+            db.execute(f"DELETE FROM {table.table} WHERE {key}", tuple(row[: len(table.key)]))  # noqa: S608 - constant
+            dropped.append(row[0].hex() if isinstance(row[0], bytes) else str(row[0]))
+    return dropped
+
+
+def _debit(db: SealedDatabase, debit: LedgerRow) -> bool:
+    """Write a debit if there is none that holds; return whether it did."""
+    known: Any = db.execute(f"{LEDGER.select} WHERE task_id = ?", (debit.task_id,)).fetchone()
+    if known is not None and LEDGER.holds(db, known):
+        return False
+    db.execute("DELETE FROM ledger WHERE task_id = ?", (debit.task_id,))
+    add_debit(db, debit)
+    return True
+
+
+# A store that was put back from a backup.
+
+
+def is_restored(db: SealedDatabase) -> bool:
+    """Return whether a store was put back, and tasks of it may have ended elsewhere since."""
+    return bool(db.execute("SELECT standing FROM instance").fetchone()[0] == RESTORED)
+
+
+def lacks(db: SealedDatabase, task_ids: Sequence[TaskId]) -> list[TaskId]:
+    """Return those of some tasks that have no row, whole or damaged."""
+    return [one for one in task_ids if not db.execute("SELECT 1 FROM tasks WHERE task_id = ?", (one,)).fetchone()]
+
+
+def take_up_ended(db: SealedDatabase, task: TaskRow | None, windows: Sequence[WindowRow]) -> None:
+    """Write a task of after the backup, without a data key, and what that decides of windows; `end_task` ends it."""
+    decide_windows(db, windows, None)
+    if task is not None:
+        install_task(db, task)
+
+
+def note_settled(db: SealedDatabase) -> None:
+    """Remember that every task of the backup has ended here too."""
+    db.execute("UPDATE instance SET standing = ? WHERE standing = ?", (SERVING, RESTORED))

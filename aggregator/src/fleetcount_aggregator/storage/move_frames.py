@@ -1,0 +1,108 @@
+"""The frames and digests of a store move to another home, sealed as they are, while nobody serves either.
+
+Needs no key but for shards that become one log (joined_shards). Run by `move_store`, again from the beginning after
+whatever ended it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.storage.digest_file import RECORD_BYTES
+from fleetcount_aggregator.storage.frame_homes import FrameHome
+from fleetcount_aggregator.storage.frames import RawFrame
+from fleetcount_aggregator.storage.joined_shards import ShardJoiner
+from fleetcount_aggregator.storage.store import StoreError
+
+__all__ = ["KnownLog", "move_frames"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """What the rows say of a task: whether it has ended, or its intake is closed, and of how many bytes its log was."""
+
+    length: int
+    closed: bool
+    ended: bool
+
+
+@dataclass(slots=True)
+class _Passed:
+    """Counts and hashes what passes."""
+
+    size: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    """A SHA-256; its type has no public name."""
+
+    def frames(self, frames: Iterable[RawFrame]) -> Iterator[RawFrame]:
+        """Yield frames."""
+        for frame in frames:
+            self.size = self.size or len(frame.header)
+            for piece in frame[1:]:
+                self.digest.update(len(piece).to_bytes(8) + piece)
+            self.size += sum(map(len, frame[2:]))
+            yield frame
+
+    def records(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield blocks, however they are cut."""
+        for block in blocks:
+            self.digest.update(block)
+            self.size += len(block)
+            yield block
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Passed) and (self.size, self.digest.digest()) == (other.size, other.digest.digest())
+
+    __hash__ = None  # type: ignore[assignment] # it changes
+
+
+def move_frames(old: FrameHome, new: FrameHome, known: Mapping[TaskId, KnownLog], joiner: ShardJoiner) -> None:
+    """Copy the frames and digests of every task, and compare what is read back.
+
+    Raises:
+        StoreError: something is damaged, did not arrive as it was, or lies behind what is `known`: a crash may have
+            torn it, and a start of the aggregator looks.
+    """
+    under_way = {task_id for task_id, log in known.items() if not log.ended}
+    for task_id in sorted(old.tasks() | under_way):
+        # What is under way needs its place also where nothing has come yet.
+        if task_id in under_way or old.holds(task_id):
+            _move_log(old, new, task_id, known.get(task_id), joiner)
+        _move_digests(old, new, task_id)
+
+
+def _move_log(old: FrameHome, new: FrameHome, task_id: TaskId, known: KnownLog | None, joiner: ShardJoiner) -> None:
+    shards = max(1, old.shard_count(task_id))
+    there, arrived = _Passed(), _Passed()
+    frames, closed = old.unload(task_id), known is not None and known.closed
+    joins = shards > 1 and not new.cuts
+    if joins:
+        shards, frames = 1, joiner.joined(task_id, frames)
+    new.load(task_id, shards, there.frames(frames), closed=closed)
+    if old.counts_bytes and known is not None and not known.ended and there.size != known.length:
+        raise StoreError(
+            f"the log of task {task_id.hex()} has {there.size} bytes, not the {known.length} that were noted when the"
+            " aggregator stopped: start it and stop it once, and move then"
+        )
+    for _ in arrived.frames(new.unload(task_id)):
+        pass
+    if there != arrived:
+        raise StoreError(f"the log of task {task_id.hex()} did not arrive as it was")
+    if joins and closed:
+        joiner.note_length(task_id, there.size)
+
+
+def _move_digests(old: FrameHome, new: FrameHome, task_id: TaskId) -> None:
+    counted, there, arrived = _Passed(), _Passed(), _Passed()
+    for _ in counted.records(old.ended(task_id).records()):
+        pass
+    if not counted.size:
+        return
+    new.ended(task_id).write(counted.size // RECORD_BYTES, there.records(old.ended(task_id).records()))
+    for _ in arrived.records(new.ended(task_id).records()):
+        pass
+    if there != arrived:
+        raise StoreError(f"the digests of task {task_id.hex()} did not arrive as they were")

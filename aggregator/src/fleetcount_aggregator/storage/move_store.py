@@ -1,0 +1,164 @@
+"""A store moves to another place, between SQLite and PostgreSQL, both ways, while no aggregator runs on it.
+
+What ends the process leaves the source whole and the target refusing to serve, or, once every row was read back and
+found the same, both refusing until the move is run again: never two stores that serve. Knows no table by name but
+`tasks`.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any, Final
+
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.host.states import FINAL_STATES
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.database import Database, Engine
+from fleetcount_aggregator.storage.joined_shards import ShardJoiner
+from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.schema import MOVED, MOVING, SERVING, TABLES, TableColumns
+from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+
+__all__ = ["move_store"]
+
+_AT_ONCE: Final = 500
+_FINAL: Final = {state.value for state in FINAL_STATES}
+
+
+def move_store(source: StorePlace, target: StorePlace, keys: Callable[[], StoreKeys]) -> bool:
+    """Move a store; return False if it had been moved there already. Run by an operator, who serves the target then.
+
+    Rows are compared by number and digest, read back from the target. Keys of tasks leave the source once the target
+    serves. Run again after whatever ended it, it begins anew or finishes. `keys` loads what the store lies under, which
+    a task needs whose shards become one log beside a file, and no other.
+
+    Raises:
+        UsageError: both are the same place.
+        StoreError: one cannot be opened or is in use, the target holds another store, or a row did not arrive.
+    """
+    if (source.url, source.url or source.file) == (target.url, target.url or target.file):
+        raise UsageError(f"{source.name} is source and target; allowed are two places")
+    if source.url is None and not source.file.is_file():
+        raise StoreError(f"{source.file} does not exist: there is nothing to move")
+    with (
+        closing(open_engine(source, standing=_any_standing)) as old,
+        closing(open_engine(target, standing=_any_standing)) as new,
+    ):
+        number = _number(_standing(old), MOVED)
+        if number is None:
+            if _standing(old) != SERVING:
+                raise StoreError(f"{source.name} is the target of a move itself, which has not ended")
+            number = _copy(old, new, source, target, keys)
+            _stand(old, f"{MOVED} {number}")
+        elif _standing(new) == SERVING and _is_empty(new):
+            raise StoreError(f"{source.name} was moved elsewhere, not to {target.name}")
+        moves = _number(_standing(new), MOVING) == number
+        if not moves and _standing(new) != SERVING:
+            raise StoreError(f"{source.name} was moved elsewhere: {target.name} is the target of another move")
+        if moves:
+            _stand(new, SERVING)
+        left, home = old.key_place(), old.frame_home(source.file)
+        for name in left.names():
+            left.erase(name)
+        for task_id in home.tasks():
+            home.drop(task_id)
+    return moves
+
+
+def _any_standing(_place: str, _standing: str) -> None:
+    """Take a store as it stands."""
+
+
+def _standing(engine: Engine) -> str:
+    return str(engine.read(lambda db: db.execute("SELECT standing FROM instance").fetchone()[0]))
+
+
+def _stand(engine: Engine, standing: str) -> None:
+    engine.write(lambda db: db.execute("UPDATE instance SET standing = ?", (standing,)))
+
+
+def _number(standing: str, word: str) -> str | None:
+    """Return a move's number if the standing begins with this word."""
+    first, _, number = standing.partition(" ")
+    return number if first == word else None
+
+
+def _is_empty(engine: Engine) -> bool:
+    return not any(rows for table in TABLES for rows in _pages(engine, table))
+
+
+def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys: Callable[[], StoreKeys]) -> str:
+    """Copy everything and compare it; return the number of the move. The target refuses to serve from here on."""
+    if _number(_standing(new), MOVING) is None and not (_standing(new) == SERVING and _is_empty(new)):
+        raise StoreError(f"{target.name} holds a store already; allowed is an empty one")
+    number = secrets.token_hex(8)
+    _stand(new, f"{MOVING} {number}")
+    sealed = old.read(lambda db: db.execute("SELECT sealed FROM instance").fetchone()[0])
+    new.write(lambda db: db.execute("UPDATE instance SET sealed = ?", (sealed,)))
+    for table in TABLES:
+        _copy_table(old, new, table)
+        if _summed(old, table) != _summed(new, table):
+            raise StoreError(f"table {table.name} did not arrive as it was; {source.name} serves on")
+    from_keys, to_keys = old.key_place(), new.key_place()
+    for name in from_keys.names():
+        wrapped = from_keys.read(name)
+        to_keys.write(name, wrapped or b"")
+        if to_keys.read(name) != wrapped:
+            raise StoreError(f"{to_keys.where(name)} did not arrive as it was; {source.name} serves on")
+    known = old.read(lambda db: db.execute("SELECT task_id, durable_bytes, log_bytes, state FROM tasks").fetchall())
+    logs = {
+        TaskId(bytes(task)): KnownLog(durable if closed is None else closed, closed is not None, state in _FINAL)
+        for task, durable, closed, state in known
+    }
+    move_frames(old.frame_home(source.file), new.frame_home(target.file), logs, ShardJoiner(new, keys))
+    return number
+
+
+def _copy_table(old: Engine, new: Engine, table: TableColumns) -> None:
+    new.write(lambda db: db.execute(f"DELETE FROM {table.name}"))  # noqa: S608 - constant
+    for rows in _pages(old, table):
+        new.write(partial(_insert, table=table, rows=rows))
+
+
+def _pages(engine: Engine, table: TableColumns) -> Iterator[list[Any]]:
+    """Yield the rows of a table, a page at a time, in the order of their key."""
+    above: tuple[Any, ...] | None = None
+    places = [table.columns.index(name) for name in table.key]
+    while rows := engine.read(partial(_page, table=table, above=above)):
+        yield rows
+        above = tuple(rows[-1][place] for place in places)
+
+
+def _page(db: Database, table: TableColumns, above: tuple[Any, ...] | None) -> list[Any]:
+    columns, key, marks = ", ".join(table.columns), ", ".join(table.key), ", ".join("?" for _ in table.key)
+    after = "" if above is None else f" WHERE ({key}) > ({marks})"
+    query = f"SELECT {columns} FROM {table.name}{after} ORDER BY {key} LIMIT {_AT_ONCE}"  # noqa: S608 - constant
+    return db.execute(query, above or ()).fetchall()
+
+
+def _insert(db: Database, table: TableColumns, rows: list[Any]) -> None:
+    columns, marks = ", ".join(table.columns), ", ".join("?" for _ in table.columns)
+    db.executemany(f"INSERT INTO {table.name} ({columns}) VALUES ({marks})", rows)  # noqa: S608 - constant
+
+
+def _summed(engine: Engine, table: TableColumns) -> tuple[int, int]:
+    """Return the number of rows and the sum of their SHA-256, which no order changes: other engines sort otherwise."""
+    count = total = 0
+    for rows in _pages(engine, table):
+        count += len(rows)
+        total += sum(int.from_bytes(_digest(row)) for row in rows)
+    return count, total % 2**256
+
+
+def _digest(row: tuple[Any, ...]) -> bytes:
+    digest = hashlib.sha256()
+    for value in row:
+        data = bytes(value) if isinstance(value, bytes | memoryview) else str(value).encode()
+        digest.update(f"{type(value).__name__ if value is None else ''}{len(data)}:".encode() + data)
+    return digest.digest()

@@ -1,0 +1,105 @@
+"""How a store is opened by what a configuration says of its place; loads PostgreSQL's client only for one there."""
+
+import importlib.util
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.database import Database, Engine
+from fleetcount_aggregator.storage.schema import POSTGRES, check_standing
+from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
+from fleetcount_aggregator.storage.store import StoreError
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.storage.postgres import Server
+
+__all__ = ["open_engine", "reading", "server_of"]
+
+
+def server_of(place: StorePlace) -> "Server":
+    """Return the server of a store in PostgreSQL.
+
+    Raises:
+        StoreError: the client library is not installed.
+    """
+    if importlib.util.find_spec("psycopg") is None:
+        raise StoreError(f"{place.name} needs psycopg; run: pip install 'fleetcount[postgres]'")
+    from fleetcount_aggregator.storage.postgres import Server
+
+    return Server(url=place.url or "", password_file=place.password_file)
+
+
+def open_engine(
+    place: StorePlace,
+    *,
+    alone: bool = True,
+    accept_failover: bool = False,
+    shards: int = 1,
+    migrate: bool = False,
+    standing: Callable[[str, str], None] = check_standing,
+) -> Engine:
+    """Open a store's database, made if it is new; one in a file is brought up to the present tables.
+
+    `migrate`: one in PostgreSQL too; else it is served as it is, if this release can. `alone`: no second process may
+    serve it, as always with a file. `accept_failover`: go on on another server than before. `shards`: into how many a
+    task is cut that is installed from now on. `standing` judges whether it may be used.
+
+    Raises:
+        StoreError: it cannot be opened, may not be used, or holds something else.
+    """
+    if place.url is None:
+        return SqliteEngine.open(place.file, standing=standing)
+    server = server_of(place)
+    from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+
+    return PostgresEngine.open(
+        server,
+        alone=alone,
+        accept_failover=accept_failover,
+        shards=shards,
+        migrate=migrate,
+        standing=standing,
+        mark=place.file.with_suffix(".server"),
+    )
+
+
+@contextmanager
+def reading(place: StorePlace) -> Generator[Database]:
+    """Give the rows of a store to somebody who only looks, whether an aggregator has it open or not.
+
+    Raises:
+        StoreError: there is none, or it cannot be read.
+    """
+    if place.url is not None:
+        with _reading_server(place) as database:
+            yield database
+        return
+    if not place.file.is_file():
+        raise StoreError(f"{place.file} does not exist: this aggregator has not been started yet")
+    try:
+        with closing(sqlite3.connect(f"{place.file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
+            yield database
+    except sqlite3.Error as error:
+        raise StoreError(f"{place.file} cannot be read: {error}") from error
+
+
+@contextmanager
+def _reading_server(place: StorePlace) -> Generator[Database]:
+    server = server_of(place)
+    import psycopg
+
+    from fleetcount_aggregator.storage.postgres import PostgresDatabase, one_line
+
+    with closing(server.connect()) as connection:
+        try:
+            connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield PostgresDatabase(connection)
+        except psycopg.errors.UndefinedTable as error:
+            raise StoreError(
+                f"{place.name} holds no store of schema version {POSTGRES.version}: this aggregator has not been"
+                " started yet, or this is another database"
+            ) from error
+        except psycopg.Error as error:
+            raise StoreError(f"{place.name} cannot be read: {one_line(error)}") from error

@@ -1,0 +1,328 @@
+"""How a PostgreSQL server is reached, what it must be like before anything is promised on it, and a connection that
+comes back.
+
+A commit whose answer was lost is asked for by its transaction's number, never tried blindly again. Knows no table.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import psycopg
+from fleetcount_protocol.errors import FleetcountError
+from fleetcount_transport.key_files import read_secret
+from psycopg.conninfo import conninfo_to_dict
+
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.server_mark import LogEnd
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
+
+__all__ = ["FATAL", "Link", "PostgresDatabase", "Server", "ServerState", "one_line"]
+
+T = TypeVar("T")
+
+FATAL: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
+"""What ends a transaction whole; other errors of the server are a statement's own."""
+_AGAIN: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+_OLDEST: Final = 130_000
+_RETRY_S: Final = 10.0
+"""How long a transaction is tried again: restarts of a server take seconds."""
+_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.25
+_SETTINGS: Final = (
+    # It overrides what a role or database says; what a pooler drops of it is seen by `ServerState.refusal`.
+    "-c synchronous_commit=on",
+    # A plan made for the values copies them, and a frame is a megabyte: a fifth of the time of an append.
+    "-c plan_cache_mode=force_generic_plan",
+    # A process that hangs in the middle of a transaction must not keep the next coordinator waiting for ever.
+    "-c idle_in_transaction_session_timeout=30s",
+    # A machine that is gone holds no lock for hours.
+    "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000",
+)
+_UNREACHABLE: Final = (psycopg.Error, FleetcountError, UnicodeDecodeError)
+_TCP: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+_STATE: Final = b"""
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+    current_setting('transaction_read_only') = 'on', current_setting('synchronous_commit'),
+    current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
+    (SELECT count(*) FROM pg_stat_replication
+        WHERE application_name IS NULL OR application_name NOT IN ('pg_basebackup', 'pg_receivewal')),
+    (SELECT system_identifier::text FROM pg_control_system()),
+    CASE WHEN pg_is_in_recovery() THEN 0
+        ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END,
+    CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint END
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where a database is: a `postgresql://` URL without a password, and the file of one if it needs it."""
+
+    url: str
+    password_file: Path | None = None
+    settings: Sequence[str] = field(default=_SETTINGS, repr=False)
+
+    @property
+    def place(self) -> str:
+        """How an error names it; nothing secret is in a URL."""
+        return self.url.partition("?")[0]
+
+    def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        """Return a new connection; every statement by itself is a transaction until one is begun.
+
+        Raises:
+            StoreError: it cannot be reached, does not let us in, or nothing may be promised on it; one line, without
+                the password.
+        """
+        try:
+            connection = psycopg.connect(**self._given(), autocommit=True)
+        except _UNREACHABLE as error:
+            raise StoreAwayError(f"{self.place} cannot be opened as a store: {one_line(error)}") from None
+        try:
+            self._check(ServerState.of(connection))
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, psycopg.Error):
+                raise StoreAwayError(f"{self.place} cannot be opened as a store: {one_line(error)}") from error
+            raise
+        return connection
+
+    async def connect_async(self) -> "psycopg.AsyncConnection[tuple[Any, ...]]":
+        """Return a connection for an event loop, as `connect` does."""
+        try:
+            connection = await psycopg.AsyncConnection.connect(**self._given(), autocommit=True)
+        except _UNREACHABLE as error:
+            raise StoreAwayError(f"{self.place} cannot be opened as a store: {one_line(error)}") from None
+        try:
+            row = await (await connection.execute(_STATE)).fetchone()
+            self._check(ServerState(*(row or ())))
+        except BaseException as error:
+            await connection.close()
+            if isinstance(error, psycopg.Error):
+                raise StoreAwayError(f"{self.place} cannot be opened as a store: {one_line(error)}") from error
+            raise
+        return connection
+
+    def _given(self) -> dict[str, Any]:
+        asked = conninfo_to_dict(self.url)
+        options = " ".join([str(asked.pop("options", "") or ""), *self.settings]).strip()
+        given = {"connect_timeout": 5, "application_name": "fleetcount", "client_encoding": "utf8", **_TCP, **asked}
+        if self.password_file is not None:
+            given["password"] = read_secret(self.password_file).decode().rstrip("\n")
+        return {**given, "options": options}
+
+    def _check(self, state: "ServerState") -> None:
+        if refusal := state.refusal():
+            raise StoreError(f"{self.place} is refused: {refusal}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What a server says of itself; `standbys` are those that take its log, without backups that are under way."""
+
+    version: int
+    in_recovery: bool
+    read_only: bool
+    synchronous_commit: str
+    fsync: str
+    full_page_writes: str
+    synchronous_standby_names: str
+    standbys: int
+    system_id: str
+    timeline: int
+    flushed: int = 0
+    """Where what of its log is on the disk ends, in bytes since the cluster was made."""
+
+    @classmethod
+    def of(cls, connection: "psycopg.Connection[tuple[Any, ...]]") -> "ServerState":
+        """Ask a server; raises psycopg's errors."""
+        return cls(*(connection.execute(_STATE).fetchone() or ()))
+
+    @property
+    def log_end(self) -> LogEnd:
+        """Where the server's log ends."""
+        return LogEnd(self.system_id, self.timeline, self.flushed)
+
+    def refusal(self) -> str:
+        """Return why nothing may be promised on this server, with the value and what is allowed; "" if it may."""
+        if self.version < _OLDEST:
+            return f"server version is {self.version // 10_000}; allowed is {_OLDEST // 10_000} or newer"
+        if self.in_recovery or self.read_only:
+            return "the server takes no writes (in recovery, or read-only); allowed is the primary server"
+        for name in ("fsync", "full_page_writes"):
+            if (value := getattr(self, name)) != "on":
+                return f"{name} is {value}; allowed is on: a power cut would take what has receipts"
+        if self.synchronous_commit not in ("on", "remote_apply"):
+            return f"synchronous_commit is {self.synchronous_commit}; allowed are on and remote_apply"
+        if self.standbys and not self.synchronous_standby_names:
+            return (
+                f"synchronous_standby_names is empty with {self.standbys} standby; allowed is to name it: what an"
+                " asynchronous one lacks when it takes over has receipts (grant pg_monitor to tell backups apart)"
+            )
+        return ""
+
+
+class PostgresDatabase:
+    """Implements `Database` over a connection."""
+
+    def __init__(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> "psycopg.Cursor[tuple[Any, ...]]":
+        """See `Database.execute`."""
+        return self._connection.execute(_in_postgres(statement), values, binary=True)
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> object:
+        """See `Database.executemany`."""
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_in_postgres(statement), rows)
+        return None
+
+
+@lru_cache(maxsize=512)
+def _in_postgres(statement: str) -> bytes:
+    return statement.replace("%", "%%").replace("?", "%s").encode()
+
+
+class Link:
+    """One connection that is made again when it is lost; for one thread at a time, others wait.
+
+    `admit` is called with each new connection before it is used, and raises StoreError if it must not be.
+    """
+
+    def __init__(self, server: Server, admit: Callable[["psycopg.Connection[tuple[Any, ...]]"], None]) -> None:
+        self._server = server
+        self._admit = admit
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._lock = threading.RLock()
+
+    def close(self) -> None:
+        """Let go of the connection; the link may be used again."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def connection(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        """Return the connection, made again if it was lost; raises StoreError if that fails."""
+        if self._connection is None or self._connection.closed:
+            self.close()
+            connection = self._server.connect()
+            try:
+                self._admit(connection)
+            except psycopg.Error as error:
+                connection.close()
+                raise self._failure(error) from error
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def read(self, work: Callable[[Database], T]) -> T:
+        """Run work that only reads; on a lost connection once more. Raises StoreError."""
+        with self._lock:
+            for last in (False, True):
+                connection = self.connection()
+                try:
+                    return work(PostgresDatabase(connection))
+                except psycopg.Error as error:
+                    if last or not connection.closed:
+                        raise self._failure(error) from error
+        raise AssertionError("one of two")
+
+    def write(self, work: Callable[[Database], T]) -> T:
+        """Run work in one SERIALIZABLE transaction, again from its beginning until it is committed once.
+
+        Raises:
+            StoreError: nothing was committed, or the server stays away and what became of it cannot be learned.
+        """
+        with self._lock:
+            deadline, pause_s = time.monotonic() + _RETRY_S, _PAUSE_S
+            transaction = _Transaction(self._server.place)
+            while True:
+                try:
+                    return transaction.run(self.connection(), work)
+                except _AGAIN as error:
+                    failure: Exception = self._failure(error)
+                except psycopg.Error as error:
+                    failure = self._failure(error)
+                    if not self.is_lost:
+                        raise failure from error
+                except StoreError as error:
+                    if not self.is_lost:
+                        raise
+                    failure = error
+                if time.monotonic() > deadline:
+                    raise failure
+                time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no connection now."""
+        return self._connection is None or self._connection.closed
+
+    def _failure(self, error: Exception) -> StoreError:
+        return StoreAwayError(f"{self._server.place} could not be used: {one_line(error)}")
+
+
+class _Transaction:
+    """One piece of work that is to be committed once, over as many tries as it takes."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._number = ""
+        """Of the try whose commit was sent and not answered."""
+        self._result: Any = None
+
+    def run(self, connection: "psycopg.Connection[tuple[Any, ...]]", work: Callable[[Database], T]) -> T:
+        """Try it; raises what the server raises, and what work raises, and then nothing of it is committed."""
+        if self._number and self._was_committed(connection):
+            committed: T = self._result
+            return committed
+        self._number = ""
+        try:
+            connection.execute(b"BEGIN ISOLATION LEVEL SERIALIZABLE")
+            number = _one(connection.execute(b"SELECT pg_current_xact_id()::text"))
+            result = self._result = work(PostgresDatabase(connection))
+            self._number = number
+            ended = connection.execute(b"COMMIT").statusmessage
+        except BaseException:
+            if not connection.closed:
+                self._number = ""
+                with suppress(psycopg.Error):
+                    connection.execute(b"ROLLBACK")
+            raise
+        self._number = ""
+        if ended != "COMMIT":
+            raise StoreError(f"{self._place} could not commit: a statement of the transaction had failed")
+        return result
+
+    def _was_committed(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
+        """Return what became of the commit without an answer.
+
+        Raises:
+            StoreError: the server still has it under way, for example until a standby has it.
+        """
+        status = _one(connection.execute(b"SELECT pg_xact_status(%s::text::xid8)", (self._number,)))
+        if status == "in progress":
+            connection.close()
+            raise StoreError(f"{self._place} has not said yet what became of a transaction")
+        return bool(status == "committed")
+
+
+def _one(cursor: "psycopg.Cursor[tuple[Any, ...]]") -> Any:
+    row = cursor.fetchone()
+    return None if row is None else row[0]
+
+
+def one_line(error: Exception) -> str:
+    """Return what the server says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,490 @@
+"""The frames of all tasks in PostgreSQL: a table a task, and a row a shard that says who may append what next.
+
+One statement appends a group: it moves the shard's row on from its epoch and sequence, and only what it moved is
+inserted. So two owners cannot both write, a closed shard takes nothing, and the same group sent again after a lost
+connection is stored once. Sealed bytes only; needs psycopg.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.ids import ReportId, TaskId
+
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.digest_file import (
+    RECORD_BYTES,
+    HeldDigest,
+    find_record,
+)
+from fleetcount_aggregator.storage.frame_homes import LogState
+from fleetcount_aggregator.storage.frames import (
+    FRAME_BITS,
+    LEAVES,
+    DamagedFrameError,
+    FrameRange,
+    RawFrame,
+    ReadFrame,
+    checked_frame,
+)
+from fleetcount_aggregator.storage.log_format import (
+    HEAD_BYTES,
+    FrameHead,
+    NewFrame,
+    decode_file_header,
+    encode_file_header,
+)
+from fleetcount_aggregator.storage.postgres import Link, Server
+from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError
+
+__all__ = ["PostgresFrames", "PostgresHome", "close_shards", "install_shards"]
+
+PATIENCE_S: float = 10.0
+"""How long a write or a read waits for a server that comes back; a killed one takes one to four seconds."""
+REST_S: float = 1.0
+"""How long after that it is not asked again."""
+_PAUSE_S: Final = 0.1
+_FRAMES_AT_ONCE: Final = (64, 8_192)
+"""Fewest and most frames read back in one answer, which has `_BYTES_AT_ONCE` of columns where it may."""
+_BYTES_AT_ONCE: Final = 4 * 2**20
+_NAME_BYTES: Final = 24
+
+_TABLE: Final = "TABLE_OF_TASK"
+"""Stands in a statement for the name of a task's table."""
+_MAKE: Final = (
+    # Nothing in it is ever changed and all of it goes at once, so that cleaning it would only read it again.
+    "CREATE TABLE IF NOT EXISTS TABLE_OF_TASK (shard integer NOT NULL, seq bigint NOT NULL, round smallint NOT NULL,"
+    " n integer NOT NULL, head bytea NOT NULL, cols bytea NOT NULL, parts bytea NOT NULL, PRIMARY KEY (shard, seq))"
+    " WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)",
+    # Sealed bytes do not shrink, and of what lies outside uncompressed a piece is read without the rest.
+    "ALTER TABLE TABLE_OF_TASK ALTER cols SET STORAGE EXTERNAL, ALTER parts SET STORAGE EXTERNAL",
+)
+# One statement: only what moved the shard's row on is inserted.
+_APPEND: Final = (
+    "WITH mine AS (UPDATE shards SET seq = seq + ?, rows = rows + ?, header = ?"
+    " WHERE task = ? AND shard = ? AND epoch = ? AND seq = ? AND closed_seq IS NULL RETURNING shard)"
+    " INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) SELECT mine.shard, new.* FROM mine, (VALUES "
+)
+_NEW: Final = "(?::bigint, ?::smallint, ?::integer, ?::bytea, ?::bytea, ?::bytea)"
+_APPEND_END: Final = ") AS new RETURNING head"
+_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
+_SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
+_INSERT: Final = "INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE task = ? AND shard = ?"
+_FORGET: Final = "DELETE FROM ended WHERE task = ?"
+_SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_TASK WHERE shard = ? AND seq >= ? AND seq < ?"
+# Range by range by the key; a range lies in one of the columns, of which no other byte is read.
+_SELECT: Final = (
+    "SELECT (SELECT CASE WHEN r.start < HEAD_BYTES THEN substring(head FROM r.start + 1 FOR r.size)"
+    " WHEN r.start < HEAD_BYTES + octet_length(cols)"
+    " THEN substring(cols FROM r.start - HEAD_BYTES + 1 FOR r.size)"
+    " ELSE substring(parts FROM r.start - HEAD_BYTES - octet_length(cols) + 1 FOR r.size) END"
+    " FROM TABLE_OF_TASK f WHERE f.shard = r.shard AND f.seq = r.seq)"
+    " FROM unnest(?::integer[], ?::bigint[], ?::integer[], ?::integer[]) WITH ORDINALITY"
+    " AS r(shard, seq, start, size, place) ORDER BY r.place"
+).replace("HEAD_BYTES", str(HEAD_BYTES))
+
+Result = TypeVar("Result")
+
+
+def _for_task(statement: str, task_id: TaskId) -> str:
+    """Return a statement about the table of a task, whose name has of the task's id as much as a name may be long."""
+    return statement.replace(_TABLE, f"frames_{task_id[:_NAME_BYTES].hex()}")
+
+
+def _at_once(rows: Sequence[tuple[int, bytes, bytes]]) -> int:
+    """Return how many frames the next answer has, by the size of those of the last."""
+    least, most = _FRAMES_AT_ONCE
+    size = sum(len(columns) for _, _, columns in rows)
+    return min(max(least, _BYTES_AT_ONCE * len(rows) // max(1, size)), most)
+
+
+def install_shards(db: Database, task_id: TaskId, shards: int) -> None:
+    """Make the place of a task that is installed in this transaction, cut into `shards`; one that is there stays.
+
+    A table of its own and not a partition: making and dropping a partition locks the others too.
+    """
+    for statement in _MAKE:
+        db.execute(_for_task(statement, task_id))
+    rows = [(bytes(task_id), shard) for shard in range(shards)]
+    db.executemany("INSERT INTO shards (task, shard) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+
+
+def close_shards(db: Database, task_id: TaskId) -> None:
+    """Take no instalment of a task any more, from the commit of this transaction on."""
+    db.execute("UPDATE shards SET closed_seq = seq WHERE task = ? AND closed_seq IS NULL", (bytes(task_id),))
+
+
+class PatientLink:
+    """A link that waits for a server that is away, once for all that ask: who comes after that is told at once."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._away: StoreError | None = None
+        self._again_at = 0.0
+
+    def run(self, work: Callable[[Database], Result]) -> Result:
+        """Return what the work does, each statement a transaction; it runs again from its beginning after a loss.
+
+        Raises:
+            StoreError: the server refused it, or did not come back within `PATIENCE_S`.
+        """
+        if self._away is not None and time.monotonic() < self._again_at:
+            raise StoreAwayError(str(self._away))
+        ends = time.monotonic() + (PATIENCE_S if self._away is None else 0)
+        while True:
+            try:
+                result = self.link.read(work)
+            except StoreError as error:
+                if not self.link.is_lost:
+                    raise
+                if time.monotonic() >= ends:
+                    self._away, self._again_at = error, time.monotonic() + REST_S
+                    raise
+            else:
+                self._away = None
+                return result
+            time.sleep(_PAUSE_S)
+
+
+class _Reads:
+    """Implements `FrameReads` of one task."""
+
+    def __init__(self, link: PatientLink, task_id: TaskId) -> None:
+        self._link = link
+        self._task_id = task_id
+        self._select = _for_task(_SELECT, task_id)
+
+    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
+        """See `FrameReads.read`."""
+        if not ranges:
+            return []
+        shards, sequences = zip(*(_place(one.frame) for one in ranges), strict=True)
+        values = list(shards), list(sequences), [one.start for one in ranges], [one.size for one in ranges]
+        rows = self._link.run(lambda db: db.execute(self._select, values).fetchall())
+        for (data,), one in zip(rows, ranges, strict=True):
+            if data is None or len(data) != one.size:
+                raise self.damaged(one.frame, "it is missing" if data is None else "it is too short")
+        return [data for (data,) in rows]
+
+    def damaged(self, frame: int, why: str) -> DamagedFrameError:
+        """See `FrameReads.damaged`."""
+        shard, sequence = _place(frame)
+        return DamagedFrameError(f"task {self._task_id.hex()}: frame {sequence} of shard {shard} is damaged: {why}")
+
+
+def _place(frame: int) -> tuple[int, int]:
+    """Return the shard and the sequence number that a frame's number joins."""
+    return frame >> FRAME_BITS, frame & ((1 << FRAME_BITS) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresReader:
+    """Implements `FrameReader`; a process has one connection to a server for all of its readers."""
+
+    task_id: TaskId
+    server: Server
+
+    @contextmanager
+    def opened(self) -> Generator[_Reads]:
+        """See `FrameReader.opened`."""
+        with _LINKS_LOCK:
+            link = _LINKS.setdefault(self.server, PatientLink(Link(self.server, lambda _: None)))
+        yield _Reads(link, self.task_id)
+
+
+_LINKS: Final[dict[Server, PatientLink]] = {}
+_LINKS_LOCK: Final = threading.Lock()
+
+
+class PostgresFrames(_Reads):
+    """Implements `Frames`: those of one shard, written under an epoch, or with None only read."""
+
+    def __init__(
+        self,
+        link: PatientLink,
+        reader: PostgresReader,
+        task_id: TaskId,
+        log_key: bytes,
+        shard: int,
+        epoch: int | None,
+    ) -> None:
+        super().__init__(link, task_id)
+        self.expected = 0
+        self.length = 0
+        """In bytes of a file that has them, so that a store may move."""
+        self._sequence = 0
+        self.is_final = False
+        self.reader = reader
+        self._log_key = log_key
+        self._shard = shard
+        self._epoch = epoch
+        self._where = (bytes(task_id), shard)
+        self._select_columns = _for_task(_SELECT_COLUMNS, task_id)
+        self._select_head = _for_task(_SELECT_HEAD, task_id)
+
+    def columns(self) -> Iterator[ReadFrame]:
+        """See `Frames.columns`; raises FencedError if another epoch is in force."""
+        query, where = "SELECT epoch, seq, header, closed_seq FROM shards WHERE task = ? AND shard = ?", self._where
+        row = self._link.run(lambda db: db.execute(query, where).fetchone())
+        if row is None:
+            raise StoreError(f"task {self._task_id.hex()} has no shard {self._shard}")
+        epoch, end, header, closed = row
+        self.is_final = closed is not None
+        if self._epoch is not None and epoch != self._epoch:
+            raise self._fenced()
+        self._sequence, self.length = end, len(header)
+        if header:
+            try:
+                self.expected = decode_file_header(header, self._log_key, self._task_id)
+            except ValueError as error:
+                place = f"task {self._task_id.hex()}: shard {self._shard}"
+                raise DamagedFrameError(f"{place} cannot be used: {error}") from error
+        start, stop = 0, min(_FRAMES_AT_ONCE[0], end)
+        # The server, a process of its own, reads on while what it gave is looked through.
+        with ThreadPoolExecutor(1, "frames-ahead") as ahead:
+            coming = ahead.submit(self._rows, start, stop)
+            while start < stop:
+                rows = coming.result()
+                first, start = start, stop
+                stop = min(start + _at_once(rows), end)
+                if start < stop:
+                    coming = ahead.submit(self._rows, start, stop)
+                yield from self._checked(rows, range(first, start))
+
+    def _rows(self, start: int, end: int) -> list[tuple[int, bytes, bytes]]:
+        values = (self._shard, start, end)
+        return self._link.run(lambda db: db.execute(self._select_columns, values).fetchall())
+
+    def _checked(self, rows: Sequence[tuple[int, bytes, bytes]], sequences: Iterable[int]) -> Iterator[ReadFrame]:
+        found = {sequence: (head, columns) for sequence, head, columns in rows}
+        for sequence in sequences:
+            number = self._number(sequence)
+            if sequence not in found:
+                raise self.damaged(number, "it is missing")
+            frame = checked_frame(self, number, *found[sequence], sequence, self._task_id, self._log_key)
+            self.length += frame.head.frame_bytes
+            yield frame
+
+    def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
+        """See `Frames.append`. After a lost connection the same statement says whether the first one was done."""
+        if self._epoch is None:
+            raise self._fenced()
+        first = self._sequence
+        header = encode_file_header(self._log_key, self._task_id, expected)
+        values: list[Any] = [len(frames), sum(frame.head.count for frame in frames), header]
+        values += [*self._where, self._epoch, first]
+        heads = [frame.head_bytes for frame in frames]
+        for at, (frame, head) in enumerate(zip(frames, heads, strict=True)):
+            values += [first + at, frame.head.round, frame.head.count, head, frame.columns, frame.parts()]
+        statement = _for_task(_APPEND + ", ".join([_NEW] * len(frames)) + _APPEND_END, self._task_id)
+
+        def work(db: Database) -> bool:
+            # Nothing returned: somebody else's, or ours, of which the answer was lost. Every frame has its own salt.
+            stored = db.execute(statement, values).fetchall()
+            stored = stored or db.execute(self._select_head, (self._shard, first)).fetchall()
+            return bool(stored) and stored[0][0] in heads
+
+        if not self._link.run(work):
+            raise self._fenced()
+        self.expected = expected
+        self.length = (self.length or len(header)) + sum(frame.head.frame_bytes for frame in frames)
+        self._sequence += len(frames)
+        return [self._number(at) for at in range(first, self._sequence)]
+
+    def _number(self, sequence: int) -> int:
+        return (self._shard << FRAME_BITS) + sequence
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            f"shard {self._shard} of task {self._task_id.hex()} is not written under epoch {self._epoch}: another"
+            " process has taken it, it is closed, or its end is further than this process knows"
+        )
+
+    def close(self) -> None:
+        """See `Frames.close`: the connection is shared."""
+
+
+class PostgresDigests:
+    """Implements `EndedDigests`: one row of sorted records for each first byte of report ids."""
+
+    def __init__(self, link: Link, task_id: TaskId) -> None:
+        self._link = link
+        self._task = bytes(task_id)
+
+    def write(self, count: int, blocks: Iterable[bytes]) -> None:
+        """See `EndedDigests.write`."""
+        leaves: dict[int, list[bytes]] = {}
+        for block in blocks:
+            first = np.frombuffer(block, dtype=np.uint8)[::RECORD_BYTES]
+            bounds = (np.searchsorted(first, np.arange(LEAVES + 1)) * RECORD_BYTES).tolist()
+            for leaf in np.unique(first).tolist():
+                leaves.setdefault(leaf, []).append(block[bounds[leaf] : bounds[leaf + 1]])
+        rows = [(self._task, leaf, b"".join(parts)) for leaf, parts in leaves.items()]
+        if sum(len(row[2]) for row in rows) != count * RECORD_BYTES:
+            raise StoreError(f"task {self._task.hex()}: the digests of its instalments are not there")
+
+        def replace(db: Database) -> None:
+            db.execute(_FORGET, (self._task,))
+            db.executemany("INSERT INTO ended (task, leaf, digests) VALUES (?, ?, ?)", rows)
+
+        self._link.write(replace)
+
+    def delete(self) -> None:
+        """See `EndedDigests.delete`."""
+        self._link.write(lambda db: db.execute(_FORGET, (self._task,)))
+
+    def records(self) -> Iterator[bytes]:
+        """See `EndedDigests.records`."""
+        for leaf in range(LEAVES):
+            found = self._one("SELECT digests FROM ended WHERE task = ? AND leaf = ?", (self._task, leaf))
+            if found is not None:
+                yield bytes(found)
+
+    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
+        """See `EndedDigests.find`."""
+        where = (self._task, report_id[0])
+        size = self._one("SELECT octet_length(digests) FROM ended WHERE task = ? AND leaf = ?", where)
+        if size is None:
+            return None
+        if size % RECORD_BYTES:
+            raise StoreError(
+                f"task {self._task.hex()}: the digests of leaf {report_id[0]} are damaged: part of a record"
+            )
+
+        def record_at(place: int) -> bytes:
+            select = "SELECT substring(digests FROM ? FOR ?) FROM ended WHERE task = ? AND leaf = ?"
+            return bytes(self._one(select, (place * RECORD_BYTES + 1, RECORD_BYTES, *where)))
+
+        return find_record(size // RECORD_BYTES, record_at, report_id, round_number)
+
+    def _one(self, select: str, values: Sequence[Any]) -> Any:
+        row = self._link.read(lambda db: db.execute(select, values).fetchone())
+        return None if row is None else row[0]
+
+
+class PostgresHome:
+    """Implements `FrameHome` over a link of its own; a task that is installed is cut into `shards`.
+
+    Raises UsageError unless `shards` is a power of two, 1 to 256.
+    """
+
+    counts_bytes = False
+    cuts = True
+
+    def __init__(self, server: Server, link: Link, shards: int = 1) -> None:
+        if shards not in {2**power for power in range(9)}:
+            raise UsageError(f"shards = {shards}, allowed: a power of two, 1 to 256")
+        self._server = server
+        self._link = link
+        self._patient = PatientLink(link)
+        self._shards = shards
+
+    def know(self, states: Sequence[LogState]) -> None:
+        """See `FrameHome.know`: the rows of shards know."""
+
+    def given_up(self, states: Sequence[LogState]) -> list[TaskId]:
+        """See `FrameHome.given_up`."""
+        return []
+
+    def leaves(self, task_id: TaskId) -> bool:
+        """See `FrameHome.leaves`."""
+        return self.holds(task_id)
+
+    def install(self, db: Database, task_id: TaskId) -> None:
+        """See `FrameHome.install`."""
+        install_shards(db, task_id, self._shards)
+
+    def close_task(self, db: Database, task_id: TaskId) -> None:
+        """See `FrameHome.close_task`."""
+        close_shards(db, task_id)
+
+    def seize(self, task_id: TaskId) -> Mapping[int, int]:
+        """See `FrameHome.seize`."""
+        statement = "UPDATE shards SET epoch = epoch + 1 WHERE task = ? RETURNING shard, epoch"
+        return dict(self._link.write(lambda db: db.execute(statement, (bytes(task_id),)).fetchall()))
+
+    def shard_count(self, task_id: TaskId) -> int:
+        """See `FrameHome.shard_count`."""
+        query = "SELECT count(*) FROM shards WHERE task = ?"
+        return int(self._link.read(lambda db: db.execute(query, (bytes(task_id),)).fetchone())[0])
+
+    def frames(self, task_id: TaskId, log_key: bytes, shard: int, epoch: int | None) -> PostgresFrames:
+        """See `FrameHome.frames`."""
+        return PostgresFrames(self._patient, self.reader(task_id), task_id, log_key, shard, epoch)
+
+    def reader(self, task_id: TaskId) -> PostgresReader:
+        """See `FrameHome.reader`."""
+        return PostgresReader(task_id, self._server)
+
+    def ended(self, task_id: TaskId) -> PostgresDigests:
+        """See `FrameHome.ended`."""
+        return PostgresDigests(self._link, task_id)
+
+    def holds(self, task_id: TaskId) -> bool:
+        """See `FrameHome.holds`."""
+        return self.shard_count(task_id) > 0
+
+    def drop(self, task_id: TaskId) -> None:
+        """See `FrameHome.drop`."""
+
+        def both(db: Database) -> None:
+            db.execute("DELETE FROM shards WHERE task = ?", (bytes(task_id),))
+            db.execute(_for_task("DROP TABLE IF EXISTS TABLE_OF_TASK", task_id))
+
+        self._link.write(both)
+
+    def tasks(self) -> set[TaskId]:
+        """See `FrameHome.tasks`."""
+        query = "SELECT task FROM shards UNION SELECT task FROM ended"
+        return {TaskId(bytes(task)) for (task,) in self._link.read(lambda db: db.execute(query).fetchall())}
+
+    def unload(self, task_id: TaskId) -> Iterator[RawFrame]:
+        """See `FrameHome.unload`."""
+        query = "SELECT shard, header, seq FROM shards WHERE task = ? ORDER BY shard"
+        for shard, header, end in self._link.read(lambda db: db.execute(query, (bytes(task_id),)).fetchall()):
+            for sequence in range(end):
+                yield RawFrame(shard, header, *self._whole(task_id, shard, sequence))
+
+    def _whole(self, task_id: TaskId, shard: int, sequence: int) -> tuple[bytes, bytes, bytes]:
+        select, where = _for_task(_SELECT_WHOLE, task_id), (shard, sequence)
+        row = self._link.read(lambda db: db.execute(select, where).fetchone())
+        if row is None:
+            raise StoreError(f"task {task_id.hex()}: frame {sequence} of shard {shard} is missing")
+        head, columns, parts = map(bytes, row)
+        return head, columns, parts
+
+    def load(self, task_id: TaskId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+        """See `FrameHome.load`."""
+        self.drop(task_id)
+        self._link.write(lambda db: install_shards(db, task_id, shards))
+        insert, ends = _for_task(_INSERT, task_id), dict.fromkeys(range(shards), 0)
+        for frame in frames:
+            head = FrameHead.unchecked(frame.head)
+            if head is None:
+                raise StoreError(f"task {task_id.hex()}: frame {ends[frame.shard]} of shard {frame.shard} is no frame")
+            row = (frame.shard, ends[frame.shard], head.round, head.count, *frame[2:])
+            moved = (head.count, frame.header, bytes(task_id), frame.shard)
+
+            def one(db: Database, row: tuple[Any, ...] = row, moved: tuple[Any, ...] = moved) -> None:
+                db.execute(insert, row)
+                db.execute(_MOVE_ON, moved)
+
+            self._link.write(one)
+            ends[frame.shard] += 1
+        if closed:
+            self._link.write(lambda db: close_shards(db, task_id))
+
+    def close(self) -> None:
+        """See `FrameHome.close`; what this process read with by itself is closed too."""
+        self._link.close()
+        with _LINKS_LOCK:
+            link = _LINKS.pop(self._server, None)
+        if link is not None:
+            link.link.close()

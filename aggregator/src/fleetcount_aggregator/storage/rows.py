@@ -1,0 +1,497 @@
+"""The statements of a store in SQL: every read and every write as a function of a database, inside its transaction.
+
+What is read is as it was written (`row_seal`), or DamagedError. Owns no connection, no thread and no transaction
+(sql_store).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_LEDGER_ROWS
+from fleetcount_protocol.task.signal import normal_signal
+
+from fleetcount_aggregator.host.states import FINAL_STATES, State, StateConflictError, check_move
+from fleetcount_aggregator.storage.archive import Rest
+from fleetcount_aggregator.storage.chosen_bits import chosen_of, kept_chosen
+from fleetcount_aggregator.storage.frame_homes import LogState
+from fleetcount_aggregator.storage.row_seal import (
+    BATCHES,
+    CHOSEN,
+    COUNTERS,
+    DURABLE,
+    LEDGER,
+    MARKS,
+    REJECTIONS,
+    RESTS,
+    SESSIONS,
+    SIGNED,
+    STEPS,
+    TASKS,
+    Damage,
+    DamagedError,
+)
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.store import (
+    BATCHES_AT_ONCE,
+    BatchRow,
+    LedgerRow,
+    SessionRow,
+    StepRow,
+    StoreError,
+    TaskChange,
+    TaskRow,
+)
+
+__all__ = [
+    "IN_WORK",
+    "TASK",
+    "Closing",
+    "add_debit",
+    "add_session",
+    "apply_change",
+    "check_ended",
+    "count_rejections",
+    "forget_sessions",
+    "install_task",
+    "ledger_row",
+    "note_durable",
+    "purge_task",
+    "put_chains",
+    "raise_high_water",
+    "read_batch",
+    "read_batches",
+    "read_chains",
+    "read_chosen",
+    "read_high_water",
+    "read_ledger",
+    "read_ledger_rows",
+    "read_log_states",
+    "read_rejections",
+    "read_session",
+    "read_sessions",
+    "read_sessions_of",
+    "read_signed",
+    "read_step",
+    "read_task",
+    "read_unpurged",
+    "read_verify_keys",
+    "takes_instalments",
+    "task_holds",
+    "task_row",
+]
+
+_OPEN = (State.ANNOUNCED.value, State.COLLECTING.value)
+_POSITION_BYTES = "<u4"
+_AT_ONCE: Final = 256
+_UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(State) - FINAL_STATES),))
+IN_WORK: Final = f"(rest = {Rest.IN_WORK.value} OR state IN ({_UNFINISHED}, 'verifying'))"
+"""Which tasks there is something to do for: those that have not ended, whatever else is said of them."""
+_DEBITS: Final = "debits"
+"""The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
+TASK: Final = f"SELECT {TASKS.names}, signed, signed_seal, verify_key FROM tasks"  # noqa: S608 - constant
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the store holds of where a task stands; the fields are the columns of `TASKS`, in order."""
+
+    task_id: TaskId
+    state: State
+    abort_reason: str
+    installed_at: int
+    place: int
+    log_bytes: int | None
+    taken: str
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "_Held":
+        return cls(TaskId(row[0]), _state(row[1]), *row[2:7])
+
+    def row(self) -> tuple[object, ...]:
+        return (self.task_id, self.state.value, *(getattr(self, name) for name in TASKS.columns[1:]))
+
+    def has_taken(self, name: str) -> bool:
+        return name in self.taken.split(",")
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What a report log held at the moment intake closed: its length, and how many reports lacked an instalment."""
+
+    log_bytes: int
+    half_pairs: int
+
+
+def add_session(db: SealedDatabase, row: SessionRow, most: int, now: int) -> SessionRow | None:
+    """See `Store.add_session`: counted and added in one transaction, which others do not see halves of."""
+    known = read_session(db, row.session_id)
+    if known is not None:
+        return known
+    if read_sessions_of(db, row.certificate, now) >= most:
+        return None
+    sealed = SESSIONS.sealed(db, row.session_id, row.request, row.certificate, row.expiry, row.accepted)
+    db.execute(f"{SESSIONS.insert} ON CONFLICT (session_id) DO NOTHING", sealed)
+    db.execute(
+        "INSERT INTO chains (session_id, chain) VALUES (?, ?) ON CONFLICT (session_id) DO NOTHING",
+        (row.session_id, row.chain),
+    )
+    return row
+
+
+def read_session(db: SealedDatabase, session_id: SessionId) -> SessionRow | None:
+    """See `Store.session`."""
+    return next(iter(read_sessions(db, [session_id])), None)
+
+
+def read_sessions(db: SealedDatabase, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
+    """See `Store.sessions`. One that is damaged is not there: its device opens another."""
+    rows = _by_session(db, SESSIONS.select, session_ids)
+    chains = dict(read_chains(db, list(rows)))
+    found = [rows[one] for one in session_ids if one in rows and one in chains and SESSIONS.holds(db, rows[one])]
+    return [
+        SessionRow(
+            session_id=SessionId(session_id),
+            request=request,
+            certificate=Digest(certificate),
+            expiry=expiry,
+            accepted=accepted,
+            chain=chains[session_id],
+        )
+        for session_id, request, certificate, expiry, accepted, _ in found
+    ]
+
+
+def read_chains(db: SealedDatabase, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
+    """See `Store.chains`."""
+    rows = _by_session(db, "SELECT session_id, chain FROM chains", session_ids)
+    return [rows[one] for one in session_ids if one in rows]
+
+
+def _by_session(db: SealedDatabase, select: str, session_ids: Sequence[bytes]) -> dict[bytes, Any]:
+    """Return rows by their session's id; a server far away is asked for many at once, in few forms of one statement."""
+    found: dict[bytes, Any] = {}
+    for start in range(0, len(session_ids), _AT_ONCE):
+        asked = [*session_ids[start : start + _AT_ONCE]]
+        asked += asked[-1:] * ((1 << (len(asked) - 1).bit_length()) - len(asked))
+        query = f"{select} WHERE session_id IN ({', '.join('?' * len(asked))})"
+        found |= {row[0]: row for row in db.execute(query, asked).fetchall()}
+    return found
+
+
+def put_chains(db: SealedDatabase, chains: Sequence[tuple[bytes, bytes]]) -> None:
+    """See `Store.put_chains`."""
+    rows = [(chain, session_id) for session_id, chain in chains]
+    db.executemany("UPDATE chains SET chain = ? WHERE session_id = ?", rows)
+
+
+def read_sessions_of(db: SealedDatabase, certificate: Digest, now: int) -> int:
+    """See `Store.sessions_of`."""
+    query = "SELECT COUNT(*) FROM sessions WHERE certificate = ? AND expiry > ?"
+    return int(db.execute(query, (certificate, now)).fetchone()[0])
+
+
+def forget_sessions(db: SealedDatabase, expired_before: int) -> None:
+    """See `Store.forget_sessions`."""
+    expired = "SELECT session_id FROM sessions WHERE expiry < ?"
+    db.execute(f"DELETE FROM chains WHERE session_id IN ({expired})", (expired_before,))  # noqa: S608 - constant
+    db.execute("DELETE FROM sessions WHERE expiry < ?", (expired_before,))
+
+
+def install_task(db: SealedDatabase, row: TaskRow) -> TaskRow:
+    """See `Store.install`."""
+    known = read_task(db, row.task_id)
+    if known is not None:
+        return known
+    place = db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM tasks").fetchone()[0]
+    held = _Held(row.task_id, row.state, row.abort_reason, row.installed_at, place, None, "")
+    tags = (SIGNED.sealed(db, row.task_id, row.signed), DURABLE.sealed(db, row.task_id, 0))
+    columns = f"{TASKS.names}, signed, signed_seal, durable_bytes, durable_seal, chosen_seal, rest_seal, verify_key"
+    others = CHOSEN.sealed(db, row.task_id, None)[-1], RESTS.sealed(db, row.task_id, Rest.IN_WORK.value, 0, 0)[-1]
+    db.execute(
+        f"INSERT INTO tasks ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
+        (*TASKS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
+    )
+    return row
+
+
+def read_task(db: SealedDatabase, task_id: TaskId) -> TaskRow | None:
+    """See `Store.task`.
+
+    Raises:
+        DamagedError: it is not as it was written.
+    """
+    row = db.execute(f"{TASK} WHERE task_id = ?", (task_id,)).fetchone()
+    if row is None:
+        return None
+    if not task_holds(db, row):
+        raise DamagedError(TASKS.damage(row))
+    return task_row(row)
+
+
+def read_signed(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+    """See `Store.signed`."""
+    row = db.execute(f"{SIGNED.select} WHERE task_id = ?", (task_id,)).fetchone()
+    return row[1] if row is not None and SIGNED.holds(db, row) else None
+
+
+def task_holds(db: SealedDatabase, row: Sequence[Any]) -> bool:
+    """Return whether a row as `TASK` selects it is as it was written."""
+    return TASKS.holds(db, row[:8]) and SIGNED.holds(db, (row[0], row[8], row[9]))
+
+
+def task_row(row: Sequence[Any]) -> TaskRow:
+    """Return a task from a row as `TASK` selects it."""
+    held = _Held.of(row)
+    return TaskRow(
+        task_id=held.task_id,
+        signed=row[8],
+        verify_key=row[10],
+        state=held.state,
+        abort_reason=held.abort_reason,
+        installed_at=held.installed_at,
+    )
+
+
+def _held(db: SealedDatabase, task_id: TaskId) -> _Held:
+    row = db.execute(f"{TASKS.select} WHERE task_id = ?", (task_id,)).fetchone()
+    if row is None:
+        raise StoreError(f"task {task_id!r} is not installed")
+    return _Held.of(TASKS.checked(db, row))
+
+
+def _state(stored: str) -> State:
+    """Return a stored state; "verifying" is what releasing was called before, in stores that exist."""
+    return State.RELEASING if stored == "verifying" else State(stored)
+
+
+def takes_instalments(db: SealedDatabase, task_id: TaskId) -> bool:
+    """Return whether the task is there and its intake not closed."""
+    row = db.execute("SELECT state FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
+    return row is not None and row[0] in _OPEN
+
+
+def read_log_states(db: SealedDatabase) -> list[LogState]:
+    """Return what the report logs must be, task in work by task, of those whose rows are as they were written."""
+    found = db.execute(f"{DURABLE.select} WHERE {IN_WORK}").fetchall()
+    durable = {row[0]: row[1] for row in found if DURABLE.holds(db, row)}
+    rows = db.execute(f"{TASKS.select} WHERE {IN_WORK}").fetchall()
+    rows = [row for row in rows if TASKS.holds(db, row) and row[0] in durable]
+    return [
+        LogState(
+            task_id=held.task_id,
+            ended=held.state in FINAL_STATES,
+            set_sealed=held.state is State.RELEASING,
+            durable_length=durable[held.task_id],
+            closed_length=held.log_bytes,
+        )
+        for held in map(_Held.of, rows)
+    ]
+
+
+def note_durable(db: SealedDatabase, lengths: Mapping[TaskId, int]) -> None:
+    """Remember how long logs are: so many bytes are on the disk, and receipts were given for them."""
+    db.executemany(DURABLE.update, [DURABLE.updating(db, task, length) for task, length in lengths.items()])
+
+
+def count_rejections(db: SealedDatabase, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
+    """See `Store.count_rejections`."""
+    if not counts:
+        return
+    known = read_rejections(db, task_id)
+    rows = [(task_id, reason.value, known.get(reason, 0) + count) for reason, count in counts.items()]
+    db.executemany(
+        f"{REJECTIONS.insert} ON CONFLICT (task_id, reason) DO UPDATE SET count = excluded.count, seal = excluded.seal",
+        [REJECTIONS.sealed(db, *row) for row in rows],
+    )
+
+
+def read_rejections(db: SealedDatabase, task_id: TaskId) -> Mapping[RejectReason, int]:
+    """See `Store.rejections`."""
+    rows = db.execute(f"{REJECTIONS.select} WHERE task_id = ?", (task_id,)).fetchall()
+    return {RejectReason(reason): count for _, reason, count, _ in (REJECTIONS.checked(db, row) for row in rows)}
+
+
+def read_batches(db: SealedDatabase, task_id: TaskId, above: int) -> Sequence[BatchRow]:
+    """See `Store.batches`."""
+    query = f"{BATCHES.select} WHERE task_id = ? AND number > ? ORDER BY number LIMIT ?"
+    return [_batch_row(db, row) for row in db.execute(query, (task_id, above, BATCHES_AT_ONCE)).fetchall()]
+
+
+def read_batch(db: SealedDatabase, task_id: TaskId, number: int) -> BatchRow | None:
+    """See `Store.batch`."""
+    row = db.execute(f"{BATCHES.select} WHERE task_id = ? AND number = ?", (task_id, number)).fetchone()
+    return None if row is None else _batch_row(db, row)
+
+
+def _batch_row(db: SealedDatabase, row: Sequence[Any]) -> BatchRow:
+    _, number, positions, verdicts, share_digests, kept, _ = BATCHES.checked(db, row)
+    return BatchRow(
+        number=number,
+        positions=np.frombuffer(positions, dtype=_POSITION_BYTES).astype(np.int64),
+        verdicts=verdicts,
+        share_digests=share_digests,
+        kept=kept,
+    )
+
+
+def read_chosen(db: SealedDatabase, task_id: TaskId) -> bytes | None:
+    """See `Store.chosen`."""
+    row = db.execute(f"{CHOSEN.select} WHERE task_id = ?", (task_id,)).fetchone()
+    kept = None if row is None else CHOSEN.checked(db, row)[1]
+    return None if kept is None else chosen_of(kept)
+
+
+def read_step(db: SealedDatabase, task_id: TaskId, name: str) -> StepRow | None:
+    """See `Store.step`.
+
+    Raises:
+        DamagedError: the step is not as it was written, or was taken and is gone.
+    """
+    row = db.execute(f"{STEPS.select} WHERE task_id = ? AND name = ?", (task_id, name)).fetchone()
+    if row is None:
+        if "/" in name:
+            return None  # Of a batch, whose row shows that it is gone (`row_scan`).
+        held = db.execute(f"{TASKS.select} WHERE task_id = ?", (task_id,)).fetchone()
+        if held is not None and _Held.of(TASKS.checked(db, held)).has_taken(name):
+            raise DamagedError(
+                Damage(
+                    table="steps",
+                    what=f"step {name} of task {task_id.hex()} was taken, and its row is gone",
+                    task_id=task_id,
+                )
+            )
+        return None
+    _, _, request, answer, passing, _ = STEPS.checked(db, row)
+    return StepRow(name=name, request=request, answer=answer, passing=bool(passing))
+
+
+def apply_change(db: SealedDatabase, change: TaskChange, closing: Closing | None) -> StepRow | None:
+    """See `Store.apply`; `closing` comes with a change that closes intake."""
+    held = task = _held(db, change.task_id)
+    if change.step is not None and (known := read_step(db, change.task_id, change.step.name)) is not None:
+        return known
+    if task.state not in change.required:
+        raise StateConflictError(task.state, change.step.name if change.step else "this change")
+    if change.new_state is not None:
+        check_move(task.state, change.new_state)
+        task = replace(task, state=change.new_state, abort_reason=change.abort_reason)
+        # What was at rest, and is released by a record shown late, is in work again.
+        db.execute(RESTS.update, RESTS.updating(db, change.task_id, Rest.IN_WORK.value, 0, 0))
+    if change.step is not None:
+        step = change.step
+        row = STEPS.sealed(db, change.task_id, step.name, step.request, step.answer, int(step.passing))
+        db.execute(STEPS.insert, row)
+        if not step.passing:
+            task = replace(task, taken=",".join(filter(None, (task.taken, step.name))))
+    if change.batch is not None:
+        _put_batch(db, change.task_id, change.batch)
+    if change.chosen is not None:
+        db.execute(CHOSEN.update, CHOSEN.updating(db, change.task_id, kept_chosen(change.chosen)))
+    if change.debit is not None:
+        add_debit(db, change.debit)
+    count_rejections(db, change.task_id, change.rejections)
+    if closing is not None:
+        task = replace(task, log_bytes=closing.log_bytes)
+        if closing.half_pairs:
+            count_rejections(db, change.task_id, {RejectReason.HALF_PAIR: closing.half_pairs})
+    if task != held:
+        db.execute(TASKS.update, TASKS.updating(db, *task.row()))
+    return None
+
+
+def _put_batch(db: SealedDatabase, task_id: TaskId, row: BatchRow) -> None:
+    positions = row.positions.astype(_POSITION_BYTES).tobytes()
+    db.execute(
+        f"{BATCHES.insert} ON CONFLICT (task_id, number) DO UPDATE SET positions = excluded.positions,"
+        " verdicts = excluded.verdicts, share_digests = excluded.share_digests, kept = excluded.kept,"
+        " seal = excluded.seal",
+        BATCHES.sealed(db, task_id, row.number, positions, row.verdicts, row.share_digests, row.kept),
+    )
+
+
+def add_debit(db: SealedDatabase, row: LedgerRow) -> None:
+    """Write a debit, unless the task has one, and count it."""
+    if db.execute("SELECT 1 FROM ledger WHERE task_id = ?", (row.task_id,)).fetchone():
+        return
+    place = read_ledger_rows(db)
+    columns = (row.task_id, row.signal, row.opens, row.closes, row.epsilon, row.debited_at, place)
+    db.execute(LEDGER.insert, LEDGER.sealed(db, *columns, normal_signal(row.signal)))
+    db.execute(
+        f"{COUNTERS.insert} ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal",
+        COUNTERS.sealed(db, _DEBITS, place + 1),
+    )
+
+
+def read_ledger_rows(db: SealedDatabase) -> int:
+    """See `Archive.ledger_rows`. With a damaged counter at least what is there counts."""
+    row = db.execute(f"{COUNTERS.select} WHERE name = ?", (_DEBITS,)).fetchone()
+    if row is not None and COUNTERS.holds(db, row):
+        return int(row[1])
+    return int(db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM ledger").fetchone()[0])
+
+
+def read_ledger(db: SealedDatabase, most: int = MAX_LEDGER_ROWS) -> Sequence[LedgerRow]:
+    """See `Store.ledger`; the last debits, `most` of them. A damaged row is one of it."""
+    rows = db.execute(f"{LEDGER.select} ORDER BY place DESC LIMIT ?", (most,)).fetchall()
+    return [ledger_row(row) for row in reversed(rows)]
+
+
+def ledger_row(row: Sequence[Any]) -> LedgerRow:
+    """Return a debit from a row as `LEDGER` selects it."""
+    return LedgerRow(
+        task_id=TaskId(row[0]), signal=row[1], opens=row[2], closes=row[3], epsilon=row[4], debited_at=row[5]
+    )
+
+
+def raise_high_water(db: SealedDatabase, peer: AggregatorId, ledger_rows: int) -> None:
+    """See `Store.raise_high_water`."""
+    if ledger_rows > read_high_water(db).get(peer, 0):
+        db.execute(
+            f"{MARKS.insert} ON CONFLICT (peer) DO UPDATE SET ledger_rows = excluded.ledger_rows, seal = excluded.seal",
+            MARKS.sealed(db, str(peer), ledger_rows),
+        )
+
+
+def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
+    """See `Store.high_water`. A damaged mark is none: what the peer shows next is its mark again."""
+    rows = [row for row in db.execute(MARKS.select).fetchall() if MARKS.holds(db, row)]
+    return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
+
+
+def read_unpurged(db: SealedDatabase) -> set[TaskId]:
+    """Return the tasks in work of which `purge_task` would delete something."""
+    query = (
+        f"SELECT task_id FROM tasks WHERE {IN_WORK} AND (chosen IS NOT NULL OR length(verify_key) > 0 OR EXISTS"  # noqa: S608 - constants
+        " (SELECT 1 FROM batches WHERE batches.task_id = tasks.task_id) OR EXISTS"
+        " (SELECT 1 FROM steps WHERE steps.task_id = tasks.task_id AND steps.passing = 1))"
+    )
+    return {TaskId(row[0]) for row in db.execute(query).fetchall()}
+
+
+def read_verify_keys(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Mapping[TaskId, bytes]:
+    """Return the verify keys of tasks as they lie sealed."""
+    query = "SELECT verify_key FROM tasks WHERE task_id = ?"
+    return {task_id: db.execute(query, (task_id,)).fetchone()[0] for task_id in task_ids}
+
+
+def check_ended(db: SealedDatabase, task_id: TaskId) -> None:
+    """Refuse what may happen to an ended task alone.
+
+    Raises:
+        StoreError: the task has not ended, or is not installed.
+    """
+    state = _held(db, task_id).state
+    if state not in FINAL_STATES:
+        raise StoreError(f"task {task_id.hex()} is {state.value}: only of an ended task anything is deleted")
+
+
+def purge_task(db: SealedDatabase, task_id: TaskId) -> None:
+    """See `Store.purge`: what the database holds of it."""
+    db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
+    db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
+    db.execute("UPDATE tasks SET verify_key = ? WHERE task_id = ?", (b"", task_id))
+    db.execute(CHOSEN.update, CHOSEN.updating(db, task_id, None))

@@ -1,0 +1,86 @@
+"""Which member writes which shard: taken under the next epoch when no member that lives owns it, found by its address.
+
+Statements alone; who takes how many is the keeper's (`intake.shard_keeper`).
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from fleetcount_protocol.ids import TaskId
+
+from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.leases import Member
+
+__all__ = ["ShardLeases", "TakenShard"]
+
+
+class TakenShard(NamedTuple):
+    """A shard of an open task, and the epoch under which it is written."""
+
+    task_id: TaskId
+    shard: int
+    epoch: int
+
+
+class ShardLeases:
+    """The shards of open tasks, as one member sees them; every method raises StoreError as `AsyncLink.rows` does."""
+
+    def __init__(self, link: AsyncLink, member: Member) -> None:
+        self._link = link
+        self._member = member
+
+    async def take(self, members: int, passed: Collection[tuple[TaskId, int]] = ()) -> list[TakenShard]:
+        """Take shards that nobody living owns: of each task no more than this member's part among so many members.
+
+        Those that are `passed` over are left to others.
+        """
+        rows = await self._link.rows(
+            "WITH open AS (SELECT task, shard, row_number() OVER (PARTITION BY task ORDER BY shard) AS place"
+            " FROM shards WHERE closed_seq IS NULL AND owner NOT IN (SELECT member FROM living)"
+            " AND NOT EXISTS (SELECT 1 FROM unnest(%s::bytea[], %s::integer[]) AS passed(task, shard)"
+            " WHERE passed.task = shards.task AND passed.shard = shards.shard)),"
+            " room AS (SELECT task, ceil(count(*)::numeric / %s) - count(*) FILTER (WHERE owner = %s) AS free"
+            " FROM shards WHERE closed_seq IS NULL GROUP BY task),"
+            " found AS (SELECT s.task, s.shard FROM shards s JOIN open USING (task, shard) JOIN room USING (task)"
+            " WHERE place <= free AND s.closed_seq IS NULL AND s.owner NOT IN (SELECT member FROM living)"
+            " FOR UPDATE OF s SKIP LOCKED)"
+            " UPDATE shards SET epoch = epoch + 1, owner = %s FROM found"
+            " WHERE shards.task = found.task AND shards.shard = found.shard AND %s IN (SELECT member FROM living)"
+            " RETURNING shards.task, shards.shard, shards.epoch",
+            [bytes(task_id) for task_id, _ in passed],
+            [shard for _, shard in passed],
+            members,
+            self._member.name,
+            self._member.name,
+            self._member.name,
+        )
+        return [TakenShard(TaskId(bytes(task)), int(shard), int(epoch)) for task, shard, epoch in rows]
+
+    async def address(self, task_id: TaskId, shard: int) -> str | None:
+        """Return where the owner of a shard is reached, None if nobody living owns it."""
+        found = await self._link.row(
+            "SELECT address FROM shards JOIN living ON member = owner WHERE task = %s AND shard = %s",
+            bytes(task_id),
+            shard,
+        )
+        return None if found is None else str(found[0])
+
+    async def keep_only(self, kept: Collection[tuple[TaskId, int]]) -> None:
+        """Let go of every open shard that is this member's by its row and not one of these."""
+        await self._link.rows(
+            "UPDATE shards SET owner = '' WHERE owner = %s AND closed_seq IS NULL AND NOT EXISTS (SELECT 1"
+            " FROM unnest(%s::bytea[], %s::integer[]) AS kept(task, shard)"
+            " WHERE kept.task = shards.task AND kept.shard = shards.shard)",
+            self._member.name,
+            [bytes(task_id) for task_id, _ in kept],
+            [shard for _, shard in kept],
+        )
+
+    async def free(self, taken: TakenShard) -> None:
+        """Let another member take a shard that this one could not read back."""
+        await self._link.rows(
+            "UPDATE shards SET owner = '' WHERE task = %s AND shard = %s AND epoch = %s",
+            bytes(taken.task_id),
+            taken.shard,
+            taken.epoch,
+        )

@@ -1,0 +1,85 @@
+"""The archive of a store in SQL: ended tasks at rest, retired and forgotten (`Archive`).
+
+Mixed into the store, whose threads run the statements; owns nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fleetcount_protocol.ids import SeriesId, TaskId
+
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage import archive_rows, series_rows
+from fleetcount_aggregator.storage.archive import Place, Rest, RestRow
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.rows import read_ledger_rows
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
+
+__all__ = ["SqlArchive"]
+
+
+class SqlArchive:
+    """Implements `Archive` for whoever reads and writes rows of a database."""
+
+    logs: ReportLogs
+
+    async def _read(self, operation: Callable[[SealedDatabase], Any]) -> Any:
+        raise NotImplementedError
+
+    async def _lead(self, operation: Callable[[SealedDatabase], Any]) -> Any:
+        raise NotImplementedError
+
+    async def tasks_in_work(self) -> Sequence[TaskId]:
+        """See `Archive.tasks_in_work`."""
+        rows: Sequence[TaskId] = await self._read(archive_rows.read_in_work)
+        return rows
+
+    async def tasks_above(self, after: TaskId | None, most: int) -> tuple[Sequence[TaskRow], TaskId | None]:
+        """See `Archive.tasks_above`."""
+        found: tuple[Sequence[TaskRow], TaskId | None] = await self._read(
+            lambda db: archive_rows.read_above(db, after, most)
+        )
+        return found
+
+    async def put_to_rest(self, rows: Sequence[RestRow]) -> None:
+        """See `Archive.put_to_rest`."""
+        await self._lead(lambda db: archive_rows.put_to_rest(db, rows))
+
+    async def resting(self, rest: Rest, above: Place, until: int) -> Sequence[RestRow]:
+        """See `Archive.resting`."""
+        rows: Sequence[RestRow] = await self._read(lambda db: archive_rows.read_resting(db, rest, above, until))
+        return rows
+
+    async def retire(self, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
+        """See `Archive.retire`."""
+        await self._lead(lambda db: self._retire(db, task_ids, kept))
+
+    def _retire(self, db: SealedDatabase, task_ids: Sequence[TaskId], kept: Mapping[State, Sequence[str]]) -> None:
+        # Before the commit: a crash in between leaves tasks at rest, which are retired again.
+        for task_id in archive_rows.retire_tasks(db, task_ids, kept):
+            self.logs.forget(task_id)
+
+    async def forget(self, task_ids: Sequence[TaskId]) -> Sequence[TaskId]:
+        """See `Archive.forget`."""
+        gone: Sequence[TaskId] = await self._lead(lambda db: archive_rows.forget_tasks(db, task_ids))
+        return gone
+
+    async def charged_on(self, signal: str, since: int) -> Sequence[TaskRow]:
+        """See `Archive.charged_on`."""
+        rows: Sequence[TaskRow] = await self._read(lambda db: archive_rows.read_charged(db, signal, since))
+        return rows
+
+    async def debit(self, task_id: TaskId) -> LedgerRow | None:
+        """See `Archive.debit`."""
+        row: LedgerRow | None = await self._read(lambda db: archive_rows.read_debit(db, task_id))
+        return row
+
+    async def ledger_rows(self) -> int:
+        """See `Archive.ledger_rows`."""
+        count: int = await self._read(read_ledger_rows)
+        return count
+
+    async def rest_series(self, series_id: SeriesId, end: int, dropped: str) -> None:
+        """See `Archive.rest_series`."""
+        await self._lead(lambda db: series_rows.rest_series(db, series_id, end, dropped))

@@ -1,0 +1,404 @@
+"""The durable store: reports in append-only logs, the rest in a database; one writer thread, one reader thread.
+
+What is written goes through one queue (`write_queue`). Decides nothing about the protocol.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_transport.logs import log
+
+from fleetcount_aggregator.host.malloc import give_back
+from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
+from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage import series_rows
+from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.database import Engine
+from fleetcount_aggregator.storage.epochs import SqlEpochs
+from fleetcount_aggregator.storage.key_move import move_to_present_key
+from fleetcount_aggregator.storage.mending import is_restored
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_scan import damage_at_start
+from fleetcount_aggregator.storage.row_seal import Damage, RowSeal, reseal
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
+from fleetcount_aggregator.storage.sql_archive import SqlArchive
+from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
+from fleetcount_aggregator.storage.store import (
+    BatchRow,
+    CompleteReports,
+    InstalmentRun,
+    LedgerRow,
+    SeriesRow,
+    SessionRow,
+    StepRow,
+    StoreError,
+    TaskChange,
+    TaskRow,
+    WindowRow,
+)
+from fleetcount_aggregator.storage.write_queue import WriteQueue
+
+__all__ = ["SqlStore"]
+
+T = TypeVar("T")
+
+
+class SqlStore(SqlArchive, SqlEpochs):
+    """Implements `Store` over `path` and logs beside it. A write is answered after the disk has it."""
+
+    def __init__(
+        self,
+        engine: SealedEngine,
+        logs: ReportLogs,
+        data_keys: DataKeys,
+        unpurged: Sequence[TaskId],
+        damaged: Sequence[Damage],
+    ) -> None:
+        self.data_keys = data_keys
+        self._sealed = engine
+        self._engine = self.engine = engine.plain
+        self._place = engine.plain.place
+        self._damaged = tuple(damaged)
+        self.logs = logs
+        """Who shares the tasks of this store with other processes says here which shards are its own."""
+        self._closed = False
+        self._unpurged = tuple(unpurged)
+        self._writes = WriteQueue(engine, logs)
+        self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+
+    @classmethod
+    def open(cls, path: Path, at_rest_key: bytes, former: SigningKeyKeys | None = None) -> Self:
+        """Open or make a store in a SQLite file; see `over`."""
+        return cls.over(SqliteEngine.open(path), path, at_rest_key, former)
+
+    @classmethod
+    def over(cls, engine: Engine, path: Path, at_rest_key: bytes, former: SigningKeyKeys | None = None) -> Self:
+        """Return the store of an open database, which is closed with it; files beside it are named after `path`.
+
+        What a crash left of purging is `unpurged`, and what is damaged of single tasks is `damaged`. The keys are those
+        of `DataKeys`.
+
+        Raises:
+            StoreError: the database is damaged, or the store lies under another key.
+        """
+        with ExitStack() as opened:
+            opened.callback(engine.close)
+            data_keys = DataKeys(at_rest_key, engine.key_place(), former)
+            at_rest_keys = (at_rest_key,) if former is None else (at_rest_key, former.at_rest)
+            sealed = SealedEngine(engine, RowSeal(*at_rest_keys))
+            _seal_once(sealed)
+            home = engine.frame_home(path)
+            logs = opened.enter_context(closing(ReportLogs(home, data_keys, alone=engine.alone)))
+            states = sealed.read(sql.read_log_states)
+            if given_up := home.given_up(states):
+                sealed.write(lambda db: _end_lost(db, given_up))
+                states = sealed.read(sql.read_log_states)
+            needed = [one.task_id for one in states if not one.ended or home.holds(one.task_id)]
+            damaged = data_keys.take_up(sealed.read(lambda db: sql.read_verify_keys(db, needed)))
+            move_to_present_key(sealed, data_keys)
+            keyless = {one.task_id for one in damaged}
+            # Without its key a log cannot be read either, which is one damage and not two.
+            damaged += [one for one in logs.open(states) if one.task_id not in keyless]
+            damaged += sealed.read(damage_at_start)
+            rows, ended = sealed.read(sql.read_unpurged), [one.task_id for one in states if one.ended]
+            keys = data_keys.held()
+            left = [one for one in ended if one in rows or home.leaves(one) or one in keys]
+            engine.slim()
+            give_back()
+            opened.pop_all()
+        return cls(sealed, logs, data_keys, left, damaged)
+
+    async def _write(self, operation: Callable[[SealedDatabase], Any], *, leading: bool = False) -> Any:
+        self._check_open()
+        return await self._writes.write(operation, leading=leading)
+
+    async def _lead(self, operation: Callable[[SealedDatabase], Any]) -> Any:
+        return await self._write(operation, leading=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self._place} is closed")
+
+    async def _read(self, operation: Callable[[SealedDatabase], Any]) -> Any:
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, operation)
+
+    async def probe(self) -> None:
+        """See `Store.probe`."""
+        await self._write(lambda db: db.execute("UPDATE instance SET standing = standing"))
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._shut)
+
+    def _shut(self) -> None:
+        self._writes.close()
+        self._read_pool.shutdown()
+        self.logs.close()
+        self._engine.close()
+
+    # The rows. Each method names its statement; the types are those of `Store`.
+
+    async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
+        """See `Store.add_session`."""
+        stored: SessionRow | None = await self._write(lambda db: sql.add_session(db, row, most, now))
+        return stored
+
+    async def session(self, session_id: SessionId) -> SessionRow | None:
+        """See `Store.session`."""
+        row: SessionRow | None = await self._read(lambda db: sql.read_session(db, session_id))
+        return row
+
+    async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
+        """See `Store.sessions`."""
+        rows: Sequence[SessionRow] = await self._read(lambda db: sql.read_sessions(db, session_ids))
+        return rows
+
+    async def sessions_of(self, certificate: Digest, now: int) -> int:
+        """See `Store.sessions_of`."""
+        count: int = await self._read(lambda db: sql.read_sessions_of(db, certificate, now))
+        return count
+
+    async def forget_sessions(self, expired_before: int) -> None:
+        """See `Store.forget_sessions`."""
+        await self._write(lambda db: sql.forget_sessions(db, expired_before))
+
+    async def chains(self, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
+        """See `Store.chains`."""
+        rows: Sequence[tuple[bytes, bytes]] = await self._read(lambda db: sql.read_chains(db, session_ids))
+        return rows
+
+    async def put_chains(self, chains: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `Store.put_chains`."""
+        await self._lead(lambda db: sql.put_chains(db, chains))
+
+    async def key_uses(self, task_id: TaskId) -> bytes:
+        """See `Store.key_uses`."""
+        uses: bytes = await self._read(lambda _: self.logs.key_uses(task_id))
+        return uses
+
+    async def install(self, row: TaskRow) -> TaskRow:
+        """See `Store.install`."""
+        await self._ensure_key(row)
+        stored: TaskRow = await self._lead(lambda db: self._install(db, row))
+        return stored
+
+    def _install(self, db: SealedDatabase, row: TaskRow) -> TaskRow:
+        self.logs.home.install(db, row.task_id)
+        return sql.install_task(db, row)
+
+    async def _ensure_key(self, row: TaskRow) -> None:
+        if row.state not in FINAL_STATES:
+            await asyncio.to_thread(self.data_keys.make, row.task_id)
+
+    async def task(self, task_id: TaskId) -> TaskRow | None:
+        """See `Store.task`."""
+        row: TaskRow | None = await self._read(lambda db: sql.read_task(db, task_id))
+        return row
+
+    async def signed(self, task_id: TaskId) -> bytes | None:
+        """See `Store.signed`."""
+        signed: bytes | None = await self._read(lambda db: sql.read_signed(db, task_id))
+        return signed
+
+    async def damaged(self) -> Sequence[Damage]:
+        """See `Store.damaged`."""
+        return self._damaged
+
+    async def look(self, work: Callable[[SealedDatabase], T]) -> T:
+        """Run work that only reads."""
+        found: T = await self._read(work)
+        return found
+
+    async def mend(self, work: Callable[[SealedDatabase], T]) -> T:
+        """Run work that repairs rows (`mending`), in one transaction."""
+        result: T = await self._lead(work)
+        return result
+
+    async def restored(self) -> bool:
+        """See `Store.restored`."""
+        return await self.look(is_restored)
+
+    async def install_series(self, row: SeriesRow) -> SeriesRow:
+        """See `Store.install_series`."""
+        stored: SeriesRow = await self._lead(lambda db: series_rows.install_series(db, row))
+        return stored
+
+    async def series(self, *, ended_after: int = -1) -> Sequence[SeriesRow]:
+        """See `Store.series`."""
+        rows: Sequence[SeriesRow] = await self._read(lambda db: series_rows.read_series(db, ended_after))
+        return rows
+
+    async def note_series(self, series_id: SeriesId, name: str, note: bytes) -> None:
+        """See `Store.note_series`."""
+        await self._lead(lambda db: series_rows.note_series(db, series_id, name, note))
+
+    async def series_notes(self, series_id: SeriesId) -> Mapping[str, bytes]:
+        """See `Store.series_notes`."""
+        notes: Mapping[str, bytes] = await self._read(lambda db: series_rows.read_notes(db, series_id))
+        return notes
+
+    async def decide_windows(self, rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+        """See `Store.decide_windows`."""
+        if task is not None:
+            await self._ensure_key(task)
+        await self._lead(lambda db: self._decide_windows(db, rows, task))
+
+    def _decide_windows(self, db: SealedDatabase, rows: Sequence[WindowRow], task: TaskRow | None) -> None:
+        series_rows.decide_windows(db, rows, task)
+        if task is not None:
+            self.logs.home.install(db, task.task_id)
+
+    async def windows(
+        self, series_id: SeriesId, *, above: int = -1, below: int = MAX_SERIES_WINDOWS
+    ) -> Sequence[WindowRow]:
+        """See `Store.windows`."""
+        rows: Sequence[WindowRow] = await self._read(lambda db: series_rows.read_windows(db, series_id, above, below))
+        return rows
+
+    async def window_of(self, task_id: TaskId) -> WindowRow | None:
+        """See `Store.window_of`."""
+        row: WindowRow | None = await self._read(lambda db: series_rows.read_window_of(db, task_id))
+        return row
+
+    async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
+        """See `Store.add_instalments`."""
+        self._check_open()
+        outcomes: Sequence[bytes] = await self._writes.append(runs)
+        return outcomes
+
+    async def instalment_digest(self, task_id: TaskId, report_id: ReportId, round_number: int) -> Digest | None:
+        """See `Store.instalment_digest`."""
+        digest: Digest | None = await self._read(lambda _: self.logs.digest(task_id, report_id, round_number))
+        return digest
+
+    async def count_rejections(self, task_id: TaskId, counts: Mapping[RejectReason, int]) -> None:
+        """See `Store.count_rejections`."""
+        await self._write(lambda db: sql.count_rejections(db, task_id, counts))
+
+    async def rejections(self, task_id: TaskId) -> Mapping[RejectReason, int]:
+        """See `Store.rejections`."""
+        counts: Mapping[RejectReason, int] = await self._read(lambda db: sql.read_rejections(db, task_id))
+        return counts
+
+    async def complete_reports(self, task_id: TaskId) -> CompleteReports:
+        """See `Store.complete_reports`."""
+        found: CompleteReports = await self._read(
+            lambda db: self.logs.complete(task_id, closed=not sql.takes_instalments(db, task_id))
+        )
+        return found
+
+    async def reports_of(self, task_id: TaskId, devices: bytes) -> bytes:
+        """See `Store.reports_of`."""
+        found: bytes = await self._read(lambda _: self.logs.reports_of(task_id, devices))
+        return found
+
+    async def batches(self, task_id: TaskId, *, above: int = -1) -> Sequence[BatchRow]:
+        """See `Store.batches`."""
+        rows: Sequence[BatchRow] = await self._read(lambda db: sql.read_batches(db, task_id, above))
+        return rows
+
+    async def batch(self, task_id: TaskId, number: int) -> BatchRow | None:
+        """See `Store.batch`."""
+        row: BatchRow | None = await self._read(lambda db: sql.read_batch(db, task_id, number))
+        return row
+
+    async def chosen(self, task_id: TaskId) -> bytes | None:
+        """See `Store.chosen`."""
+        chosen: bytes | None = await self._read(lambda db: sql.read_chosen(db, task_id))
+        return chosen
+
+    async def step(self, task_id: TaskId, name: str) -> StepRow | None:
+        """See `Store.step`."""
+        step: StepRow | None = await self._read(lambda db: sql.read_step(db, task_id, name))
+        return step
+
+    async def apply(self, change: TaskChange) -> StepRow | None:
+        """See `Store.apply`."""
+        if change.new_state is State.AGREEING and not self._engine.alone:
+            # Other owners stop first. What they have is read back here, and not in the transaction that counts it.
+            await self._lead(lambda db: self._stop(db, change.task_id))
+            await self._read(lambda _: self.logs.incomplete(change.task_id))
+        step: StepRow | None = await self._lead(lambda db: self._apply(db, change))
+        return step
+
+    def _stop(self, db: SealedDatabase, task_id: TaskId) -> None:
+        if sql.takes_instalments(db, task_id):
+            self.logs.home.close_task(db, task_id)
+
+    def _apply(self, db: SealedDatabase, change: TaskChange) -> StepRow | None:
+        held = None
+        # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
+        if change.new_state is State.AGREEING and sql.takes_instalments(db, change.task_id):
+            held = sql.Closing(self.logs.length(change.task_id), self.logs.incomplete(change.task_id))
+        if change.new_state not in {None, State.ANNOUNCED, State.COLLECTING}:
+            self.logs.home.close_task(db, change.task_id)
+        return sql.apply_change(db, change, held)
+
+    async def ledger(self) -> Sequence[LedgerRow]:
+        """See `Store.ledger`."""
+        rows: Sequence[LedgerRow] = await self._read(sql.read_ledger)
+        return rows
+
+    async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
+        """See `Store.raise_high_water`."""
+        await self._lead(lambda db: sql.raise_high_water(db, peer, ledger_rows))
+
+    async def high_water(self) -> Mapping[AggregatorId, int]:
+        """See `Store.high_water`."""
+        marks: Mapping[AggregatorId, int] = await self._read(sql.read_high_water)
+        return marks
+
+    async def unpurged(self) -> Sequence[TaskId]:
+        """See `Store.unpurged`."""
+        return self._unpurged
+
+    def forget_destroyed(self) -> None:
+        """Hold nothing of tasks whose data key another process has destroyed; for a thread. Raises StoreError."""
+        for task_id in self.data_keys.forget_destroyed():
+            self.logs.let_go(task_id)
+
+    async def purge(self, task_id: TaskId) -> None:
+        """See `Store.purge`."""
+        await self._lead(lambda db: self._purge(db, task_id))
+        # Only when the end of the task and of its rows is on the disk: a key that is gone cannot be had back.
+        await asyncio.to_thread(self.data_keys.destroy, task_id)
+
+    def _purge(self, db: SealedDatabase, task_id: TaskId) -> None:
+        sql.check_ended(db, task_id)
+        self.logs.purge(task_id, sql.read_chosen(db, task_id) or b"")
+        sql.purge_task(db, task_id)
+        self._writes.erased = True
+
+
+def _seal_once(engine: SealedEngine) -> None:
+    """Give the rows of a store of before there were tags their tags, once."""
+
+    def work(db: SealedDatabase) -> None:
+        if not db.execute("SELECT sealed FROM instance").fetchone()[0]:
+            reseal(db, untagged=True)
+            db.execute("UPDATE instance SET sealed = 1")
+
+    engine.write(work)
+
+
+def _end_lost(db: SealedDatabase, task_ids: Sequence[TaskId]) -> None:
+    """Abort the tasks whose logs are lost: receipts were given for reports that no release can count any more."""
+    open_states = frozenset({State.ANNOUNCED, State.COLLECTING, State.AGREEING})
+    for task_id in task_ids:
+        change = TaskChange(
+            task_id=task_id, required=open_states, new_state=State.ABORTED, abort_reason=AbortReason.LOG_LOST.value
+        )
+        sql.apply_change(db, change, None)
+        log.error("task_ended_without_its_log", task=task_id.hex())

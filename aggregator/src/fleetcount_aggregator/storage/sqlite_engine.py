@@ -1,0 +1,179 @@
+"""A store's database in one SQLite file: how it is opened, its transactions, the lock that keeps a second process out.
+
+Reads and writes no rows.
+"""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Self, TypeVar
+
+from fleetcount_transport.migrations import bring_up
+
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.frame_homes import FileHome
+from fleetcount_aggregator.storage.key_places import KeyFiles
+from fleetcount_aggregator.storage.schema import SQLITE, check_standing, check_version
+from fleetcount_aggregator.storage.store import StoreError
+
+__all__ = ["SqliteEngine", "restoring_beside"]
+
+T = TypeVar("T")
+
+
+class SqliteEngine:
+    """Implements `Engine` over a file: one connection writes, one reads what is committed."""
+
+    fatal = (sqlite3.Error,)
+    heartbeat_s = None
+    alone = True
+    epoch = 0
+
+    def __init__(self, path: Path, lock: int, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+        self.place = str(path)
+        self._path = path
+        self._lock = lock
+        self._writer = writer
+        self._reader = reader
+
+    @classmethod
+    def open(cls, path: Path, *, standing: Callable[[str, str], None] = check_standing) -> Self:
+        """Open or make the file. `standing` judges whether it may be used, by its place and what it says of itself.
+
+        Raises:
+            StoreError: another process holds it, it is no store, damaged, of an unknown schema, or has been moved.
+        """
+        if not path.exists() and restoring_beside(path).exists():
+            raise StoreError(f"{path} is not there: a restore of it has not ended; run it again")
+        lock = _lock_file(path.with_name(path.name + ".lock"))
+        with ExitStack() as opened:
+            opened.callback(os.close, lock)
+            writer = opened.enter_context(closing(_connect(path)))
+            reader = opened.enter_context(closing(_connect(path)))
+            standing(str(path), writer.execute("SELECT standing FROM instance").fetchone()[0])
+            opened.pop_all()
+        return cls(path, lock, writer, reader)
+
+    def frame_home(self, path: Path) -> FileHome:
+        """See `Engine.frame_home`."""
+        return FileHome(path)
+
+    def key_place(self) -> KeyFiles:
+        """See `Engine.key_place`: files beside it."""
+        return KeyFiles(self._path)
+
+    def write(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.write`."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            result = work(self._writer)
+            self._writer.execute("COMMIT")
+        except BaseException as error:
+            # A failing disk may fail this too: then the next transaction cannot begin, and says so.
+            with suppress(sqlite3.Error):
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(f"{self.place} could not commit: {error}") from error
+            raise
+        return result
+
+    def read(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.read`."""
+        return self._look(self._reader, work)
+
+    def peek(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.peek`."""
+        return self._look(self._writer, work)
+
+    def _look(self, connection: sqlite3.Connection, work: Callable[[Database], T]) -> T:
+        try:
+            return work(connection)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.place} could not be read: {error}") from error
+
+    def leads(self, database: Database) -> bool:
+        """See `Engine.leads`: who has the file's lock is the only one."""
+        return True
+
+    def trouble(self) -> str:
+        """See `Engine.trouble`: nobody else changes how this file is written."""
+        return ""
+
+    def fold(self) -> bool:
+        """See `Engine.fold`; a reader in the way leaves it undone."""
+        with suppress(sqlite3.Error):
+            return not self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        return False
+
+    def slim(self) -> None:
+        """See `Engine.slim`: the pages of two connections, 16 MiB each at most."""
+        for connection in (self._writer, self._reader):
+            connection.execute("PRAGMA shrink_memory")
+
+    def close(self) -> None:
+        """See `Engine.close`; the write-ahead log is folded in."""
+        self._reader.close()
+        self._writer.close()
+        os.close(self._lock)
+
+
+def restoring_beside(path: Path) -> Path:
+    """Return the directory in which a backup of a file waits until all of it is there."""
+    return path.with_name(f".{path.name}.restoring")
+
+
+def _lock_file(path: Path) -> int:
+    """Take the lock beside a store's file and return its descriptor; closing the descriptor gives the lock back.
+
+    Raises:
+        StoreError: another process, or another store of this one, holds it.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(f"{path} is locked: another aggregator process runs on this state directory") from error
+    return descriptor
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the file, made with mode 0600 and its tables if it is new: write-ahead log, a sync at every commit.
+
+    Raises:
+        StoreError: it cannot be opened, is not a SQLite file, or has an unknown schema; then it is left as it is.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+
+    def find() -> int:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        known = "schema_version" in tables
+        versions = connection.execute("SELECT version FROM schema_version").fetchall() if known else []
+        return check_version(str(path), SQLITE, tables, [row[0] for row in versions])
+
+    def note(version: int) -> None:
+        connection.execute("DELETE FROM schema_version")
+        connection.execute("INSERT INTO schema_version (version) VALUES (?)", (version,))
+
+    try:
+        find()
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA cache_size = -16384")
+        bring_up(SQLITE, begin="BEGIN IMMEDIATE", find=find, execute=connection.execute, note=note)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,161 @@
+"""What of a store is damaged, what that means, and what a repair would do; for an operator. Changes nothing.
+
+Rows by their tags, data keys by whether they open, report logs of tasks under way frame by frame.
+"""
+
+import fcntl
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.frame_check import damaged_frames
+from fleetcount_aggregator.storage.frame_homes import LogState
+from fleetcount_aggregator.storage.key_places import KeyFiles
+from fleetcount_aggregator.storage.log_scan import LogScan
+from fleetcount_aggregator.storage.opening import reading
+from fleetcount_aggregator.storage.row_scan import every_damage
+from fleetcount_aggregator.storage.row_seal import Damage
+from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+
+__all__ = ["StoreCheck", "Verdict", "check_store"]
+
+_TASK: Final = (
+    "the task is in quarantine: it takes part in nothing, and what it was charged goes on to count",
+    "asks the other aggregators for the task's record and adopts one that all have signed; without one ends it here",
+)
+_SERIES: Final = (
+    "the series is not served, its open windows are in quarantine, and no new task or series is taken on",
+    "nothing: put back a backup",
+)
+_VERDICTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "ledger": (
+            "what was charged is not known, so nothing new is taken on",
+            "writes the debit again, from its task",
+        ),
+        "marks": ("a peer's ledger may have been longer than is remembered", "forgets it; the peer's next is its mark"),
+        "counters": ("how many debits there have ever been is not known", "counts those that are there"),
+        "epochs": ("which start of an aggregator is the newest is not known", "nothing: the next start notes it again"),
+        "sessions": ("a device opens another session", "forgets the session"),
+        "series": _SERIES,
+        "series_notes": _SERIES,
+        "windows": _SERIES,
+        "database": ("the file itself is damaged, beyond single rows", "nothing: put back a backup"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One thing that is damaged, what it means while it is, and what `fleetcount aggregator repair` does about it."""
+
+    damage: Damage
+    means: str
+    repair: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCheck:
+    """What was found. While the aggregator `runs`, its logs are written to, and are not read."""
+
+    runs: bool
+    verdicts: tuple[Verdict, ...]
+
+
+def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
+    """Look at everything a store has; some seconds for a million reports under way.
+
+    Raises:
+        StoreError: there is none, it cannot be read at all, or lies under another key.
+    """
+    with _held(place) as runs, reading(place) as plain:
+        version = plain.execute("SELECT version FROM schema_version").fetchone()[0]
+        if version != SQLITE.version:
+            raise StoreError(
+                f"the store is of version {version}, checked is {SQLITE.version}: start the aggregator once"
+            )
+        db = SealedDatabase(plain, keys.row_seal)
+        found = [*_database(plain, place), *every_damage(db)]
+        if place.url is None:
+            found += _files(db, place.file, keys, logs=not runs)
+        else:
+            found += damaged_frames(db, place, keys)
+    return StoreCheck(runs=runs, verdicts=tuple(_verdict(one) for one in dict.fromkeys(found)))
+
+
+def _verdict(damage: Damage) -> Verdict:
+    means, repair = _VERDICTS.get(damage.table, _TASK)
+    return Verdict(damage=damage, means=means, repair=repair)
+
+
+@contextmanager
+def _held(place: StorePlace) -> Generator[bool]:
+    """Keep an aggregator from starting meanwhile; give whether one runs."""
+    lock = place.file.with_name(place.file.name + ".lock")
+    if place.url is not None or not lock.exists():
+        yield False
+        return
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        runs = False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            runs = True
+        yield runs
+    finally:
+        os.close(descriptor)
+
+
+def _database(db: Database, place: StorePlace) -> Iterable[Damage]:
+    """Return what SQLite itself says of its file; PostgreSQL has checksums of its own."""
+    if place.url is not None:
+        return []
+    said = [str(row[0]) for row in db.execute("PRAGMA integrity_check(10)").fetchall()]
+    return [Damage(table="database", what=one) for one in said if one != "ok"]
+
+
+class _Unwritten(KeyFiles):
+    """Key files that are only read: a key that lies under a former key stays so."""
+
+    def write(self, name: str, wrapped: bytes) -> None:
+        """Write nothing."""
+
+
+def _files(db: SealedDatabase, database: Path, keys: StoreKeys, *, logs: bool) -> Iterator[Damage]:
+    states = [one for one in sql.read_log_states(db) if not one.ended]
+    data_keys = DataKeys(keys.at_rest, _Unwritten(database), keys.former)
+    missing = data_keys.take_up(sql.read_verify_keys(db, [one.task_id for one in states]))
+    yield from missing
+    without = {one.task_id for one in missing}
+    for state in states if logs else ():
+        path = database.with_name(f"{database.stem}.{state.task_id.hex()}.log")
+        if state.task_id not in without and (said := _log(path, state, data_keys)):
+            yield Damage(table="log", what=said, task_id=state.task_id)
+
+
+def _log(path: Path, state: LogState, data_keys: DataKeys) -> str:
+    """Return what is damaged of a log, "" for nothing."""
+    promised = state.closed_length or state.durable_length
+    if not path.exists():
+        return f"{path} is missing: {promised} bytes of it have receipts" if promised else ""
+    try:
+        with LogScan(path, state.task_id, data_keys.of(state.task_id).log_key) as scan:
+            for _ in scan.frames():
+                pass
+    except StoreError as error:
+        return str(error)
+    if scan.end < promised or (state.closed_length is not None and scan.end != state.closed_length):
+        return f"{path} is damaged at byte {scan.end}: {promised} bytes of it have receipts"
+    return ""

@@ -1,0 +1,48 @@
+"""The key that a store lies under, as a configuration names it. Reads key files and nothing else."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
+from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.row_seal import RowSeal
+
+__all__ = ["StoreKeys"]
+
+
+class StoreKeys(NamedTuple):
+    """The present key, and what the store lay under before it had a key of its own."""
+
+    at_rest: bytes
+    former: SigningKeyKeys | None
+
+    @classmethod
+    def load(
+        cls,
+        signing_key: Path | str,
+        store_key: Path | None,
+        former_store_key: Path | None,
+        loaded: Ed25519PrivateKey | None = None,
+    ) -> "StoreKeys":
+        """Return the keys that a configuration names by file; `loaded`: the signing key, where it is loaded already.
+
+        Raises:
+            UsageError: a file is missing, open to others, or holds the wrong thing.
+        """
+        if store_key is not None and former_store_key is not None:
+            return cls(load_store_key(store_key), SigningKeyKeys(at_rest=load_store_key(former_store_key), log=b""))
+        # Nothing follows from a key that is in a token: then the configuration names a file of the store's own.
+        if store_key is not None and isinstance(signing_key, str):
+            return cls(load_store_key(store_key), None)
+        former = SigningKeyKeys.of(loaded or load_signing_key(signing_key))
+        return cls(former.at_rest if store_key is None else load_store_key(store_key), former)
+
+    @property
+    def row_seal(self) -> RowSeal:
+        """What the rows of the store are sealed with."""
+        return RowSeal(self.at_rest) if self.former is None else RowSeal(self.at_rest, self.former.at_rest)
+
+    def __repr__(self) -> str:
+        return "StoreKeys(…)"

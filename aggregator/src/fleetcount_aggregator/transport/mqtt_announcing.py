@@ -1,0 +1,132 @@
+"""What an aggregator keeps at the broker: its tasks, releases and offers of series as retained messages.
+
+A shell: ask, encode, publish. It takes no message of a device (mqtt_intake).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+import aiomqtt
+from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.limits import MAX_UNIX_TIME
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, SIGNED_TASK
+from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_protocol.wire.topics import release_topic, series_topic, task_topic
+from fleetcount_transport.mqtt_connection import MqttConnection
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.installed_task import InstalledTask
+from fleetcount_aggregator.intake.device_service import DeviceService
+from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest
+from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
+
+__all__ = ["Announcing"]
+
+_OFFER_S: Final = 2.0
+
+
+class Announcing:
+    """What one connection of one aggregator keeps at the broker; each method runs until it is cancelled.
+
+    A task is announced after `subscribing` has begun to read its reports.
+    """
+
+    def __init__(
+        self, context: Context, service: DeviceService, client: MqttConnection, subscribing: Subscribing
+    ) -> None:
+        self._context = context
+        self._service = service
+        self._client = client
+        self._subscribing = subscribing
+        self._place = context.identity.deployment, context.aggregator_id
+
+    async def announce(self) -> None:
+        """Keep subscriptions and retained messages in step with the tasks."""
+        before, self._context.withdraw = self._context.withdraw, self._withdraw
+        try:
+            await self._announce()
+        finally:
+            self._context.withdraw = before
+
+    async def _announce(self) -> None:
+        announced: set[TaskId] = set()
+        ended = [one for one in self._context.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
+        published = self._context.outcome_count
+        await self._publish([(one.task_id, one.task.expiry) for one in ended])
+        older: Place | None = (self._context.now(), b"")
+        while True:
+            await self._subscribing.follow()
+            await self._publish_tasks(announced)
+            published = await self._publish_fresh(published)
+            older = None if older is None else await self._publish_older(older)
+            await asyncio.sleep(FOLLOW_S)
+
+    def _state(self, task: InstalledTask) -> State:
+        return self._context.states[task.task_id]
+
+    async def offer(self) -> None:
+        """Keep the offer of every series that devices may join as a retained message, and take those over away."""
+        known: dict[SeriesId, object] = {}
+        while True:
+            running = {one.series_id: one for one in self._service.offered()}
+            for series_id, series in running.items():
+                # Compared part by part: thousands of offers are not encoded to find that none has changed.
+                lists = tuple(self._context.key_lists.get(one.aggregator_id) for one in series.series.aggregators)
+                if known.get(series_id) != (series.orders, lists):
+                    payload = SERIES_OFFER.encode(self._service.offer(series))
+                    await self._keep(series_topic(*self._place, series_id), payload)
+                    known[series_id] = (series.orders, lists)
+            for series_id in known.keys() - running.keys():
+                await self._keep(series_topic(*self._place, series_id), b"")
+                del known[series_id]
+            await asyncio.sleep(_OFFER_S)
+
+    async def _keep(self, topic: str, payload: bytes) -> None:
+        """Have the broker keep a message, or, empty, keep it no more."""
+        await self._client.publish(topic, payload, qos=1, retain=True)
+
+    async def _publish_tasks(self, announced: set[TaskId]) -> None:
+        """Keep every open task this aggregator leads as a retained message, and take closed ones away."""
+        listed = {one.task.task_id: one for one in await self._service.tasks(self._context.identity.deployment)}
+        for task_id, signed in listed.items():
+            if task_id not in announced and self._context.tasks[task_id].is_leader:
+                await self._keep(task_topic(*self._place, task_id), SIGNED_TASK.encode(signed))
+                announced.add(task_id)
+        for task_id in announced - listed.keys():
+            await self._keep(task_topic(*self._place, task_id), b"")
+            announced.discard(task_id)
+
+    async def _publish(self, outcomes: Iterable[tuple[TaskId, int]]) -> None:
+        """Keep the outcomes of tasks that have not expired as retained messages, and the tasks themselves no more."""
+        for task_id, expiry in outcomes:
+            if self._context.clock.now() < expiry:
+                payload = RELEASE_ANSWER.encode(await self._service.release(task_id))
+                await self._keep(release_topic(*self._place, task_id), payload)
+                # A task announced before a restart of this process is still retained.
+                await self._keep(task_topic(*self._place, task_id), b"")
+
+    async def _publish_fresh(self, published: int) -> int:
+        """Keep the outcomes of what this aggregator leads and has ended since so many had; return how many have."""
+        count, known = self._context.outcome_count, list(self._context.outcomes)
+        await self._publish(known[max(0, len(known) - (count - published)) :])
+        return count
+
+    async def _publish_older(self, place: Place) -> Place | None:
+        """Keep the outcomes of tasks at rest, some a round, above a place: the broker may be a new one, or empty.
+
+        Return the place reached, None after the last.
+        """
+        rows = await self._context.store.resting(Rest.AT_REST, place, MAX_UNIX_TIME)
+        await self._publish((row.task_id, row.expiry) for row in rows if row.led)
+        return rows[-1].place if len(rows) == AT_ONCE else None
+
+    async def _withdraw(self, task_id: TaskId) -> bool:
+        """See `Context.withdraw`."""
+        try:
+            await self._keep(release_topic(*self._place, task_id), b"")
+            await self._keep(task_topic(*self._place, task_id), b"")
+        except aiomqtt.MqttError:
+            return False
+        return True

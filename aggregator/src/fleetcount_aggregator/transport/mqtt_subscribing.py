@@ -1,0 +1,81 @@
+"""What a slot of an aggregator reads at the broker: session requests and the reports of open tasks, of its users alone.
+
+A shell: build topics, subscribe. It takes no message (mqtt_intake) and publishes none (mqtt_announcing).
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.wire.topics import BUCKETS, report_filters, session_filters
+from fleetcount_transport.mqtt_connection import MqttConnection
+
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.share import Share
+from fleetcount_aggregator.host.states import State
+
+__all__ = ["FOLLOW_S", "Subscribing"]
+
+FOLLOW_S: Final = 0.25
+"""How often subscriptions are brought in step with the tasks."""
+_OPEN: Final = frozenset({State.ANNOUNCED, State.COLLECTING})
+_AT_ONCE: Final = 512
+"""Topics of one packet: some tenth of the longest that a broker takes."""
+
+_EVERY: Final = (Share(), *(Share(slot, BUCKETS) for slot in range(BUCKETS)))
+"""Shares that together have every filter there is, whatever the number of slots was once."""
+
+
+class Subscribing:
+    """The subscriptions of one connection, whose session at the broker outlives it, with those of another time."""
+
+    def __init__(self, context: Context, client: MqttConnection, share: Share) -> None:
+        self._context = context
+        self._client = client
+        self._share = share
+        self._place = context.identity.deployment, context.aggregator_id
+        self._reading: set[TaskId] = set()
+
+    async def begin(self) -> None:
+        """Subscribe to session requests."""
+        await self._keep(self._sessions(self._share), (one for share in _EVERY for one in self._sessions(share)))
+
+    async def follow(self) -> None:
+        """Subscribe to the report topics of open tasks, and leave those of closed ones."""
+        opened = {task_id for task_id in self._context.live if self._context.states[task_id] in _OPEN}
+        new = opened - self._reading
+        await self._keep(
+            [one for task_id in new for one in self._reports(task_id, self._share)],
+            (one for task_id in new for share in _EVERY for one in self._reports(task_id, share)),
+        )
+        closed = self._reading - opened
+        await self._leave(one for task_id in closed for one in self._reports(task_id, self._share))
+        self._reading = opened
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            await self.follow()
+            await asyncio.sleep(FOLLOW_S)
+
+    def _sessions(self, share: Share) -> list[str]:
+        return session_filters(*self._place, share.slot, share.slots)
+
+    def _reports(self, task_id: TaskId, share: Share) -> list[str]:
+        return report_filters(*self._place, task_id, share.slot, share.slots)
+
+    async def _keep(self, own: list[str], every: Iterable[str]) -> None:
+        """Subscribe to filters; a session that was there already leaves all others, which are other slots' by now."""
+        for topics in _pieces(own):
+            await self._client.subscribe([(topic, 1) for topic in topics])
+        if self._client.is_resumed:
+            await self._leave(set(every).difference(own))
+
+    async def _leave(self, topics: Iterable[str]) -> None:
+        for piece in _pieces(sorted(topics)):
+            await self._client.unsubscribe(piece)
+
+
+def _pieces(topics: list[str]) -> Iterable[list[str]]:
+    return (topics[start : start + _AT_ONCE] for start in range(0, len(topics), _AT_ONCE))

@@ -1,0 +1,46 @@
+"""Whom an aggregator's configuration trusts: its peers and itself, each under its key and those that succeeded it.
+
+It must not hold a private key.
+"""
+
+from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.task.signing import TrustedAggregator
+from fleetcount_transport.trust_files import read_succession, succeeded
+
+from fleetcount_aggregator.config import AggregatorConfig, ConfigError
+
+__all__ = ["trusted_by"]
+
+
+def trusted_by(config: AggregatorConfig, own_public: bytes) -> dict[AggregatorId, TrustedAggregator]:
+    """Return the aggregators that a configuration trusts, its own included; `own_public`: its signing key's, 32 bytes.
+
+    Raises:
+        ConfigError: a peer has this aggregator's own key, or a succession cannot be used.
+    """
+    for peer in config.peers:
+        if peer.signing_public_key == own_public:
+            raise ConfigError(f"peers: {peer.id!r} has this aggregator's own signing key")
+    trusted = [
+        succeeded(
+            TrustedAggregator(
+                aggregator_id=AggregatorId(peer.id), operator=peer.operator, signing_public_key=peer.signing_public_key
+            ),
+            peer.succession_files,
+        )
+        for peer in config.peers
+    ]
+    trusted.append(_itself(config, own_public))
+    return {one.aggregator_id: one for one in trusted}
+
+
+def _itself(config: AggregatorConfig, own_public: bytes) -> TrustedAggregator:
+    """Return the aggregator itself, under its first key and those that succeeded it, of which the last is its own."""
+    files = config.keys.succession_files
+    first = read_succession(files[0]).succession.old_key if files else own_public
+    own = AggregatorId(config.aggregator.id)
+    before = TrustedAggregator(aggregator_id=own, operator=config.aggregator.operator, signing_public_key=first)
+    itself = succeeded(before, files)
+    if itself.keys[-1] != own_public:
+        raise ConfigError(f"keys.succession_files end with another key than that of {config.keys.signing_key_file}")
+    return itself

@@ -1,0 +1,256 @@
+"""The owner of its shard decides about an instalment, wherever it came in; who owns it no more decides nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
+
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage import postgres_frames, report_log
+from fleetcount_aggregator.storage.shard_leases import ShardLeases
+from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange, TaskRow
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+
+from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
+from tests.support.processes import pace
+from tests.support.replica_stores import ReplicaStore, replica_store
+
+TASK = TaskId(b"t" * 32)
+STORED, SAME, BUSY = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.BUSY
+
+
+@pytest.fixture
+async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[ReplicaStore, ReplicaStore]]:
+    """Two processes over one database with one open task, cut into four shards that nobody owns yet."""
+    async with AsyncExitStack() as opened:
+        one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
+        assert await one.member.stand() == 1
+        one.lead(1)
+        row = TaskRow(
+            task_id=TASK, signed=b"signed", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=7
+        )
+        await asyncio.to_thread(one.store.data_keys.make, TASK)
+        await one.store.install(row)
+        yield one, two
+
+
+def instalment(number: int, content: int = 0) -> StoredInstalment:
+    """Return an instalment; sixteen numbers fill four shards evenly."""
+    return StoredInstalment(
+        task_id=TASK,
+        report_id=ReportId(bytes((16 * number, number)) + bytes(14)),
+        round=0,
+        certificate=Digest(number.to_bytes(32)),
+        digest=Digest(bytes((number, content)) + bytes(30)),
+        public_share=b"",
+        part=b"part of %2d" % number,
+        expected=1,
+    )
+
+
+async def give(replica: ReplicaStore, rows: Sequence[StoredInstalment]) -> list[StoreOutcome]:
+    return outcomes_of(await replica.reports.add_instalments(runs_of(rows)))
+
+
+async def test_whatever_replica_takes_them_each_instalment_meets_its_one_owner(
+    pair: tuple[ReplicaStore, ReplicaStore],
+) -> None:
+    one, two = pair
+    rows = [instalment(number) for number in range(16)]
+    assert await give(one, rows) == [BUSY] * 16
+    await asyncio.gather(one.keeper.take(), two.keeper.take())
+    await one.keeper.take()  # Of two that take at once, one may have to look again.
+    await two.keeper.take()
+    assert [one.keeper.count, two.keeper.count] == [2, 2]
+
+    first = await asyncio.gather(give(one, rows[::2]), give(two, rows[1::2]))
+
+    assert list(first) == [[STORED] * 8] * 2
+    assert await give(two, rows) == [SAME] * 16
+    other = [instalment(number, content=9) for number in range(16)]
+    assert await give(one, other) == [StoreOutcome.OTHER_BYTES] * 16
+    asked = [row.report_id for row in rows] + [ReportId(b"\xff" * 16)]
+    for replica in pair:
+        assert await replica.reports.stored(TASK, 0, asked) == [*(row.digest for row in rows), None]
+
+
+async def test_an_owner_that_is_gone_is_followed_and_what_it_receipted_is_known(
+    pair: tuple[ReplicaStore, ReplicaStore],
+) -> None:
+    one, two = pair
+    rows = [instalment(number) for number in range(16)]
+    await one.keeper.take()
+    await two.keeper.take()
+    assert await give(one, rows[:8]) == [STORED] * 8
+    assert one.keeper.count == 2
+
+    await one.server.stop(0)
+    assert BUSY in await give(two, rows)  # Nobody has the shards of the dead yet: its lease runs still.
+    await one.run_out()
+    await two.keeper.take()
+
+    assert two.keeper.count == 4
+    assert await give(two, rows[:8]) == [SAME] * 8
+    assert set(await give(two, rows[8:])) <= {STORED, SAME}
+
+
+async def test_an_owner_that_was_followed_stores_nothing_and_gives_no_receipt(
+    pair: tuple[ReplicaStore, ReplicaStore],
+) -> None:
+    one, two = pair
+    rows = [instalment(number) for number in range(16)]
+    await one.keeper.take()
+    await two.keeper.take()
+    held = [row for row in rows if one.keeper.owns(TASK, row.report_id[0] // 64)]
+    await one.run_out()
+    await two.keeper.take()
+
+    # It has not noticed: by its own clock it holds its lease.
+    assert one.member.holds
+    assert await give(one, held) == [BUSY] * len(held)
+    assert await give(two, held) == [STORED] * len(held)
+    one.keeper.lost()
+    await one.keeper.settle()
+    assert await give(one, held) == [SAME] * len(held)
+
+
+async def test_a_shard_whose_taking_had_its_answer_lost_or_that_is_written_no_more_is_taken_again(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = pair
+    rows = [instalment(number) for number in range(16)]
+    taking = ShardLeases.take
+
+    async def lost(leases: ShardLeases, members: int, passed: Sequence[tuple[TaskId, int]]) -> NoReturn:
+        await taking(leases, members, passed)
+        raise StoreError("the database does not answer")
+
+    monkeypatch.setattr(ShardLeases, "take", lost)
+    with pytest.raises(StoreError):
+        await one.keeper.take()
+    monkeypatch.undo()
+    await one.keeper.take()
+    await one.keeper.take()
+    first = await give(one, rows)
+    assert STORED in first
+
+    [shard, *_] = [shard for shard in range(4) if one.keeper.owns(TASK, shard)]
+    one.store.logs.give_up(TASK, shard)
+    await one.keeper.take()
+
+    assert await give(one, rows) == [SAME if outcome is STORED else outcome for outcome in first]
+
+
+async def test_a_shard_of_many_small_writes_is_taken_over_with_nothing_lost_or_doubled(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_frames, "_FRAMES_AT_ONCE", (3, 16))
+    monkeypatch.setattr(report_log, "_ROWS_AT_ONCE", 10)
+    one, two = pair
+    await one.keeper.take()
+    await one.keeper.take()
+    rows = [
+        replace(instalment(0), report_id=ReportId(n.to_bytes(16)), certificate=Digest(n.to_bytes(32)))
+        for n in range(120)
+    ]
+    for at in range(0, 100, 2):
+        assert await give(one, rows[at : at + 2]) == [STORED] * 2
+    taking = asyncio.create_task(two.keeper.run())
+    await one.run_out()
+
+    while BUSY in (found := await give(two, rows)):
+        await asyncio.sleep(0.02 * pace())
+    taking.cancel()
+    await asyncio.wait([taking])
+
+    assert found == [SAME] * 100 + [STORED] * 20
+    late = replace(rows[0], report_id=ReportId(b"\0" + b"\1" * 15), certificate=Digest(b"l" * 32))
+    assert await give(one, [late]) == [BUSY], "who was followed gives no receipt"
+    held = await two.store.complete_reports(TASK)
+    assert held.ids.at(np.arange(len(held.ids))) == b"".join(row.report_id for row in rows)
+
+
+async def test_a_closed_task_takes_nothing_from_anybody_and_has_every_owners_reports(
+    pair: tuple[ReplicaStore, ReplicaStore],
+) -> None:
+    one, two = pair
+    rows = [instalment(number) for number in range(16)]
+    await one.keeper.take()
+    await two.keeper.take()
+    assert await give(two, rows[:12]) == [STORED] * 12
+
+    close = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+    await one.store.apply(close)
+
+    for replica in pair:
+        assert await give(replica, rows) == [SAME] * 12 + [StoreOutcome.CLOSED] * 4
+    complete = await one.store.complete_reports(TASK)
+    assert complete.ids.at(np.arange(12)) == b"".join(row.report_id for row in rows[:12])
+    assert len(complete.ids) == 12
+
+
+async def test_a_member_that_comes_late_takes_its_part_of_an_open_task(
+    pair: tuple[ReplicaStore, ReplicaStore],
+) -> None:
+    one, two = pair
+    await one.run_out()
+    await two.keeper.take()
+    assert two.keeper.count == 4, "alone it writes all"
+    rows = [instalment(number) for number in range(16)]
+    assert await give(two, rows) == [STORED] * 16
+    await one.member.join()
+
+    await one.keeper.take()
+    await two.keeper.take()
+    await one.keeper.take()
+
+    assert [one.keeper.count, two.keeper.count] == [2, 2]
+    assert await give(one, rows) == await give(two, rows) == [SAME] * 16, "nothing that was receipted is lost"
+    await two.keeper.take()
+    await one.keeper.take()
+    assert [one.keeper.count, two.keeper.count] == [2, 2], "and it stays so"
+
+
+async def test_a_shard_that_cannot_be_read_back_is_tried_ever_later_and_others_are_taken(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    await other.run_out()
+    tried: list[int] = []
+    take = one.store.logs.take
+
+    def reads(task_id: TaskId, shard: int = 0, epoch: int = 0) -> None:
+        tried.append(shard)
+        if shard == 1:
+            raise StoreError("a block of it is damaged")
+        take(task_id, shard, epoch)
+
+    monkeypatch.setattr(one.store.logs, "take", reads)
+    told = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: told)  # However long the looks take.
+    for _ in range(20):
+        await one.keeper.take()
+    assert tried.count(1) == 1, "looks before its pause is over try it once"
+
+    pauses = []
+    for _ in range(9):
+        [(due, pause)] = one.keeper._failed.values()
+        pauses.append(pause)
+        told = due - 0.001
+        await one.keeper.take()
+        assert tried.count(1) == len(pauses)
+        told = due
+        await one.keeper.take()
+
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    monkeypatch.undo()
+    one.keeper._failed.clear()
+    await one.keeper.take()
+    assert one.keeper.owns(TASK, 1)

@@ -1,0 +1,64 @@
+"""An aggregator whose signing key is succeeded while a task and a series run: they go on for who was shown it."""
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.tasks.key_lists import own_key_list
+from fleetcount_protocol.errors import SignatureError
+from fleetcount_protocol.release import decode_record, verify_record_signatures
+from fleetcount_protocol.series.key_list import verify_key_list
+from fleetcount_protocol.task.succession import Succession, sign_succession
+from fleetcount_protocol.task.task import Task
+
+from tests.support.aggregators import START, Network, answer_all
+
+
+async def asked(shown: bool) -> tuple[Network, Task]:
+    """Let a task be answered, and the helper go on under a new key; the leader may know the statement."""
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask(values=2)
+    await network.stand()
+    await answer_all(network, task, [(0, 1), (2, 2)])
+    seat, new = network.seats[1], Ed25519PrivateKey.generate()
+    succession = Succession(
+        aggregator_id=seat.aggregator_id,
+        old_key=seat.aggregator.signing_public_key,
+        new_key=new.public_key().public_bytes_raw(),
+        not_before=START,
+        not_after=START + 10_000,
+    )
+    statement = sign_succession(succession, seat.signing_key)
+    await network.stop_all()
+    if shown:
+        seat.successions = (statement,)
+    await network.start(0)
+    seat.signing_key, seat.successions = new, (statement,)
+    await network.start(1)
+    return network, task
+
+
+async def test_a_task_and_a_series_that_name_the_old_key_go_on() -> None:
+    network, task = await asked(shown=True)
+
+    await network.run_to_the_end(task)
+
+    answer = await network.core(0).service.release(task.task_id)
+    assert answer.state is State.RELEASED
+    record = decode_record(answer.record)
+    verify_record_signatures(record, answer.signatures, network.core(0).context.identity.trusted)
+    with pytest.raises(SignatureError, match="beta"):
+        verify_record_signatures(record, answer.signatures)
+    [series] = network.core(0).context.series.values()
+    listed = own_key_list(network.core(1).context)
+    described = series.series.aggregators[1]
+    verify_key_list(listed, described, network.core(0).context.identity.trusted[described.aggregator_id])
+
+
+async def test_who_was_not_shown_it_takes_nothing_of_the_new_key() -> None:
+    network, task = await asked(shown=False)
+
+    await network.run_to_the_end(task)
+
+    answer = await network.core(0).service.release(task.task_id)
+    assert (answer.state, answer.abort_reason) == (State.ABORTED, "record_disagreement")

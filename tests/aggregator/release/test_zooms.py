@@ -1,0 +1,117 @@
+"""A release of several zooms at real aggregators: one report a device, the right sums, fresh noise on every number."""
+
+from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.release.record import build_record, same_record
+from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_mechanisms.randomness import SeededRandom
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.series.fields import Participants
+from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
+
+from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
+from tests.aggregator.release.test_modes import answer_whole, release, start
+from tests.support.aggregators import Network, answer_all
+
+GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=2)
+ZOOMED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20), zooms=2)
+DIRECT = {"values": 8, "domain": GRID, "mode": Mode.DIRECT, "mechanism": None, "release": ZOOMED}
+TRUTHS = [1, 2, 6, 6, 3, 8, 0]
+"""Squares 1, 2 and 6 lie in the left half, 3 and 8 in the right one; one device is nowhere."""
+COUNTS = [1, 1, 1, 0, 0, 2, 0, 1, 4, 2]
+
+
+def one_hot(truth: int) -> list[int]:
+    return [int(place == truth) for place in range(9)]
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+async def test_larger_squares_count_the_reports_of_the_squares_inside_them(parties: int) -> None:
+    network, task = await start(parties, **DIRECT)
+    await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
+
+    record = await release(network, task)
+
+    assert [cell.raw for cell in record.cells] == COUNTS
+    assert [cell.label for cell in record.cells[-2:]] == ["0,0/2", "1,0/2"]
+    assert record.statement[0].epsilon == Decimal("2.00000"), "two numbers of each of two zooms"
+
+
+async def test_both_rounds_of_a_sampled_report_count_at_every_zoom() -> None:
+    die = SamplingDie.uniform(Fraction(1, 4), 8)
+    network, task = await start(values=8, domain=GRID, mechanism=die, release=ZOOMED)
+    # (0, truth) is a sampled answer; (f, f) is none and moves nothing at any zoom.
+    await answer_all(network, task, [*((0, truth) for truth in TRUTHS), (5, 5), (7, 7)])
+
+    record = await release(network, task)
+
+    assert [cell.raw for cell in record.cells] == COUNTS
+    assert [cell.estimate for cell in record.cells] == [4 * one for one in COUNTS]
+
+
+async def test_every_aggregator_adds_a_draw_of_its_own_to_every_number_of_every_zoom() -> None:
+    network, task = await start(3, **DIRECT)
+    drawn = []
+    for position in range(3):
+        network.core(position).context.noise = SystemNoise(SeededRandom(position))
+        drawn.append(TwoSidedNoise(Fraction(1, 2)).draw(SeededRandom(position), 10))
+    await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
+
+    record = await release(network, task)
+
+    noised = [true + sum(noises) for true, *noises in zip(COUNTS, *drawn, strict=True)]
+    assert [cell.raw for cell in record.cells] == noised
+    assert noised[8] != sum(noised[place] for place in (0, 1, 4, 5)), "the sums of zooms disagree by their noise"
+
+
+async def test_a_window_of_a_series_opens_its_zooms_and_behind_them_the_participants() -> None:
+    network, series = await standing(domain=GRID, release=ZOOMED, participants=Participants.NOISED)
+    await run_window(network, series, 0)
+
+    (record,) = (await records(network, series)).values()
+
+    assert [cell.raw for cell in record.cells] == [*DIFFERENCE, 3, 0]
+    assert record.participants is not None
+    assert record.participants.raw == len(COINS)
+    assert "all releases of 2 zooms each" in record.statement[0].sentence
+
+
+async def test_the_ledger_of_an_aggregator_is_debited_for_every_zoom() -> None:
+    tight = Limits(smallest_min_batch_size=2, largest_epsilon=Fraction(3, 2))
+    network = Network(2, limits=tight)
+    await network.start_all()
+    direct = {**DIRECT, "round_two_closes": network.task()[0].task.round_one_closes}
+
+    with pytest.raises(TaskError, match=r"epsilon"):
+        await network.ask(**direct)
+    task = await network.ask(**{**direct, "release": replace(ZOOMED, zooms=1)})
+    assert task.design.ledger_loss.epsilon == Decimal("1.00000")
+
+
+async def test_what_several_zooms_tell_is_not_computed_and_so_refused_under_a_limit() -> None:
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, largest_posterior=Fraction(99, 100), give_up_s=10))
+    await network.start_all()
+    task = await network.ask(**{**DIRECT, "round_two_closes": network.task()[0].task.round_one_closes})
+    await answer_whole(network, task, [one_hot(truth) for truth in TRUTHS])
+
+    await network.run_to_the_end(task)
+
+    status = await network.core(0).service.release(task.task_id)
+    assert status.state is State.ABORTED
+
+
+def test_records_that_differ_in_a_larger_square_do_not_agree() -> None:
+    task = Network(2).task(**{**DIRECT, "round_two_closes": Network(2).task()[0].task.round_one_closes})[0].task
+    assert isinstance(task, Task)
+    record, other = (build_record(task, [*COUNTS[:-1], last], task.round_two_closes) for last in (2, 3))
+
+    assert same_record(record, record)
+    assert not same_record(record, other)

@@ -1,0 +1,232 @@
+"""A backup has what must not be forgotten and no key of a task; put back, it asks the others and draws nothing."""
+
+import os
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.release.steps import ReleaseSteps
+from fleetcount_aggregator.roles.repair import settle_restored
+from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.task.task import Task
+
+from tests.support.aggregators import Network, answer_all
+
+WHOSE = ("alpha", "test")
+ABOUT = BackupFile(aggregator_id="alpha", deployment="test", made_at=1_800_000_000, keys=())
+
+
+class CountedNoise:
+    """No noise, and how often it was drawn."""
+
+    drawn = 0
+
+    def draw(self, law: NoiseLaw, count: int) -> list[int]:
+        del law
+        self.drawn += 1
+        return [0] * count
+
+
+async def town(directory: Path) -> tuple[Network, Task, RowSeal, CountedNoise]:
+    """Return two aggregators on files as the command has them, with a task whose reports are in."""
+    noise = CountedNoise()
+    network = Network(2, directory=directory, noise=noise)
+    for seat in network.seats:
+        seat.store_path = directory / seat.aggregator_id / "aggregator.db"
+        seat.store_path.parent.mkdir()
+    await network.start_all()
+    network.supervised = False
+    task = await network.ask(values=2)
+    await answer_all(network, task, [(0, 1), (2, 2)])
+    await network.advance_to(task.round_two_closes)
+    return network, task, RowSeal(network.seats[0].at_rest_key), noise
+
+
+def lost_and_restored(directory: Path, seal: RowSeal, backup: Path) -> None:
+    """Lose alpha's state and put the backup in its place."""
+    (directory / "alpha").rename(directory / "lost")
+    put_back(StorePlace(directory=directory / "alpha"), backup, lambda _: seal, WHOSE, {})
+
+
+@pytest.mark.parametrize("released", [True, False], ids=["released elsewhere", "released nowhere"])
+async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_drawn_again(
+    tmp_path: Path, released: bool
+) -> None:
+    """The backup is made before the draw, while the aggregator serves; the draw is in nothing that was put back."""
+    network, task, seal, noise = await town(tmp_path)
+    backup = tmp_path / "backup"
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, backup, ABOUT, {})
+    if not released:
+        await network.stop(0)
+        await network.start(0, "leader.after_commitments")
+    await network.look_after_all()
+    network.crashed.clear()
+    await network.stop(0)
+    drawn = noise.drawn
+    assert drawn == 2
+    lost_and_restored(tmp_path, seal, backup)
+
+    core = await network.start(0)
+    assert set(core.context.quarantined) == {task.task_id}
+    await network.look_after_all()
+    assert noise.drawn == drawn
+    await settle_restored(core.context, ReleaseSteps(core.context))
+    await network.look_after_all()
+
+    assert noise.drawn == drawn, "noise is drawn once a task"
+    answer = await core.service.release(task.task_id)
+    assert answer.state is (State.RELEASED if released else State.ABORTED)
+    assert answer.abort_reason == ("" if released else "restored_backup")
+    if released:
+        assert answer == await network.core(1).service.release(task.task_id)
+    assert [row.task_id for row in await core.context.store.ledger()] == [task.task_id]
+    await network.stop(0)
+    assert not (await network.start(0)).context.quarantined
+    with closing(sqlite3.connect(tmp_path / "alpha" / "aggregator.db")) as database:
+        assert database.execute("SELECT standing FROM instance").fetchone() == ("serving",)
+    await network.stop_all()
+
+
+async def test_a_restored_task_waits_for_a_peer_that_is_away_and_nothing_is_done_about_it(tmp_path: Path) -> None:
+    network, task, seal, noise = await town(tmp_path)
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
+    await network.stop_all()
+    lost_and_restored(tmp_path, seal, tmp_path / "backup")
+    core = await network.start(0)
+
+    with pytest.raises(_TriedTwiceError):
+        await _settling(core.context, tries=2)
+    await network.look_after_all()
+
+    assert task.task_id in core.context.quarantined
+    assert noise.drawn == 0
+    await network.stop_all()
+
+
+class _TriedTwiceError(Exception):
+    pass
+
+
+async def _settling(context: Context, tries: int) -> None:
+    left = tries
+
+    async def sleep(_: float) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise _TriedTwiceError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fleetcount_aggregator.roles.repair.asyncio.sleep", sleep)
+        await settle_restored(context, ReleaseSteps(context))
+
+
+async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_task(tmp_path: Path) -> None:
+    network, _, seal, _ = await town(tmp_path)
+    key_file = tmp_path / "store.key"
+    key_file.write_bytes(b"k" * 32)
+    place = StorePlace(directory=tmp_path / "alpha")
+
+    write_backup(place, seal, tmp_path / "plain", ABOUT, {})
+    write_backup(place, seal, tmp_path / "with", ABOUT, {"store_key_file": key_file})
+
+    with tarfile.open(tmp_path / "plain") as archive:
+        names = archive.getnames()
+        archive.extract("aggregator.db", tmp_path / "out", filter="data")
+    assert names == ["manifest.json", "manifest.tag", "aggregator.db", "aggregator.key-check"]
+    with tarfile.open(tmp_path / "with") as archive:
+        assert archive.getnames()[-1] == "keys/store_key_file"
+    with closing(sqlite3.connect(tmp_path / "out" / "aggregator.db")) as database:
+        for table in ("sessions", "chains", "batches"):
+            assert database.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (0,)
+        assert database.execute("SELECT MAX(length(verify_key)) FROM tasks").fetchone() == (0,)
+    for path in (tmp_path / "plain", tmp_path / "with"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    store = network.core(0).context.store
+    [task_id] = await store.tasks_in_work()
+    row = await store.task(task_id)
+    assert row is not None
+    secret = row.verify_key[12:28]
+    assert secret not in (tmp_path / "plain").read_bytes()
+    assert not list(tmp_path.glob(".*")), "no copy is left lying"
+    await network.stop_all()
+
+
+@pytest.mark.parametrize("moment", range(6))
+async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    network, task, seal, _ = await town(tmp_path)
+    await network.run_to_the_end(task)
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
+    await network.stop_all()
+    (tmp_path / "alpha").rename(tmp_path / "lost")
+    place = StorePlace(directory=tmp_path / "alpha")
+    left = moment
+
+    def counted(function: str) -> None:
+        real = getattr(os, function)
+
+        def one(*arguments: object, **named: object) -> object:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(os, function, one)
+
+    for function in ("fsync", "rename"):
+        counted(function)
+    with pytest.raises(KeyboardInterrupt):
+        put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
+    monkeypatch.undo()
+
+    if not place.file.exists():
+        with pytest.raises(StoreError, match="a restore of it has not ended; run it again"):
+            open_engine(place)
+        put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
+    core = await network.start(0)
+    assert (await core.service.release(task.task_id)).state is State.RELEASED
+    assert not await core.context.store.damaged()
+    await network.stop_all()
+
+
+async def test_a_backup_that_is_damaged_or_somebody_elses_is_not_put_back(tmp_path: Path) -> None:
+    network, _, seal, _ = await town(tmp_path)
+    place, backup = StorePlace(directory=tmp_path / "alpha"), tmp_path / "backup"
+    write_backup(place, seal, backup, ABOUT, {})
+    await network.stop_all()
+    elsewhere = StorePlace(directory=tmp_path / "new")
+    good = backup.read_bytes()
+
+    with pytest.raises(UsageError, match="exists; a backup is written to a new file"):
+        write_backup(place, seal, backup, ABOUT, {})
+    with pytest.raises(UsageError, match="is there: a backup is put back where no store is"):
+        put_back(place, backup, lambda _: seal, WHOSE, {})
+    with pytest.raises(UsageError, match="is of aggregator 'alpha' in 'test', this is 'beta'"):
+        put_back(elsewhere, backup, lambda _: seal, ("beta", "test"), {})
+    with pytest.raises(StoreError, match="damaged, or was made under another store key"):
+        put_back(elsewhere, backup, lambda _: RowSeal(bytes(32)), WHOSE, {})
+    for at in range(1600, len(good), len(good) // 40):
+        backup.write_bytes(good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :])
+        try:
+            put_back(elsewhere, backup, lambda _: seal, WHOSE, {})
+        except StoreError:
+            assert not elsewhere.file.exists()
+            continue
+        # Padding of the archive: what counts is what was made.
+        elsewhere.file.rename(tmp_path / f"whole.{at}")
+    backup.write_bytes(b"nothing of the kind")
+    with pytest.raises(StoreError, match="cannot be read as a backup"):
+        put_back(elsewhere, backup, lambda _: seal, WHOSE, {})

@@ -1,0 +1,641 @@
+"""Frames in memory, in a file and in PostgreSQL keep one promise: durable before they are answered, and all or none."""
+
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.data_keys import DataKeys
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, chosen_in
+from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome, MemoryHome
+from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.report_logs import ReportLogs
+from fleetcount_aggregator.storage.row_seal import DamagedError
+from fleetcount_aggregator.storage.schema import FRAME_TABLES
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome, TaskRow
+from fleetcount_aggregator.storage.store_check import check_store
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+
+from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
+from tests.support.postgres import own_cluster
+from tests.support.processes import wait_until
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.storage.postgres import Link
+    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+
+TASK = TaskId(b"t" * 32)
+KEY = bytes(range(32))
+STORED, SAME, OTHER, CLOSED = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.OTHER_BYTES, StoreOutcome.CLOSED
+
+
+def report_id(number: int) -> ReportId:
+    """Ids whose first bytes go round, so that they lie in all shards."""
+    return ReportId(bytes((37 * number % 256,)) + number.to_bytes(15))
+
+
+def row(number: int, round_number: int = 1, *, size: int = 30, content: int = 0) -> StoredInstalment:
+    return StoredInstalment(
+        task_id=TASK,
+        report_id=report_id(number),
+        round=round_number,
+        certificate=Digest(number.to_bytes(32)),
+        digest=Digest(bytes((round_number, content)) + number.to_bytes(30)),
+        public_share=b"p" * 64 if round_number == 2 else b"",
+        part=part(number, round_number, size),
+        expected=2,
+    )
+
+
+def part(number: int, round_number: int, size: int = 30) -> bytes:
+    return (b"%d of %d|" % (round_number, number)).ljust(size, b"*")
+
+
+Homes = Callable[[], FrameHome]
+"""Each call is a process that comes up and finds what the one before has left."""
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def homes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Homes]:
+    if request.param == "postgres":
+        yield postgres_homes(request.getfixturevalue("postgres_url"), 1)
+        return
+    memory = MemoryHome()
+    yield (lambda: memory) if request.param == "memory" else lambda: FileHome(tmp_path / "store.db")
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def cut_homes(request: pytest.FixtureRequest) -> Homes:
+    """Homes of a task in four shards."""
+    if request.param == "postgres":
+        return postgres_homes(request.getfixturevalue("postgres_url"), 4)
+    memory = MemoryHome(4)
+    return lambda: memory
+
+
+@pytest.fixture
+def url(postgres_url: str) -> str:
+    """A database with a place for the task."""
+    postgres_homes(postgres_url, 1)
+    return postgres_url
+
+
+def postgres_homes(url: str, shards: int) -> Homes:
+    """Make the tables and the place of the task."""
+
+    def make(db: Database) -> None:
+        for statement in FRAME_TABLES:
+            db.execute(statement)
+        home_of(url, shards).install(db, TASK)
+
+    with closing(link_of(url)) as link:
+        link.write(make)
+    return lambda: home_of(url, shards)
+
+
+def link_of(url: str, server: Any = None) -> "Link":
+    from fleetcount_aggregator.storage.postgres import Link, Server
+
+    return Link(server or Server(url=url), lambda _: None)
+
+
+def home_of(url: str, shards: int = 1, server: Any = None) -> "PostgresHome":
+    from fleetcount_aggregator.storage.postgres import Server
+    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+
+    home = PostgresHome(Server(url=url), link_of(url, server), shards)
+    _HOMES.append(home)
+    return home
+
+
+_HOMES: list["PostgresHome"] = []
+"""Those of a test, whose connections are closed behind it."""
+
+
+@pytest.fixture(autouse=True)
+def closed_homes() -> Iterator[None]:
+    yield
+    while _HOMES:
+        _HOMES.pop().close()
+
+
+def run_sql(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(statement.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+
+def opened(home: FrameHome, epoch: int = 0) -> ReportLog:
+    frames = home.frames(TASK, KEY, 0, epoch)
+    return ReportLog.open(frames, TASK, KEY) or ReportLog(frames, TASK, KEY, 2)
+
+
+def store(log: ReportLog, *rows: StoredInstalment) -> list[StoreOutcome]:
+    outcomes = outcomes_of(log.decide(runs_of(rows), is_open=True))
+    log.write()
+    return outcomes
+
+
+def filled(home: FrameHome, groups: int = 3) -> ReportLog:
+    """Return a log of groups of both rounds of four reports each."""
+    log = opened(home)
+    for group in range(groups):
+        store(log, *(row(4 * group + at, one) for at in range(4) for one in (1, 2)))
+    return log
+
+
+# What every home promises.
+
+
+@pytest.mark.parametrize("size", [30, 5000])
+def test_what_was_appended_reads_back_in_any_choice(homes: Homes, size: int) -> None:
+    """By the process that wrote it, by the next one, and by a worker that was sent a slice."""
+    source = random.Random(size)
+    log = opened(homes())
+    for round_number in (1, 2):
+        numbers = source.sample(range(60), 60)
+        for start, end in ((0, 7), (7, 60)):
+            store(log, *(row(n, round_number, size=size) for n in numbers[start:end]))
+    before = log.complete().ids.joined
+
+    for again in (log, opened(homes())):
+        complete = again.complete()
+        positions = np.array(source.sample(range(60), 40))
+        loaded = pickle.loads(pickle.dumps(complete.source(positions))).load()
+        assert complete.ids.joined == before, "positions are the same ever after"
+        chosen = [int.from_bytes(complete.ids.at(positions[at : at + 1])[1:]) for at in range(40)]
+        assert loaded.batch.nonces == complete.ids.at(positions)
+        assert loaded.batch.input_shares == b"".join(part(n, one, size) for n in chosen for one in (1, 2))
+        assert loaded.batch.public_shares == b"p" * 64 * 40
+        assert loaded.damaged == ()
+
+
+def test_what_is_durable_is_known_by_its_bytes(homes: Homes) -> None:
+    filled(homes())
+
+    log = opened(homes())
+
+    asked = [row(5), row(9, 2, content=1), row(0, 2), row(100), row(100)]
+    assert store(log, *asked) == [SAME, OTHER, SAME, STORED, SAME]
+    assert log.digest(report_id(5), 2) == row(5, 2).digest
+    assert log.digest(report_id(101), 2) is None
+    assert log.length > 0
+
+
+def test_a_group_of_several_frames_is_one(homes: Homes) -> None:
+    log = opened(homes())
+    rows = [row(number, one, size=20 + number % 3) for number in range(12) for one in (2, 1)]
+
+    assert set(store(log, *rows)) == {STORED}
+
+    assert set(store(opened(homes()), *rows)) == {SAME}
+
+
+def test_key_uses_come_back(homes: Homes) -> None:
+    log = opened(homes())
+    [run] = runs_of([row(1), row(2)])
+    uses = bytes(range(36))
+    log.decide([type(run)(**{**{name: getattr(run, name) for name in run.__slots__}, "key_uses": uses})], is_open=True)
+    log.write()
+
+    assert opened(homes()).key_uses() == uses
+
+
+def test_digests_outlive_their_task(homes: Homes) -> None:
+    """Written again after a crash, they are what was written last; fewer than said are none."""
+    home, keys = homes(), DataKeys(KEY)
+    keys.make(TASK)
+    logs = ReportLogs(home, keys)
+    logs.take(TASK)
+    [outcomes] = logs.add([runs_of([row(number, one) for number in range(20) for one in (1, 2)])], lambda _: True)
+    assert not isinstance(outcomes, StoreError)
+    whole = logs.complete(TASK, closed=True)
+    chosen = bytes(whole.ids.at(np.array([at]))[-1] % 2 for at in range(20))
+    assert home.holds(TASK)
+
+    for _ in range(2):
+        logs.purge(TASK, chosen)
+
+    assert not home.holds(TASK)
+    kept = homes().ended(TASK)
+    for number in range(20):
+        found = kept.find(report_id(number), 2)
+        assert found is not None
+        assert (found.digest, found.certificate) == (row(number, 2).digest, row(number).certificate)
+    assert kept.find(report_id(20), 2) is None
+    assert kept.find(report_id(3), 0) is None
+    assert chosen_in(kept.records()) == {report_id(number) for number in range(1, 20, 2)}
+    [answer] = logs.add([runs_of([row(3), row(3, content=1), row(30)])], lambda _: False)
+    assert not isinstance(answer, StoreError)
+    assert outcomes_of(answer) == [SAME, OTHER, CLOSED]
+
+
+# Shards.
+
+
+def cut_logs(home: FrameHome, keys: DataKeys, *shards: int, epoch: int = 0) -> ReportLogs:
+    logs = ReportLogs(home, keys, alone=False)
+    for shard in shards:
+        logs.take(TASK, shard, epoch)
+    return logs
+
+
+def written(logs: ReportLogs) -> set[int]:
+    """Return the shards of the task that are written."""
+    return {shard for shard in range(256) if logs.writes(TASK, shard)}
+
+
+@pytest.fixture
+def keys() -> DataKeys:
+    made = DataKeys(KEY)
+    made.make(TASK)
+    return made
+
+
+def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_homes: Homes, keys: DataKeys) -> None:
+    """Two owners; when the task is closed either of them, or a third, reads all of it."""
+    owners = cut_logs(cut_homes(), keys, 0, 2), cut_logs(cut_homes(), keys, 1, 3)
+    rows = [row(number, one) for number in range(40) for one in (1, 2)]
+    mine = [[one for one in rows if one.report_id[0] // 64 % 2 == at] for at in range(2)]
+
+    for owner, of_owner in zip(owners, mine, strict=True):
+        [answer] = owner.add([runs_of(of_owner)], lambda _: True)
+        assert not isinstance(answer, StoreError)
+        assert set(outcomes_of(answer)) == {STORED}
+    [refused] = owners[0].add([runs_of([row(0), mine[1][0]])], lambda _: True)
+    assert isinstance(refused, FencedError)
+    assert written(owners[0]) == {0, 2}
+    assert len(owners[0].complete(TASK, closed=False).ids) == len(mine[0]) // 2
+
+    third = cut_logs(cut_homes(), keys)
+    wholes = [one.complete(TASK, closed=True) for one in (*owners, third)]
+    ids = [wholes[0].ids.at(np.array([at])) for at in range(40)]
+    assert [one[0] // 64 for one in ids] == sorted(one[0] // 64 for one in ids)
+    assert [whole.ids.joined for whole in wholes] == [wholes[0].ids.joined] * 3
+    positions = np.array(random.Random(3).sample(range(40), 30))
+    loaded = wholes[2].source(positions).load()
+    numbers = [int.from_bytes(ids[at][1:]) for at in positions.tolist()]
+    assert loaded.batch.input_shares == b"".join(part(n, one) for n in numbers for one in (1, 2))
+    assert third.incomplete(TASK) == 0
+    [late] = third.add([runs_of([row(7), row(50)])], lambda _: False)
+    assert late == [bytes((SAME, CLOSED))]
+
+    third.purge(TASK, bytes(at % 2 for at in range(40)))
+    kept = cut_homes().ended(TASK)
+    assert all(kept.find(report_id(number), one) is not None for number in range(40) for one in (1, 2))
+    assert chosen_in(kept.records()) == {ReportId(ids[at]) for at in range(1, 40, 2)}
+
+
+def test_a_shard_that_is_given_up_is_written_no_more(cut_homes: Homes, keys: DataKeys) -> None:
+    logs = cut_logs(cut_homes(), keys, 0, 1, 2, 3)
+    logs.add([runs_of([row(0)])], lambda _: True)
+
+    logs.give_up(TASK, 0)
+
+    [answer] = logs.add([runs_of([row(0, 2)])], lambda _: True)
+    assert isinstance(answer, FencedError)
+    assert written(logs) == {1, 2, 3}
+
+
+# From one home to another; tasks in several shards are in test_move_store.
+
+ONE_SHARD: Any = None
+"""No joiner is asked for where there is nothing to join."""
+
+
+def ended(home: FrameHome, task_id: TaskId = TASK) -> bytes:
+    return b"".join(home.ended(task_id).records())
+
+
+def test_frames_and_digests_move_both_ways_byte_for_byte(url: str, tmp_path: Path, keys: DataKeys) -> None:
+    here, there, back = FileHome(tmp_path / "here.db"), home_of(url), FileHome(tmp_path / "back.db")
+    log = filled(here)
+    known = {TASK: KnownLog(log.length, closed=True, ended=False)}
+    log.close()
+    other = TaskId(b"u" * 32)
+    records = b"".join(bytes((leaf,)) * RECORD_BYTES for leaf in range(256))
+    here.ended(other).write(256, [records])
+
+    for _ in range(2):
+        move_frames(here, there, known, ONE_SHARD)
+    move_frames(there, back, known, ONE_SHARD)
+
+    assert ended(there, other) == ended(back, other) == records
+    [before, after] = [(tmp_path / f"{name}.{TASK.hex()}.log").read_bytes() for name in ("here", "back")]
+    assert after == before
+    assert opened(there).complete().source(np.arange(12)).load() == opened(back).complete().source(np.arange(12)).load()
+    assert run_sql(url, "SELECT seq, closed_seq, rows FROM shards") == [(6, 6, 24)]
+    with pytest.raises(FencedError):
+        store(opened(there), row(100))
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_log_that_a_crash_may_have_torn_does_not_move(url: str, tmp_path: Path, change: int) -> None:
+    here = FileHome(tmp_path / "here.db")
+    log = filled(here)
+    log.close()
+
+    with pytest.raises(StoreError, match="start it and stop it once"):
+        move_frames(here, home_of(url), {TASK: KnownLog(log.length + change, closed=False, ended=False)}, ONE_SHARD)
+
+
+def test_a_task_without_reports_takes_them_where_it_moved_to(url: str, tmp_path: Path) -> None:
+    run_sql(url, "DELETE FROM shards")
+
+    known = {TASK: KnownLog(0, closed=False, ended=False)}
+    move_frames(FileHome(tmp_path / "here.db"), home_of(url), known, ONE_SHARD)
+
+    assert store(postgres_log(url), row(1)) == [STORED]
+
+
+# PostgreSQL: who may append what next.
+
+
+def postgres_log(url: str, epoch: int = 0, server: Any = None) -> ReportLog:
+    return opened(home_of(url, server=server), epoch)
+
+
+def frame_count(url: str) -> int:
+    [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
+    return int(run_sql(url, f"SELECT count(*) FROM {name}")[0][0])
+
+
+def test_an_owner_of_before_writes_nothing(url: str) -> None:
+    old = postgres_log(url)
+    store(old, row(1))
+    run_sql(url, "UPDATE shards SET epoch = epoch + 1")
+    new = postgres_log(url, 1)
+
+    with pytest.raises(FencedError, match="epoch 0"):
+        store(old, row(2))
+
+    assert frame_count(url) == 1
+    assert old.digest(report_id(2), 1) is None
+    assert store(new, row(2), row(1)) == [STORED, SAME]
+    with pytest.raises(FencedError):
+        postgres_log(url, 0)
+
+
+def test_two_that_hold_one_epoch_cannot_both_write(url: str) -> None:
+    """A frame is what comes next or nothing: what a lost answer hides is never written twice, nor over."""
+    one, other = postgres_log(url), postgres_log(url)
+    store(one, row(1))
+
+    with pytest.raises(FencedError):
+        store(other, row(1))
+
+    assert frame_count(url) == 1
+    assert store(postgres_log(url), row(1)) == [SAME]
+
+
+def test_a_closed_shard_takes_nothing(url: str) -> None:
+    log = postgres_log(url)
+    store(log, row(1))
+    with closing(link_of(url)) as link:
+        link.write(lambda db: home_of(url).close_task(db, TASK))
+
+    with pytest.raises(FencedError, match="closed"):
+        store(log, row(2))
+
+    assert frame_count(url) == 1
+    assert run_sql(url, "SELECT seq, closed_seq, rows FROM shards") == [(1, 1, 1)]
+
+
+class Failing:
+    """A server whose connection is lost at an append: before the server has it, or after it is committed."""
+
+    place = "a failing server"
+
+    def __init__(self, url: str, *, after: bool, times: int = 1) -> None:
+        self._url = url
+        self._after = after
+        self._left = times
+
+    def connect(self) -> Any:
+        import psycopg
+
+        connection = psycopg.connect(self._url, autocommit=True)
+        honest = connection.execute
+
+        def execute(statement: Any, *arguments: Any, **options: Any) -> Any:
+            if not bytes(statement).startswith(b"WITH mine") or not self._left:
+                return honest(statement, *arguments, **options)
+            self._left -= 1
+            if self._after:
+                honest(statement, *arguments, **options)
+            connection.close()
+            raise psycopg.OperationalError("the server closed the connection unexpectedly")
+
+        connection.execute = execute  # type: ignore[assignment] # a loss at one statement
+        return connection
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_group_whose_answer_was_lost_is_stored_once(url: str, after: bool, times: int) -> None:
+    log = postgres_log(url, server=Failing(url, after=after, times=times))
+
+    assert store(log, row(1), row(2, 2)) == [STORED, STORED]
+
+    assert frame_count(url) == 2
+    assert run_sql(url, "SELECT seq, rows FROM shards") == [(2, 2)]
+    assert store(log, row(1), row(3)) == [SAME, STORED]
+    assert store(postgres_log(url), row(1), row(2, 2), row(3)) == [SAME] * 3
+
+
+def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> None:
+    """The postmaster and all, with -9, while groups come one after another; it comes back, and so does the writer."""
+    with own_cluster() as cluster:
+        url = cluster.url("postgres")
+        postgres_homes(url, 1)
+        log, receipts = postgres_log(url), list[int]()
+
+        def write() -> None:
+            for number in range(120):
+                assert store(log, row(number)) == [STORED]
+                receipts.append(number)
+
+        with ThreadPoolExecutor(1) as pool:
+            written = pool.submit(write)
+            wait_until(lambda: len(receipts) > 30, "thirty groups are stored")
+            cluster.kill()
+            before = len(receipts)
+            cluster.start()
+            written.result()
+
+        assert before < 120
+        assert frame_count(url) == 120
+        assert store(postgres_log(url), *map(row, receipts)) == [SAME] * 120
+
+
+def test_another_owner_s_shard_is_kept_only_once_it_is_closed(postgres_url: str, keys: DataKeys) -> None:
+    """Who read it while it was written would say later that what came since is not there."""
+    homes = postgres_homes(postgres_url, 4)
+    owner, other = cut_logs(homes(), keys, 0), cut_logs(homes(), keys)
+    owner.add([runs_of([row(0)])], lambda _: True)
+    assert other.digest(TASK, report_id(0), 1) == row(0).digest
+
+    owner.add([runs_of([row(7)])], lambda _: True)
+    assert other.digest(TASK, report_id(7), 1) == row(7).digest
+
+    with closing(link_of(postgres_url)) as link:
+        link.write(lambda db: homes().close_task(db, TASK))
+    assert other.complete(TASK, closed=True) is other.complete(TASK, closed=True)
+
+
+def test_what_became_known_too_late_is_read_back(url: str, monkeypatch: pytest.MonkeyPatch, keys: DataKeys) -> None:
+    """The server does not come back in time: no receipt. Then the group turns out to be stored."""
+    from fleetcount_aggregator.storage import postgres_frames
+
+    monkeypatch.setattr(postgres_frames, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(postgres_frames, "REST_S", 0.0)
+    logs = cut_logs(home_of(url, server=Failing(url, after=True, times=2)), keys, 0)
+    assert isinstance(logs.add([runs_of([row(1)])], lambda _: True)[0], StoreError)
+    assert logs.digest(TASK, report_id(1), 1) is None
+
+    [answer] = logs.add([runs_of([row(2)])], lambda _: True)
+    assert isinstance(answer, FencedError), "it does not know what lies there"
+
+    assert logs.add([runs_of([row(2), row(1)])], lambda _: True) == [[bytes((STORED, SAME))]]
+    assert frame_count(url) == 2
+
+
+def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one writer would otherwise wait for every task in turn."""
+    from fleetcount_aggregator.storage import postgres_frames
+
+    class Away:
+        place = "a server that is away"
+        asked = 0
+
+        def connect(self) -> Any:
+            self.asked += 1
+            raise StoreError(f"{self.place} cannot be opened as a store")
+
+    now = 0.0
+
+    def rest(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(postgres_frames, "time", SimpleNamespace(monotonic=lambda: now, sleep=rest))
+    server, asked = Away(), list[int]()
+    home = home_of(url, server=server)
+    for _ in range(3):
+        with pytest.raises(StoreError, match="is away cannot be opened"):
+            ReportLog.open(home.frames(TASK, KEY, 0, 0), TASK, KEY)
+        asked.append(server.asked)
+
+    assert asked[0] > 1
+    assert asked == asked[:1] * 3
+    assert now >= postgres_frames.PATIENCE_S
+    rest(postgres_frames.REST_S)
+    with pytest.raises(StoreError, match="is away cannot be opened"):
+        ReportLog.open(home.frames(TASK, KEY, 0, 0), TASK, KEY)
+    assert server.asked == asked[0] + 1, "after a rest it is asked again, once"
+
+
+def test_a_stale_owner_gives_its_shard_up(url: str, keys: DataKeys) -> None:
+    logs = cut_logs(home_of(url), keys, 0)
+    logs.add([runs_of([row(1)])], lambda _: True)
+    run_sql(url, "UPDATE shards SET epoch = epoch + 1")
+
+    [answer] = logs.add([runs_of([row(2)])], lambda _: True)
+
+    assert isinstance(answer, FencedError)
+    assert written(logs) == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("SET head = set_byte(head, 20, 255 - get_byte(head, 20)) WHERE seq = 1", "no frame begins there"),
+        ("SET cols = set_byte(cols, 70, 255 - get_byte(cols, 70)) WHERE seq = 1", "its columns"),
+        ("SET cols = substring(cols FROM 2) WHERE seq = 1", "bytes of columns"),
+        ("SET seq = 99 WHERE seq = 1", "missing"),
+        ("SET seq = CASE seq WHEN 1 THEN 12 ELSE 11 END WHERE seq IN (1, 2)", "missing"),
+        (
+            "SET head = (SELECT head FROM {0} WHERE seq = 2), cols = (SELECT cols FROM {0} WHERE seq = 2)"
+            " WHERE seq = 1",
+            "it holds frame 2",
+        ),
+    ],
+)
+def test_a_damaged_frame_is_named(url: str, change: str, why: str) -> None:
+    filled(home_of(url))
+    [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
+    run_sql(url, f"UPDATE {name} {change.format(name)}")
+
+    with pytest.raises(StoreError, match=f"frame 1 of shard 0 is damaged: .*{why}"):
+        postgres_log(url)
+
+
+async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) -> None:
+    place = StorePlace(directory=tmp_path, url=postgres_url)
+    opened_store = SqlStore.over(open_engine(place), place.file, KEY)
+    sealed = opened_store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
+    await opened_store.install(
+        TaskRow(task_id=TASK, signed=b"", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=1)
+    )
+    await opened_store.add_instalments(runs_of([row(1)]))
+    before = check_store(place, StoreKeys(KEY, None))
+    await opened_store.close()
+    [(name,)] = run_sql(postgres_url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
+    run_sql(postgres_url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
+
+    after = check_store(place, StoreKeys(KEY, None))
+
+    assert [one for one in before.verdicts if one.damage.table == "log"] == []
+    [named] = [one.damage for one in after.verdicts if one.damage.table == "log"]
+    assert (named.task_id, "frame 0 of shard 0 is damaged" in named.what) == (TASK, True)
+
+
+def test_a_shard_that_is_damaged_is_read_once_and_named_ever_after(
+    url: str, keys: DataKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks for shards to take would otherwise read it again and again."""
+    cut_logs(home_of(url), keys, 0).add([runs_of([row(1)])], lambda _: True)
+    [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
+    run_sql(url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
+    logs = cut_logs(home_of(url), keys)
+    with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
+        logs.take(TASK, 0, 0)
+
+    monkeypatch.setattr(ReportLog, "open", None)
+    with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
+        logs.take(TASK, 0, 0)
+    with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
+        logs.complete(TASK, closed=True)
+    assert written(logs) == set()
+
+
+def test_a_damaged_part_is_missing_when_it_is_loaded(url: str) -> None:
+    filled(home_of(url))
+    [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
+    run_sql(url, f"UPDATE {name} SET parts = set_byte(parts, 5, 255 - get_byte(parts, 5)) WHERE seq = 0")
+
+    log = postgres_log(url)
+
+    assert log.complete().source(np.arange(12)).load().damaged == (0, 1, 2, 3)
+
+
+def test_an_unknown_shard_is_refused_by_name(url: str) -> None:
+    frames = home_of(url).frames(TASK, KEY, 7, 0)
+
+    with pytest.raises(StoreError, match="has no shard 7"):
+        ReportLog.open(frames, TASK, KEY)

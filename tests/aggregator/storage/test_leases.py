@@ -1,0 +1,165 @@
+"""What one member holds nobody else holds; who has run out holds nothing, and every taking has a number of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
+
+from fleetcount_aggregator.storage.leases import LeaseLostError, Member, SchemaMovedError
+from fleetcount_protocol.errors import UsageError
+
+from tests.support.members import Members, members_of
+
+
+@pytest.fixture
+async def members(postgres_url: str) -> AsyncIterator[Members]:
+    async with members_of(postgres_url) as made:
+        yield made
+
+
+async def test_one_of_three_is_elected_and_the_next_when_it_has_run_out(members: Members) -> None:
+    three = [await members.join() for _ in range(3)]
+
+    epochs = await asyncio.gather(*(one.stand() for one in three))
+
+    assert sorted(epoch or 0 for epoch in epochs) == [0, 0, 1]
+    elected = next(one for one, epoch in zip(three, epochs, strict=True) if epoch)
+    others = [one for one in three if one is not elected]
+    assert await others[0].coordinator() == (1, True)
+    assert await others[0].stand() is None
+    await members.run_out(elected)
+    assert await others[0].coordinator() == (1, False)
+    assert sorted(epoch or 0 for epoch in await asyncio.gather(*(one.stand() for one in others))) == [0, 2]
+
+
+async def test_who_has_run_out_is_not_revived_and_holds_nothing(members: Members) -> None:
+    member = await members.join()
+    name, epoch = member.name, await member.stand()
+    await members.run_out(member)
+
+    with pytest.raises(LeaseLostError, match="60 s"):
+        await member.renew()
+
+    assert epoch == 1
+    assert member.epoch is None
+    assert not member.holds
+    assert await member.stand() is None
+    await member.join()
+    assert member.name != name
+    assert await member.stand() == 2
+
+
+async def test_who_does_not_know_the_tables_any_more_neither_renews_nor_joins(members: Members) -> None:
+    """F50: it holds nothing from the moment that it learns it, and says what to do in one line."""
+    older = await members.join(release="1.0", newest_schema=6)
+    newer = await members.join(release="2.0", newest_schema=7)
+    assert await older.stand() == 1
+    said = "schema version 7; this process, of release 1.0, knows 6 at most"
+
+    await members.links[id(older)].rows("UPDATE schema_version SET version = 7")
+
+    with pytest.raises(SchemaMovedError, match=said):
+        await older.renew()
+    assert (older.epoch, older.holds) == (None, False)
+    with pytest.raises(SchemaMovedError, match=said):
+        await older.join()
+    await newer.renew()
+    assert newer.holds
+    assert await newer.stand() == 2
+
+
+async def test_a_coordinator_that_was_overtaken_learns_it_when_it_renews(members: Members) -> None:
+    first, second = await members.join(), await members.join()
+    assert await first.stand() == 1
+    await members.run_out(first)
+    assert await second.stand() == 2
+    await members.links[id(first)].rows(
+        "UPDATE members SET until = clock_timestamp() + interval '1 minute' WHERE member = %s", first.name
+    )
+
+    await first.renew()
+
+    assert first.epoch is None
+    assert first.holds
+
+
+async def test_a_holder_gives_up_at_half_its_time_by_its_own_clock(members: Members) -> None:
+    member = await members.join(length_s=60.0)
+
+    def holds_at(now: float) -> bool:
+        members.now = now
+        return member.holds
+
+    assert [holds_at(now) for now in (29.9, 30.0)] == [True, False]
+    await member.renew()
+    assert [holds_at(now) for now in (59.9, 60.0)] == [True, False]
+
+
+async def test_who_leaves_or_resigns_is_followed_at_once(members: Members) -> None:
+    first, second = await members.join(), await members.join()
+    assert await first.stand() == 1
+    await first.resign()
+    assert await second.stand() == 2
+    await second.leave()
+    assert await first.stand() == 3
+
+
+async def test_who_is_the_coordinator_by_its_row_alone_is_elected_again(members: Members) -> None:
+    """So it is when the answer to its election was lost, or its resignation did not arrive."""
+    first, second = await members.join(), await members.join()
+    assert await first.stand() == 1
+    assert await second.stand() is None
+
+    assert await first.stand() == 2
+
+    await first.renew()
+    assert first.epoch == 2
+
+
+async def test_a_slot_has_one_holder_and_a_new_number_for_the_next(members: Members) -> None:
+    first, second = await members.join(), await members.join()
+    taken = await asyncio.gather(first.take_slot(2), second.take_slot(2))
+    assert sorted(one.slot for one in taken if one is not None) == [0, 1]
+    held = taken[0]
+    assert held is not None
+    assert await first.take_slot(2) is None
+    assert await first.held_slots() == {held}
+    await members.run_out(first)
+    assert await first.held_slots() == set()
+    following = await second.take_slot(2)
+    assert following is not None
+    assert (following.slot, following.token) == (held.slot, held.token + 1)
+    await first.join()
+    assert await first.held_slots() == set()
+
+
+async def test_a_member_keeps_the_slots_it_names_and_the_others_are_free(members: Members) -> None:
+    first, second = await members.join(), await members.join()
+    three = [await first.take_slot(4) for _ in range(3)]
+    assert three[1] is not None
+
+    await second.keep_slots(())
+    await first.keep_slots([three[1]])
+
+    assert await first.held_slots() == {three[1]}
+    taken = [await second.take_slot(4) for _ in range(4)]
+    assert [None if one is None else (one.slot, one.token) for one in taken] == [(0, 2), (2, 2), (3, 1), None]
+    assert await second.held_slots() == {one for one in taken if one is not None}
+    await first.keep_slots(())
+    assert await first.held_slots() == set()
+
+
+async def test_members_with_a_role_are_counted_while_they_live(members: Members) -> None:
+    first = await members.join(roles="intake,worker")
+    await members.join(roles="worker")
+    assert [await first.living(role) for role in ("intake", "worker", "coordinator")] == [1, 2, 0]
+    await members.run_out(first)
+    assert [await first.living(role) for role in ("intake", "worker")] == [0, 1]
+
+
+@pytest.mark.parametrize("length_s", [0.4, 301])
+async def test_a_lease_has_a_length_within_bounds(members: Members, length_s: float) -> None:
+    with pytest.raises(UsageError, match=r"allowed are 0\.5 to 300"):
+        Member(await members.link(), length_s=length_s)

@@ -1,0 +1,374 @@
+"""A store moves whole between SQLite and PostgreSQL; whatever ends the move, one place at most can be served."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fleetcount.aggregator_commands import aggregator
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import move_store as moving
+from fleetcount_aggregator.storage.move_store import move_store
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import (
+    LedgerRow,
+    SeriesRow,
+    SessionRow,
+    StepRow,
+    StoreError,
+    StoreOutcome,
+    TaskChange,
+    TaskRow,
+    WindowRow,
+)
+from fleetcount_aggregator.storage.store_check import check_store
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_protocol.errors import RejectReason, UsageError
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
+
+from tests.support.instalments import StoredInstalment, add
+from tests.support.postgres import Cluster
+
+TASK, SERIES = TaskId(b"t" * 32), SeriesId(b"s" * 32)
+OPEN, CLOSED, ENDED = (TaskId(letter * 32) for letter in (b"o", b"c", b"e"))
+KEY = bytes(range(32))
+INSTALMENT = StoredInstalment(
+    task_id=TASK,
+    report_id=ReportId(bytes(16)),
+    round=1,
+    certificate=Digest(b"d" * 32),
+    digest=Digest(b"i" * 32),
+    public_share=b"",
+    part=b"a part",
+    expected=2,
+)
+
+
+def places(tmp_path: Path, url: str, *, to_postgres: bool) -> tuple[StorePlace, StorePlace]:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    file = StorePlace(directory=tmp_path / "here")
+    server = StorePlace(directory=tmp_path / "there", url=url)
+    return (file, server) if to_postgres else (server, file)
+
+
+def move(source: StorePlace, target: StorePlace) -> bool:
+    return move_store(source, target, lambda: StoreKeys(KEY, None))
+
+
+def opened(place: StorePlace, shards: int = 1) -> SqlStore:
+    return SqlStore.over(open_engine(place, shards=shards), place.file, KEY)
+
+
+async def filled(place: StorePlace) -> None:
+    """Put something into every kind of row, and an instalment into a log."""
+    store = opened(place)
+    sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
+    row = TaskRow(
+        task_id=TASK, signed=b"signed", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
+    )
+    await store.install(row)
+    await store.install_series(SeriesRow(series_id=SERIES, signed=b"signed", seed=b"sealed", installed_at=7))
+    await store.note_series(SERIES, "keys/ä", b"note")
+    await store.decide_windows([WindowRow(series_id=SERIES, index=n, task_id=None, missing="x") for n in range(3)])
+    session = SessionRow(
+        session_id=SessionId(b"s" * 16),
+        request=b"r",
+        certificate=Digest(b"c" * 32),
+        expiry=9,
+        accepted=b"a",
+        chain=b"k",
+    )
+    await store.add_session(session, most=9, now=0)
+    await store.raise_high_water(AggregatorId("beta"), 3)
+    debit = LedgerRow(task_id=TASK, signal="Ort", opens=1, closes=2, epsilon="1.5", debited_at=3)
+    step = StepRow(name="commit", request=b"q", answer=b"\x00the draw", passing=True)
+    await store.apply(
+        TaskChange(
+            task_id=TASK,
+            required=frozenset({State.COLLECTING}),
+            step=step,
+            debit=debit,
+            rejections={RejectReason.TOO_LATE: 2},
+        )
+    )
+    assert await add(store, [INSTALMENT]) == [StoreOutcome.STORED]
+    await store.close()
+
+
+async def contents(place: StorePlace) -> tuple[Any, ...]:
+    """Return everything that a store says, and whether it still takes what it has."""
+    store = opened(place)
+    task = await store.task(TASK)
+    assert task is not None
+    found = (
+        task,
+        store.data_keys.of(TASK).open(task.verify_key, b"verify key", TASK),
+        await store.series(),
+        await store.series_notes(SERIES),
+        await store.windows(SERIES),
+        await store.session(SessionId(b"s" * 16)),
+        await store.high_water(),
+        await store.ledger(),
+        await store.step(TASK, "commit"),
+        await store.rejections(TASK),
+        await add(store, [INSTALMENT]),
+    )
+    await store.close()
+    return found
+
+
+def is_served(place: StorePlace) -> bool:
+    """Whether an aggregator would start with a store here that has something in it."""
+    try:
+        engine = open_engine(place)
+    except StoreError:
+        return False
+    held = engine.read(lambda db: db.execute("SELECT COUNT(*) FROM tasks").fetchone()[0])
+    engine.close()
+    return bool(held)
+
+
+@pytest.mark.parametrize("to_postgres", [True, False])
+async def test_a_store_moves_with_all_it_holds_and_leaves_no_key_behind(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, to_postgres: bool
+) -> None:
+    monkeypatch.setattr(moving, "_AT_ONCE", 2)
+    source, target = places(tmp_path, postgres_url, to_postgres=to_postgres)
+    await filled(source)
+    before = await contents(source)
+
+    assert move(source, target)
+
+    assert await contents(target) == before
+    assert not is_served(source)
+    keys = open_engine(source, standing=lambda *_: None)
+    assert keys.key_place().names() == []
+    keys.close()
+    assert not move(source, target), "it is there already"
+    with pytest.raises(StoreError, match="moved elsewhere"):
+        move(source, StorePlace(directory=tmp_path))
+    assert await contents(target) == before
+
+
+def reports(task_id: TaskId, numbers: range, *rounds: int) -> list[StoredInstalment]:
+    """Return instalments whose reports lie in all shards."""
+    return [
+        replace(
+            INSTALMENT,
+            task_id=task_id,
+            report_id=ReportId(bytes(((71 * number) % 256, number)) + bytes(14)),
+            certificate=Digest(bytes((number,)) * 32),
+            digest=Digest(bytes((number, one)) * 16),
+            round=one,
+            part=b"part %d of %3d" % (one, number),
+        )
+        for number in numbers
+        for one in rounds
+    ]
+
+
+async def fill_shards(place: StorePlace) -> None:
+    """Put three tasks into a store in several shards: one that collects, one that is closed, one that has ended."""
+    store = opened(place, shards=4)
+    for task_id in (OPEN, CLOSED, ENDED):
+        sealed = store.data_keys.make(task_id).seal(b"the verify key", b"verify key", task_id)
+        row = TaskRow(
+            task_id=task_id, signed=b"s", verify_key=sealed, state=State.COLLECTING, abort_reason="", installed_at=7
+        )
+        await store.install(row)
+        for start in range(0, 40, 5):
+            await add(store, reports(task_id, range(start, start + 5), 1, *([2] if start else [])))
+    for task_id, state in ((CLOSED, State.AGREEING), (ENDED, State.ABORTED)):
+        change = TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), new_state=state)
+        await store.apply(change)
+    await store.purge(ENDED)
+    await store.close()
+
+
+async def held_of_shards(place: StorePlace) -> tuple[Any, ...]:
+    """Return what is known of the three tasks: the complete reports by position with their parts, and every answer."""
+    store = opened(place)
+    assert not await store.damaged()
+    found: list[Any] = [(await store.complete_reports(OPEN)).ids.joined]
+    closed = await store.complete_reports(CLOSED)
+    loaded = closed.source(np.arange(len(closed.ids))).load()
+    assert not loaded.damaged
+    found += [closed.ids.joined, bytes(loaded.batch.nonces), bytes(loaded.batch.input_shares)]
+    for task_id in (OPEN, CLOSED, ENDED):
+        found.append(await add(store, reports(task_id, range(40), 1)))
+        found.append(
+            await add(store, [replace(one, digest=Digest(b"x" * 32)) for one in reports(task_id, range(3), 1)])
+        )
+    found.append(await add(store, reports(CLOSED, range(50, 52), 1)))
+    await store.close()
+    return tuple(found)
+
+
+async def test_a_store_in_several_shards_moves_beside_a_file_and_back_with_every_position(
+    tmp_path: Path, postgres_url: str, postgres_cluster: Cluster
+) -> None:
+    source, file = places(tmp_path, postgres_url, to_postgres=False)
+    await fill_shards(source)
+    before = await held_of_shards(source)
+    assert before[4:6] == ([StoreOutcome.SAME] * 40, [StoreOutcome.OTHER_BYTES] * 3)
+
+    assert move(source, file)
+
+    assert await held_of_shards(file) == before
+    found = check_store(file, StoreKeys(KEY, None))
+    assert not found.verdicts
+    store = opened(file)
+    assert await add(store, reports(OPEN, range(60, 80), 1, 2)) == [StoreOutcome.STORED] * 40
+    await store.close()
+    later = await held_of_shards(file)
+    assert later[1:] == before[1:]
+    assert len(later[0]) == len(before[0]) + 20 * ReportId.SIZE
+    postgres_cluster.run("CREATE SCHEMA moved_back")
+    try:
+        back = StorePlace(directory=tmp_path, url=postgres_cluster.url("postgres", options="-csearch_path=moved_back"))
+        assert move(file, back)
+        assert await held_of_shards(back) == later
+    finally:
+        postgres_cluster.run("DROP SCHEMA moved_back CASCADE")
+
+
+async def test_a_damaged_frame_of_several_shards_leaves_the_source_serving(tmp_path: Path, postgres_url: str) -> None:
+    source, file = places(tmp_path, postgres_url, to_postgres=False)
+    await fill_shards(source)
+    engine = open_engine(source)
+    table = f"frames_{OPEN[:24].hex()}"
+    other = f"SELECT head FROM {table} WHERE shard = 2 AND seq = 1"
+    engine.write(lambda db: db.execute(f"UPDATE {table} SET head = ({other}) WHERE shard = 2 AND seq = 0"))
+    engine.close()
+
+    with pytest.raises(StoreError, match="frame 0 of shard 2 is damaged"):
+        move(source, file)
+
+    assert (is_served(source), is_served(file)) == (True, False)
+
+
+async def test_ended_anywhere_a_move_leaves_one_place_at_most_that_serves_and_is_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that nothing catches, before each write to either place in turn, as kill -9 would end it there.
+
+    Between two files, since that is fast: the steps are the same.
+    """
+    source, target = (StorePlace(directory=tmp_path / name) for name in ("here", "there"))
+    for place in (source, target):
+        place.directory.mkdir()
+    await filled(source)
+    before = await contents(source)
+    ends = []
+
+    for number in range(100):
+        if not ended_before(number, lambda: move(source, target), monkeypatch):
+            break
+        ends.append((is_served(source), is_served(target)))
+    else:
+        pytest.fail("it never ended")
+
+    assert ends.count((True, False)) > 15
+    assert ends[-1] == (False, False), "the source has been left, and the target is not served before that is durable"
+    assert set(ends[:-1]) == {(True, False)}
+    assert not is_served(source)
+    assert await contents(target) == before
+
+
+class Killed(BaseException):
+    """The end of a process that no code of its own notices."""
+
+
+def ended_before(number: int, run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run something that is ended before its write of this number; return False if it has fewer."""
+    left = [number]
+
+    def open_counted(*place: Any, **how: Any) -> Any:
+        engine = open_engine(*place, **how)
+        write = engine.write
+
+        def counted(work: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return write(work)
+
+        engine.write = counted  # type: ignore[method-assign]
+        return engine
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moving, "open_engine", open_counted)
+        try:
+            run()
+        except Killed:
+            return True
+    return False
+
+
+async def test_a_row_that_does_not_arrive_as_it_was_leaves_the_source_serving(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places(tmp_path, postgres_url, to_postgres=True)
+    await filled(source)
+    before = await contents(source)
+    insert = moving._insert
+
+    def changed(db: Any, table: Any, rows: list[Any]) -> None:
+        insert(db, table, [(row[0], row[1] + 1, *row[2:]) for row in rows] if table.name == "marks" else rows)
+
+    monkeypatch.setattr(moving, "_insert", changed)
+    with pytest.raises(StoreError, match="marks did not arrive"):
+        move(source, target)
+
+    assert (is_served(source), is_served(target)) == (True, False)
+    assert await contents(source) == before
+
+
+async def test_a_place_that_holds_a_store_and_one_without_are_refused(tmp_path: Path, postgres_url: str) -> None:
+    source, target = places(tmp_path, postgres_url, to_postgres=True)
+    with pytest.raises(StoreError, match="nothing to move"):
+        move(source, target)
+    await filled(source)
+    await filled(target)
+
+    with pytest.raises(StoreError, match="holds a store already"):
+        move(source, target)
+    with pytest.raises(UsageError, match="two places"):
+        move(source, source)
+    serving = opened(source)
+    with pytest.raises(StoreError, match="locked"):
+        move(source, target)
+    await serving.close()
+    with closing(sqlite3.connect(source.file)) as database:
+        assert database.execute("SELECT standing FROM instance").fetchall() == [("serving",)]
+
+
+async def test_the_command_moves_a_store_and_says_which_file_to_serve(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places(tmp_path, postgres_url, to_postgres=True)
+    await filled(source)
+
+    class Old:
+        store_place = source
+
+    class New:
+        store_place = target
+
+    configs = {"old.toml": Old, "new.toml": New}
+    monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda path, _: configs[str(path)])
+    said = [CliRunner().invoke(aggregator, ["move-store", "--from", "old.toml", "--to", "new.toml"]) for _ in range(2)]
+
+    assert [one.output.strip() for one in said] == [
+        f"{source.file} {word} to postgresql:///postgres; serve new.toml from now on"
+        for word in ("moved", "had been moved")
+    ]
+    assert is_served(target)

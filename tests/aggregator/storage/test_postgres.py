@@ -1,0 +1,530 @@
+"""What a store in PostgreSQL promises beyond the rules of every store: once, under one leader, on a durable server."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.at_rest import AtRest, SigningKeyKeys
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.opening import open_engine, reading
+from fleetcount_aggregator.storage.postgres import Server, ServerState
+from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, _next_epoch
+from fleetcount_aggregator.storage.server_mark import ServerMark
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import (
+    FencedError,
+    LedgerRow,
+    StepRow,
+    StoreError,
+    StoreOutcome,
+    TaskChange,
+    TaskRow,
+)
+from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
+
+from tests.support.campaign import campaign
+from tests.support.instalments import StoredInstalment, add
+from tests.support.postgres import Cluster, own_cluster
+from tests.support.processes import wait_until
+
+TASK = TaskId(b"t" * 32)
+OPEN = frozenset({State.COLLECTING})
+DRAWN = TaskChange(
+    task_id=TASK,
+    required=OPEN,
+    new_state=State.AGREEING,
+    step=StepRow(name="commit", request=b"q", answer=b"the one draw"),
+    debit=LedgerRow(task_id=TASK, signal="S", opens=1, closes=2, epsilon="0.5", debited_at=3),
+    rejections={RejectReason.TOO_LATE: 2},
+)
+GOOD = ServerState(150_000, False, False, "on", "on", "on", "", 0, "7", 1)
+
+
+def task_row() -> TaskRow:
+    return TaskRow(
+        task_id=TASK, signed=b"signed", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
+    )
+
+
+async def installed(directory: Path, engine: PostgresEngine) -> SqlStore:
+    store = SqlStore.over(engine, directory / "store.db", bytes(32))
+    await store.install(task_row())
+    return store
+
+
+async def what_happened(store: SqlStore) -> tuple[object, ...]:
+    task = await store.task(TASK)
+    assert task is not None
+    step = await store.step(TASK, "commit")
+    drawn = None if step is None else step.answer
+    return task.state, drawn, len(await store.ledger()), dict(await store.rejections(TASK))
+
+
+ONCE = (State.AGREEING, b"the one draw", 1, {RejectReason.TOO_LATE: 2})
+NEVER = (State.COLLECTING, None, 0, {})
+
+
+# Who leads.
+
+
+async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    old = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
+    other = Server(url=postgres_url).connect()
+    other.execute(b"UPDATE coordinator SET epoch = epoch + 1")
+    other.close()
+
+    for change in (
+        old.apply(DRAWN),
+        old.install(replace(task_row(), task_id=TaskId(b"u" * 32))),
+        old.raise_high_water(AggregatorId("beta"), 3),
+        old.purge(TASK),
+    ):
+        with pytest.raises(FencedError, match="led by another process"):
+            await change
+    await old.count_rejections(TASK, {RejectReason.MALFORMED: 1})
+
+    assert await what_happened(old) == (State.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
+    assert list(await old.tasks_in_work()) == [TASK]
+    await old.close()
+
+
+async def test_who_was_never_elected_leads_nothing(tmp_path: Path, postgres_url: str) -> None:
+    store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
+    await store.close()
+    replica = PostgresEngine.open(Server(url=postgres_url), alone=False)
+    store = SqlStore.over(replica, tmp_path / "store.db", bytes(32))
+
+    with pytest.raises(FencedError):
+        await store.apply(DRAWN)
+
+    assert await what_happened(store) == NEVER
+    await store.close()
+
+
+def test_who_needs_a_database_alone_waits_for_all_who_share_it_and_they_for_it(postgres_url: str) -> None:
+    server = Server(url=postgres_url)
+    replicas = [PostgresEngine.open(server, alone=False) for _ in range(2)]
+    for replica in replicas:
+        with pytest.raises(StoreError, match="locked: another aggregator process"):
+            PostgresEngine.open(server)
+        replica.close()
+    alone = PostgresEngine.open(server)
+    with pytest.raises(StoreError, match="locked: another aggregator process"):
+        PostgresEngine.open(server, alone=False)
+    alone.close()
+
+
+async def test_a_transaction_under_way_ends_before_the_next_leader_begins(tmp_path: Path, postgres_url: str) -> None:
+    """Else the old one could commit a draw after the new one has looked for it."""
+    engine = PostgresEngine.open(Server(url=postgres_url))
+    following = Server(url=postgres_url).connect()
+    following.execute(b"SET lock_timeout = '50ms'")
+
+    def work(db: Database) -> None:
+        assert engine.leads(db)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            following.execute(b"UPDATE coordinator SET epoch = epoch + 1")
+
+    engine.write(work)
+    following.execute(b"UPDATE coordinator SET epoch = epoch + 1")
+
+    assert not engine.write(engine.leads)
+    following.close()
+    engine.close()
+
+
+# Once.
+
+
+async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_draw(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
+    apply, seen = SqlStore._apply, []
+
+    def with_another_in_the_way(self: SqlStore, db: Database, change: TaskChange) -> Any:
+        done = apply(self, db, change)
+        if not seen:
+            with psycopg.connect(postgres_url) as other:
+                other.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+                other.execute("SELECT count(*) FROM ledger").fetchone()
+                other.execute("INSERT INTO ledger VALUES (%s, 'S', 1, 2, '1', 3, 0)", (b"o" * 32,))
+        seen.append(change)
+        return done
+
+    monkeypatch.setattr(SqlStore, "_apply", with_another_in_the_way)
+    assert await store.apply(DRAWN) is None
+    after = await what_happened(store)
+    await store.close()
+
+    assert len(seen) > 1, "the server let both pass: nothing was tried again"
+    assert after == (State.AGREEING, b"the one draw", 2, {RejectReason.TOO_LATE: 2})
+
+
+class LostAtCommit:
+    """A connection that is lost with a commit: just after the server did it, or just before it was asked."""
+
+    def __init__(self, real: psycopg.Connection[Any], *, done: bool) -> None:
+        self._real, self._done = real, done
+
+    def execute(self, statement: Any, *arguments: Any, **how: Any) -> Any:
+        if statement == b"COMMIT":
+            if self._done:
+                self._real.execute(statement)
+            self._real.close()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return self._real.execute(statement, *arguments, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_commit_without_an_answer_is_asked_for_and_happens_once(
+    tmp_path: Path, postgres_url: str, done: bool
+) -> None:
+    engine = PostgresEngine.open(Server(url=postgres_url))
+    store = await installed(tmp_path, engine)
+    engine._writer._connection = LostAtCommit(engine._writer.connection(), done=done)  # type: ignore[assignment]
+
+    assert await store.apply(DRAWN) is None
+    assert await what_happened(store) == ONCE
+    await store.close()
+
+
+async def test_connections_that_are_cut_come_back(tmp_path: Path, postgres_url: str, postgres_cluster: Cluster) -> None:
+    store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
+    postgres_cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fleetcount'")
+
+    assert await store.apply(DRAWN) is None
+    assert await what_happened(store) == ONCE
+    assert store.data_keys.make(TaskId(b"u" * 32)) is not None
+    await store.close()
+
+
+# The server.
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"version": 120_022}, "version is 12; allowed is 13"),
+        ({"in_recovery": True}, "allowed is the primary"),
+        ({"read_only": True}, "allowed is the primary"),
+        ({"fsync": "off"}, "fsync is off; allowed is on"),
+        ({"full_page_writes": "off"}, "full_page_writes is off; allowed is on"),
+        ({"synchronous_commit": "off"}, "synchronous_commit is off; allowed are on"),
+        ({"synchronous_commit": "local"}, "synchronous_commit is local; allowed are on"),
+        ({"standbys": 1}, "synchronous_standby_names is empty with 1 standby"),
+    ],
+)
+def test_a_server_that_does_not_keep_what_it_commits_is_refused(changes: dict[str, Any], said: str) -> None:
+    """F41: what a power cut would take is promised to nobody."""
+    assert said in replace(GOOD, **changes).refusal()
+
+
+def test_a_server_that_keeps_it_is_not() -> None:
+    named = replace(GOOD, standbys=1, synchronous_standby_names="ANY 1 (*)", synchronous_commit="remote_apply")
+
+    assert (GOOD.refusal(), named.refusal()) == ("", "")
+
+
+@contextmanager
+def server_with(cluster: Cluster, setting: str) -> Iterator[Callable[[], None]]:
+    """Reload the server with a setting; what is given back reloads it with its own again."""
+
+    def reload(statement: str) -> None:
+        cluster.run(statement)
+        cluster.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+
+    name = setting.partition(" ")[0]
+    reload(f"ALTER SYSTEM SET {setting}")
+    try:
+        yield lambda: reload(f"ALTER SYSTEM RESET {name}")
+    finally:
+        reload(f"ALTER SYSTEM RESET {name}")
+
+
+def test_no_store_is_opened_where_a_power_cut_takes_what_was_committed(
+    postgres_url: str, postgres_cluster: Cluster
+) -> None:
+    """F41: at the start."""
+    with server_with(postgres_cluster, "full_page_writes = off"), pytest.raises(StoreError, match="full_page_writes"):
+        PostgresEngine.open(Server(url=postgres_url))
+
+
+async def test_a_setting_that_is_reloaded_stops_every_receipt_until_it_is_right_again(
+    tmp_path: Path, postgres_url: str, postgres_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F41: while it runs."""
+    monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine._HEARTBEAT_S", 0.0)
+    store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
+
+    with server_with(postgres_cluster, "fsync = off") as reset:
+        with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
+            await store.apply(DRAWN)
+        assert await what_happened(store) == NEVER
+        reset()
+        assert await store.apply(DRAWN) is None
+
+    await store.close()
+
+
+def test_a_role_that_is_set_to_asynchronous_commits_is_overruled(postgres_url: str, postgres_cluster: Cluster) -> None:
+    """F41: by a setting of the role."""
+    postgres_cluster.run("ALTER ROLE owner SET synchronous_commit = off")
+    try:
+        connection = Server(url=postgres_url).connect()
+        assert ServerState.of(connection).synchronous_commit == "on"
+        connection.close()
+        with pytest.raises(StoreError, match="synchronous_commit is off"):
+            Server(url=postgres_url, settings=()).connect()
+    finally:
+        postgres_cluster.run("ALTER ROLE owner RESET synchronous_commit")
+
+
+@pytest.mark.parametrize("column", ["system_id = '1'", "timeline = timeline + 1"])
+def test_another_server_than_before_is_refused_until_it_is_accepted_once(postgres_url: str, column: str) -> None:
+    server = Server(url=postgres_url)
+    PostgresEngine.open(server).close()
+    connection = server.connect()
+    connection.execute(f"UPDATE instance SET {column}".encode())
+    connection.close()
+
+    with pytest.raises(StoreError, match="--accept-failover"):
+        PostgresEngine.open(server)
+    PostgresEngine.open(server, accept_failover=True).close()
+
+    PostgresEngine.open(server).close()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"host": "/nowhere"}, "cannot be opened as a store"),
+        ({"application": "x"}, "invalid"),
+        ({"user": "nobody"}, "does not exist"),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_one_line_without_a_secret(
+    tmp_path: Path, postgres_cluster: Cluster, more: dict[str, str], said: str
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("the secret word\n")
+    password.chmod(0o600)
+    server = Server(url=postgres_cluster.url("postgres", **more), password_file=password)
+
+    with pytest.raises(StoreError, match=said) as refused:
+        server.connect()
+
+    assert "\n" not in str(refused.value)
+    assert "the secret word" not in f"{refused.value} {server!r} {refused.value.__cause__}"
+
+
+async def test_what_lies_there_of_a_key_that_another_process_made_is_taken(tmp_path: Path, postgres_url: str) -> None:
+    leading = PostgresEngine.open(Server(url=postgres_url), alone=False)
+    leading.epoch = leading.write(_next_epoch)
+    first = await installed(tmp_path, leading)
+    other = SqlStore.over(PostgresEngine.open(Server(url=postgres_url), alone=False), tmp_path / "other.db", bytes(32))
+    sealed = first.data_keys.of(TASK).seal(b"secret", b"place")
+    later = TaskId(b"l" * 32)
+    made = first.data_keys.make(later)
+
+    assert other.data_keys.of(TASK).open(sealed, b"place") == b"secret"
+    assert other.data_keys.make(later).open(made.seal(b"x", b""), b"") == b"x"
+    first.data_keys.destroy(later)
+    with pytest.raises(StoreError, match="no data key"):
+        first.data_keys.of(later)
+    await other.close()
+    await first.close()
+
+
+async def test_a_store_whose_key_is_replaced_leaves_nothing_under_the_one_before(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """What archives hold is sealed under a key that can be destroyed."""
+    server, new = Server(url=postgres_url), bytes(range(32))
+    store = await installed(tmp_path, PostgresEngine.open(server))
+    sealed = store.data_keys.of(TASK).seal(b"secret", b"place")
+    await store.close()
+
+    def opened(key: bytes, former: SigningKeyKeys | None = None) -> SqlStore:
+        return SqlStore.over(PostgresEngine.open(server), tmp_path / "store.db", key, former)
+
+    await opened(new, SigningKeyKeys(at_rest=bytes(32), log=b"")).close()
+    with pytest.raises(StoreError, match="another at-rest key"):
+        opened(bytes(32))
+    store = opened(new)
+
+    assert store.data_keys.of(TASK).open(sealed, b"place") == b"secret"
+    wrapped = KeyRows("", store._engine.link()).read(f"{TASK.hex()}.data-key")  # type: ignore[attr-defined]
+    assert wrapped is not None
+    with pytest.raises(StoreError):
+        AtRest(bytes(32)).open(wrapped[8:], b"data key", TASK)
+    await store.close()
+
+
+async def test_who_only_looks_sees_the_rows_while_they_are_served(tmp_path: Path, postgres_url: str) -> None:
+    place = StorePlace(directory=tmp_path, url=postgres_url)
+    with pytest.raises(StoreError, match="has not been started yet"), reading(place) as database:
+        database.execute("SELECT task_id FROM tasks")
+    store = await installed(tmp_path, PostgresEngine.open(Server(url=postgres_url)))
+
+    with reading(place) as database:
+        assert database.execute("SELECT task_id FROM tasks").fetchall() == [(TASK,)]
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            database.execute("DELETE FROM tasks")
+    await store.close()
+
+
+@pytest.mark.parametrize(("name", "refused"), [("replica", True), ("pg_receivewal", False)])
+def test_a_standby_that_is_not_waited_for_is_refused_and_a_backup_is_none(
+    tmp_path: Path, postgres_url: str, postgres_cluster: Cluster, name: str, refused: bool
+) -> None:
+    with postgres_cluster.receiver(tmp_path, name):
+        query = f"SELECT count(*) FROM pg_stat_replication WHERE application_name = '{name}'"
+        wait_until(lambda: postgres_cluster.run(query) == [(1,)], "the server's log is taken")
+        if refused:
+            with pytest.raises(StoreError, match="synchronous_standby_names is empty with 1 standby"):
+                PostgresEngine.open(Server(url=postgres_url))
+        else:
+            PostgresEngine.open(Server(url=postgres_url)).close()
+    wait_until(lambda: postgres_cluster.run(query) == [(0,)], "nobody takes the server's log any more")
+
+
+@pytest.mark.slow  # A server of its own, put back twice.
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("recovery", "said"),
+    [
+        ((), "its write-ahead log ends at byte"),
+        (
+            ("restore_command = 'false'", "recovery_target = 'immediate'", "recovery_target_action = 'promote'"),
+            "timeline 2",
+        ),
+    ],
+    ids=["a copy of its files", "a point in time"],
+)
+async def test_a_server_that_was_put_back_to_a_moment_is_refused_and_says_so(
+    tmp_path: Path, recovery: Sequence[str], said: str
+) -> None:
+    place = StorePlace(directory=tmp_path)
+    with own_cluster() as cluster:
+        place = replace(place, url=cluster.url("postgres"))
+        engine = open_engine(place)
+        store = await installed(tmp_path, engine)
+        with cluster.base_backup() as copy:
+            later = [part(number) for number in range(16)]
+            assert await add(store, later) == [StoreOutcome.STORED] * 16, (
+                "they have receipts, and are not in the backup"
+            )
+            await store.close()
+            cluster.become(copy, *recovery)
+            wait_until(lambda: cluster.run("SELECT pg_is_in_recovery()") == [(False,)], "it takes writes")
+
+        with pytest.raises(StoreError, match=said) as refused:
+            open_engine(place)
+
+        assert "after a restored backup do not" in str(refused.value)
+        assert "\n" not in str(refused.value)
+        open_engine(place, accept_failover=True).close()
+        open_engine(place).close()
+
+
+def test_a_server_put_back_while_a_process_runs_is_refused_by_it_too(postgres_url: str) -> None:
+    engine = PostgresEngine.open(Server(url=postgres_url))
+    try:
+        ahead = ServerState.of(engine._writer.connection())
+        engine._mark.note(replace(ahead, flushed=ahead.flushed + 2**30).log_end)
+        engine._writer.close()
+
+        with pytest.raises(StoreError, match="its write-ahead log ends at byte"):
+            engine.write(lambda db: db.execute("SELECT 1"))
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"system_id": 7, "timeline": 1, "flushed": 1}', '{"flushed": 1}'])
+def test_a_mark_that_was_changed_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "aggregator.server").write_text(text)
+
+    with pytest.raises(StoreError, match="delete it to forget what it says"):
+        ServerMark(tmp_path / "aggregator.server")
+
+
+@campaign
+def test_a_promoted_standby_is_another_server_until_it_is_accepted(tmp_path: Path) -> None:
+    """The whole way: a synchronous standby, its primary killed, promoted, refused, accepted, with all that was held."""
+    with own_cluster() as primary, primary.standby() as standby:
+        primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+        store = asyncio.run(installed(tmp_path, PostgresEngine.open(Server(url=primary.url("postgres")))))
+        asyncio.run(store.close())
+        with pytest.raises(StoreError, match="allowed is the primary"):
+            PostgresEngine.open(Server(url=standby.url("postgres")))
+        primary.kill()
+        standby.run("SELECT pg_promote()")
+        promoted = Server(url=standby.url("postgres"))
+
+        with pytest.raises(StoreError, match=r"with timeline 2; it was on .* with timeline 1"):
+            PostgresEngine.open(promoted)
+        PostgresEngine.open(promoted, accept_failover=True).close()
+
+        engine = PostgresEngine.open(promoted)
+        assert engine.read(lambda db: db.execute("SELECT task_id FROM tasks").fetchall()) == [(TASK,)]
+        engine.close()
+
+
+def part(number: int) -> StoredInstalment:
+    """Return an instalment whose part of 64 kB fills a disk soon; no engine compresses it."""
+    return StoredInstalment(
+        task_id=TASK,
+        report_id=ReportId(number.to_bytes(16)),
+        round=1,
+        certificate=Digest(number.to_bytes(32)),
+        digest=Digest(number.to_bytes(32)),
+        public_share=b"",
+        part=random.Random(number).randbytes(65_536),
+        expected=2,
+    )
+
+
+@pytest.mark.slow  # A server of its own, which fills its disk.
+@pytest.mark.timeout(240)
+async def test_a_disk_that_is_full_takes_no_receipt_back_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with own_cluster() as cluster, cluster.small_disk(24) as enlarge:
+        server = Server(url=cluster.url("small"))
+        store = await installed(tmp_path, await asyncio.to_thread(PostgresEngine.open, server))
+        receipted: list[StoredInstalment] = []
+        refused = ""
+        while not refused and len(receipted) < 400:
+            try:
+                assert await add(store, [part(len(receipted))]) == [StoreOutcome.STORED]
+                receipted.append(part(len(receipted)))
+            except StoreError as error:
+                refused = str(error)
+
+        assert "\n" not in refused
+        assert "No space left on device" in refused
+        assert len(receipted) > 20
+        assert await add(store, receipted[:3]) == [StoreOutcome.SAME] * 3, "what needs no room goes on"
+        enlarge(64)
+        assert await add(store, [part(len(receipted))]) == [StoreOutcome.STORED]
+        assert await store.apply(DRAWN) is None
+        await store.close()
+        again = SqlStore.over(await asyncio.to_thread(PostgresEngine.open, server), tmp_path / "store.db", bytes(32))
+
+        assert await add(again, receipted) == [StoreOutcome.SAME] * len(receipted), "no receipt was given for nothing"
+        assert not await again.damaged()
+        await again.close()

@@ -1,0 +1,68 @@
+"""What one replica sends another comes back as it was written, and nothing else is taken for it."""
+
+from collections.abc import Callable
+
+import pytest
+from fleetcount_aggregator.storage.run_codec import (
+    DigestQuery,
+    decode_digests,
+    decode_outcomes,
+    decode_query,
+    decode_runs,
+    encode_digests,
+    encode_outcomes,
+    encode_query,
+    encode_runs,
+)
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import Digest, TaskId
+
+TASK = TaskId(bytes(range(32)))
+RUN = InstalmentRun(
+    task_id=TASK,
+    round=2,
+    expected=2,
+    report_ids=bytes(range(32)),
+    certificates=bytes(64),
+    digests=b"\1" * 64,
+    public_shares=b"public shares.",
+    parts=b"some parts",
+    key_uses=bytes(36),
+)
+BARE = InstalmentRun(
+    task_id=TASK,
+    round=0,
+    expected=1,
+    report_ids=bytes(16),
+    certificates=bytes(32),
+    digests=bytes(32),
+    public_shares=b"",
+    parts=b"",
+)
+QUERY = DigestQuery(task_id=TASK, round=1, report_ids=bytes(range(32)))
+DIGESTS = [Digest(b"d" * 32), None]
+OUTCOMES = [bytes((StoreOutcome.STORED, StoreOutcome.BUSY)), bytes((StoreOutcome.SAME,))]
+ENCODED: list[tuple[bytes, Callable[[bytes], object], object]] = [
+    (encode_runs([RUN, BARE]), decode_runs, [RUN, BARE]),
+    (encode_query(QUERY), decode_query, QUERY),
+    (encode_digests(DIGESTS), lambda data: decode_digests(data, 2), DIGESTS),
+    (encode_outcomes(OUTCOMES), lambda data: decode_outcomes(data, [2, 1]), OUTCOMES),
+]
+
+
+@pytest.mark.parametrize(("data", "decode", "value"), ENCODED)
+def test_it_comes_back_whole_or_not_at_all(data: bytes, decode: Callable[[bytes], object], value: object) -> None:
+    assert decode(data) == value
+    for wrong in (data[:-1], data + b"\0", b"x" + data[1:], data.replace(b" 1", b" 2", 1), b""):
+        with pytest.raises(DecodeError):
+            decode(wrong)
+
+
+def test_columns_that_do_not_fit_and_outcomes_that_are_none_are_refused() -> None:
+    with pytest.raises(DecodeError, match="do not fit"):
+        decode_runs(encode_runs([RUN]).replace(b"\x0epublic shares.", b"\x0fpublic shares.."))
+    with pytest.raises(DecodeError, match="above"):
+        decode_outcomes(encode_outcomes([b"\7"]), [1])
+    with pytest.raises(DecodeError, match="counts 2 parts, not 3 to 3"):
+        decode_outcomes(encode_outcomes(OUTCOMES), [3, 1])

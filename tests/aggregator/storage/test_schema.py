@@ -1,0 +1,405 @@
+"""Tables have numbers: a store of every version that was released opens with all it holds, and no crash leaves half.
+
+tests/vectors/stores has a store of each: made by the code of its commit, with a task that collects and one released.
+"""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage import schema
+from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.postgres import Server
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
+from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange
+from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
+from fleetcount_protocol.errors import MachineError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_transport.migrations import Schema, bring_up
+
+from tests.support.instalments import StoredInstalment, add
+
+STORES = Path(__file__).parents[2] / "vectors" / "stores"
+RELEASED = (3, 4, 5)
+TASK, ENDED = TaskId(b"t" * 32), TaskId(b"e" * 32)
+KEY = bytes(range(32))
+FORMER = SigningKeyKeys.of(Ed25519PrivateKey.from_private_bytes(KEY))
+"""What sealed a store before it had a key of its own."""
+
+
+def unpacked(version: int, directory: Path) -> Path:
+    with zipfile.ZipFile(STORES / f"schema_{version}.zip") as packed:
+        packed.extractall(directory)
+    return directory / "store.db"
+
+
+def instalment(number: int, round_number: int) -> StoredInstalment:
+    return StoredInstalment(
+        task_id=TASK,
+        report_id=ReportId(number.to_bytes(16)),
+        round=round_number,
+        certificate=Digest(number.to_bytes(32)),
+        digest=Digest(bytes((round_number, 0)) + bytes(30)),
+        public_share=b"public share %2d" % number if round_number == 2 else b"",
+        part=b"part %d of %2d" % (round_number, number),
+        expected=2,
+    )
+
+
+def tables(path: Path) -> dict[str, list[str]]:
+    """Return the columns of every table, sorted: a column that was added later stands last."""
+    with closing(sqlite3.connect(path)) as database:
+        names = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: sorted(row[1] for row in database.execute(f"PRAGMA table_info({name})")) for name in names}
+
+
+def version(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as database:
+        return int(database.execute("SELECT version FROM schema_version").fetchone()[0])
+
+
+@pytest.mark.parametrize("released", RELEASED)
+async def test_a_store_of_every_released_version_goes_on_where_it_was(tmp_path: Path, released: int) -> None:
+    path = unpacked(released, tmp_path)
+    key = KEY if released >= 5 else FORMER.at_rest
+
+    for _ in range(2):
+        store = SqlStore.open(path, key, None if released >= 5 else FORMER)
+        held = [await store.task(task_id) for task_id in await store.tasks_in_work()]
+        assert [(row.task_id, row.state) for row in held if row is not None] == [
+            (ENDED, State.RELEASED),
+            (TASK, State.COLLECTING),
+        ]
+        assert [row.epsilon for row in await store.ledger()] == ["0.5"]
+        assert await store.high_water() == {AggregatorId("beta"): 3}
+        assert await store.rejections(TASK) == {RejectReason.TOO_LATE: 2}
+        signed = await store.step(ENDED, "sign")
+        assert signed is not None
+        assert signed.answer == b"the record"
+        row = await store.task(TASK)
+        assert row is not None
+        assert store.data_keys.of(TASK).open(row.verify_key, b"verify key", TASK) == b"the verify key"
+        assert (await store.session(SessionId(b"s" * 16)) is None) == (released < 5), "before, it has no chain of keys"
+        assert len(await store.series()) == (released >= 4)
+        assert await add(store, [instalment(1, 1)]) == [StoreOutcome.SAME]
+        await store.close()
+
+    store = SqlStore.open(path, key, None if released >= 5 else FORMER)
+    assert await add(store, [instalment(3, 2), instalment(4, 1)]) == [StoreOutcome.STORED] * 2
+    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING))
+    reports = await store.complete_reports(TASK)
+    loaded = reports.source(np.arange(3)).load()
+    await store.close()
+
+    assert bytes(loaded.batch.input_shares) == b"".join(b"part %d of %2d" % (r, n) for n in (1, 2, 3) for r in (1, 2))
+
+
+@pytest.mark.parametrize("released", RELEASED)
+def test_tables_brought_up_are_those_of_a_new_store(tmp_path: Path, released: int) -> None:
+    new, old = tmp_path / "new.db", unpacked(released, tmp_path / "old")
+    for path in (new, old):
+        SqliteEngine.open(path).close()
+
+    assert tables(old) == tables(new)
+    assert version(old) == schema.SQLITE.version
+
+
+def test_a_file_is_written_to_the_disk_before_anything_is_promised(tmp_path: Path) -> None:
+    """F41: every commit waits for its sync (SQLite's synchronous = 2, FULL), by whichever connection."""
+    engine = SqliteEngine.open(tmp_path / "store.db")
+
+    said = [look(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) for look in (engine.read, engine.peek)]
+    engine.close()
+
+    assert said == [2, 2]
+
+
+def test_what_a_move_takes_along_is_every_table_with_every_column(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    SqliteEngine.open(path).close()
+
+    found = tables(path)
+
+    about_itself = {"schema_version", "instance"}
+    assert {one.name: sorted(one.columns) for one in schema.TABLES} == {
+        name: columns for name, columns in found.items() if name not in about_itself
+    }
+    with closing(sqlite3.connect(path)) as database:
+        for one in schema.TABLES:
+            key = [row[1] for row in database.execute(f"PRAGMA table_info({one.name})") if row[5]]
+            assert sorted(one.key) == sorted(key), one.name
+
+
+class Killed(BaseException):
+    """What is left when the process is gone: nothing of its own code runs any more."""
+
+
+def copies_at_each_statement(begin: Callable[[Path, Callable[[str], None]], None], directory: Path) -> list[Path]:
+    """Bring a database up once and return what the disk held before each statement: what kill -9 there leaves."""
+    copies: list[Path] = []
+
+    def copy(_: str) -> None:
+        copies.append(directory.parent / f"copy {len(copies)}")
+        shutil.copytree(directory, copies[-1])
+
+    begin(directory, copy)
+    copy("the end")
+    return copies
+
+
+@pytest.mark.parametrize("released", [3])
+async def test_killed_at_any_statement_a_store_is_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: int
+) -> None:
+    directory = tmp_path / "store"
+    unpacked(released, directory)
+
+    def begin(place: Path, copy: Callable[[str], None]) -> None:
+        def watched(known: Schema, **how: Any) -> None:
+            execute = how.pop("execute")
+            bring_up(known, execute=lambda statement: (copy(statement), execute(statement)), **how)
+
+        monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_engine.bring_up", watched)
+        SqliteEngine.open(place / "store.db").close()
+        monkeypatch.undo()
+
+    copies = copies_at_each_statement(begin, directory)
+
+    assert len(copies) > 8
+    found = [version(copy / "store.db") for copy in copies]
+    assert found == [released] * (len(copies) - 1) + [schema.SQLITE.version]
+    for copy in (copies[1], copies[-2]):
+        store = SqlStore.open(copy / "store.db", FORMER.at_rest, FORMER)
+        assert await add(store, [instalment(1, 1)]) == [StoreOutcome.SAME]
+        await store.close()
+        assert tables(copy / "store.db") == tables(copies[-1] / "store.db")
+
+
+@pytest.mark.parametrize("released", RELEASED)
+async def test_a_disk_that_fills_up_leaves_the_old_version_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: int
+) -> None:
+    path = unpacked(released, tmp_path)
+    connect = sqlite3.connect
+
+    def on_a_full_disk(*place: Any, **how: Any) -> sqlite3.Connection:
+        connection = connect(*place, **how)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", on_a_full_disk)
+    with pytest.raises(StoreError, match="full"):
+        SqliteEngine.open(path)
+    monkeypatch.undo()
+
+    assert version(path) == released
+    SqliteEngine.open(path).close()
+    assert version(path) == schema.SQLITE.version
+
+
+def test_a_spool_killed_at_any_statement_is_the_old_one_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    with closing(sqlite3.connect(directory / "device.db")) as database:
+        database.executescript((Path(__file__).parents[2] / "client" / "ledger_schema_2.sql").read_text())
+    (directory / "device.db").chmod(0o600)
+
+    def begin(place: Path, copy: Callable[[str], None]) -> None:
+        def watched(known: Schema, **how: Any) -> None:
+            execute = how.pop("execute")
+            bring_up(known, execute=lambda statement: (copy(statement), execute(statement)), **how)
+
+        monkeypatch.setattr("fleetcount_client.spool_file.bring_up", watched)
+        file = StateFile(place / "device.db")
+        file.rows("SELECT name FROM device", ())
+        file.close()
+        monkeypatch.undo()
+
+    copies = copies_at_each_statement(begin, directory)
+
+    def marks(copy: Path) -> tuple[int, int]:
+        with closing(sqlite3.connect(copy / "device.db")) as database:
+            numbers = [database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+        return numbers[0], numbers[1]
+
+    assert len(copies) > 15
+    assert [marks(copy) for copy in copies] == [(APPLICATION_ID, 2)] * (len(copies) - 1) + [
+        (APPLICATION_ID, SCHEMA.version)
+    ]
+
+
+def test_a_spool_on_a_full_disk_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, connect = tmp_path / "device.db", sqlite3.connect
+    with closing(connect(path)) as database:
+        database.executescript((Path(__file__).parents[2] / "client" / "ledger_schema_2.sql").read_text())
+    path.chmod(0o600)
+
+    def on_a_full_disk(*place: Any, **how: Any) -> sqlite3.Connection:
+        connection = connect(*place, **how)
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", on_a_full_disk)
+    with pytest.raises(MachineError, match="full"):
+        StateFile(path).rows("SELECT name FROM device", ())
+    monkeypatch.undo()
+
+    with closing(connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone()[0] == 2
+
+
+def test_a_server_that_is_lost_at_any_statement_has_a_whole_store_or_none(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(url=postgres_url)
+    statements = len(schema.POSTGRES.tables) + 1
+
+    def lost_before(number: int) -> None:
+        left = [number]
+
+        def watched(known: Schema, **how: Any) -> None:
+            execute = how.pop("execute")
+
+            def or_lost(statement: str) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+                execute(statement)
+
+            bring_up(known, execute=or_lost, **how)
+
+        monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.bring_up", watched)
+        with pytest.raises(Killed):
+            PostgresEngine.open(server)
+        monkeypatch.undo()
+
+    for number in range(0, statements, 5):
+        lost_before(number)
+        with closing(server.connect()) as connection:
+            query = b"SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            assert connection.execute(query).fetchone() == (0,)
+    PostgresEngine.open(server).close()
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("CREATE TABLE something (other INTEGER)", "holds 1 tables of something else"),
+        ("CREATE TABLE schema_version (version INTEGER); INSERT INTO schema_version VALUES (99)", "version 99;"),
+        ("CREATE TABLE schema_version (version INTEGER)", "of something else"),
+    ],
+)
+def test_a_database_of_something_else_or_of_the_future_is_refused_and_left_alone(
+    postgres_url: str, before: str, said: str
+) -> None:
+    with closing(psycopg.connect(postgres_url, autocommit=True)) as connection:
+        connection.execute(before.encode())
+        with pytest.raises(StoreError, match=said) as refused:
+            PostgresEngine.open(Server(url=postgres_url))
+        query = b"SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+        assert connection.execute(query).fetchone() == (1,)
+
+    assert "\n" not in str(refused.value)
+
+
+LATER = schema.POSTGRES.version + 1
+NEXT = replace(schema.POSTGRES, version=LATER, steps={LATER - 1: ("CREATE TABLE later (one BIGINT)",)})
+AFTER_NEXT = replace(NEXT, version=LATER + 1, steps={**NEXT.steps, LATER: ("CREATE TABLE last (one BIGINT)",)})
+
+
+def test_tables_of_the_release_before_are_served_as_they_are_and_brought_up_when_asked_alone(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F50: a start changes no table; older ones than those of the release before are not served."""
+    server = Server(url=postgres_url)
+    PostgresEngine.open(server).close()
+
+    def found(known: Schema, **how: Any) -> int:
+        monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", known)
+        engine = PostgresEngine.open(server, **how)
+        version = engine.read(lambda db: db.execute("SELECT version FROM schema_version").fetchone()[0])
+        engine.close()
+        return int(version)
+
+    assert found(NEXT) == LATER - 1
+    with pytest.raises(StoreError, match=f"serves {LATER} and {LATER + 1}: run `fleetcount aggregator migrate`"):
+        found(AFTER_NEXT)
+    assert found(NEXT, migrate=True) == LATER
+    assert found(AFTER_NEXT) == LATER
+    assert found(AFTER_NEXT, migrate=True) == LATER + 1
+    with pytest.raises(StoreError, match=f"has schema version {LATER + 1}"):
+        found(schema.POSTGRES)
+
+
+def test_what_a_process_that_has_run_out_held_is_taken_before_tables_are_brought_up(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F50: one that wakes up afterwards writes under numbers that hold no more."""
+    server = Server(url=postgres_url)
+    PostgresEngine.open(server).close()
+    with closing(psycopg.connect(postgres_url, autocommit=True)) as connection:
+        living = "INSERT INTO members VALUES ('old', '', '', clock_timestamp() + interval '1 hour', '1.0', %s)"
+        connection.execute(living.encode(), (LATER - 1,))
+        connection.execute(b"UPDATE coordinator SET epoch = 4, owner = 'old'")
+        connection.execute(b"INSERT INTO shards (task, shard, epoch, owner) VALUES ('t', 0, 7, 'old')")
+        monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
+
+        with pytest.raises(StoreError, match=r"1 processes of an older release \(1\.0\)"):
+            PostgresEngine.open(server, alone=False, migrate=True)
+        held = connection.execute(b"SELECT c.epoch, s.epoch FROM coordinator c, shards s").fetchone()
+        connection.execute(b"UPDATE members SET until = clock_timestamp()")
+        PostgresEngine.open(server, alone=False, migrate=True).close()
+        query = b"SELECT c.epoch, c.owner, s.epoch, s.owner FROM coordinator c, shards s"
+        taken = connection.execute(query).fetchone()
+
+    assert held == (4, 7)
+    assert taken == (5, "", 8, "")
+
+
+def killed_opening(*words: str) -> dict[str, int]:
+    """Return what came of killing real processes at one statement after the other."""
+    line = [sys.executable, "-m", "tests.support.killed_opening", *words]
+    said = subprocess.run(line, capture_output=True, check=False, text=True, cwd=Path(__file__).parents[3])
+    assert said.returncode == 0, said.stderr[-2000:]
+    found: dict[str, int] = json.loads(said.stdout)
+    return found
+
+
+@pytest.mark.slow  # A process, and its files with their syncs, for each statement.
+@pytest.mark.timeout(300)
+def test_a_process_that_is_killed_at_any_statement_of_an_upgrade_leaves_a_store_that_opens_whole(
+    tmp_path: Path,
+) -> None:
+    unpacked(3, tmp_path / "old")
+
+    found = killed_opening("file", str(tmp_path))
+
+    assert found["killed"] > 30, "every statement, from the first look to the last tag"
+    assert (found["oldest"], found["newest"], found["versions"]) == (3, schema.SQLITE.version, 2), "nothing in between"
+
+
+@pytest.mark.slow  # A process and a connection for each statement.
+@pytest.mark.timeout(300)
+def test_a_process_that_is_killed_while_it_makes_the_tables_of_a_server_leaves_none(postgres_url: str) -> None:
+    found = killed_opening("server", postgres_url)
+
+    assert found["killed"] > found["statements"]

@@ -1,0 +1,138 @@
+"""Several processes over one database: limits hold over all, and who coordinates no more writes nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
+
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.store import FencedError, LedgerRow, SessionRow, StepRow, TaskChange, TaskRow
+from fleetcount_protocol.ids import Digest, SessionId, TaskId
+
+from tests.support.replica_stores import ReplicaStore, replica_store
+
+TASK = TaskId(b"t" * 32)
+DEVICE = Digest(b"d" * 32)
+Pair = tuple[ReplicaStore, ReplicaStore]
+
+
+@pytest.fixture
+async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
+    """Two processes; the first is the coordinator under epoch 1, and one task is releasing."""
+    async with AsyncExitStack() as opened:
+        one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
+        assert await one.member.stand() == 1
+        one.lead(1)
+        row = TaskRow(
+            task_id=TASK, signed=b"signed", verify_key=b"", state=State.RELEASING, abort_reason="", installed_at=7
+        )
+        await asyncio.to_thread(one.store.data_keys.make, TASK)
+        await one.store.install(row)
+        yield one, two
+
+
+def session(number: int, accepted: bytes = b"a" * 64) -> SessionRow:
+    return SessionRow(
+        session_id=SessionId(bytes([number]) * 16),
+        request=b"request",
+        certificate=DEVICE,
+        expiry=100,
+        accepted=accepted,
+        chain=b"chain %d" % number,
+    )
+
+
+def draw(content: bytes) -> TaskChange:
+    """Return what the commit step writes: noise drawn once, and its debit."""
+    return TaskChange(
+        task_id=TASK,
+        required=frozenset({State.RELEASING}),
+        step=StepRow(name="commit", request=b"set", answer=content),
+        debit=LedgerRow(task_id=TASK, signal="s", opens=0, closes=1, epsilon="1", debited_at=2),
+    )
+
+
+async def test_the_sessions_of_a_device_are_limited_over_all_processes(pair: Pair) -> None:
+    rows = [session(number) for number in range(1, 13)]
+
+    added = await asyncio.gather(*(pair[at % 2].store.add_session(row, most=5, now=0) for at, row in enumerate(rows)))
+
+    assert sum(row is not None for row in added) == 5
+    assert await pair[0].store.sessions_of(DEVICE, 0) == 5
+
+
+async def test_two_processes_that_open_one_session_give_one_answer(pair: Pair) -> None:
+    both = [session(1, accepted=bytes([at]) * 64) for at in range(2)]
+
+    stored = await asyncio.gather(
+        *(one.store.add_session(row, most=5, now=0) for one, row in zip(pair, both, strict=True))
+    )
+
+    assert stored[0] == stored[1]
+    assert stored[0] in both
+
+
+async def test_what_was_asked_for_under_a_former_epoch_is_not_written_under_the_next(pair: Pair) -> None:
+    one, other = pair
+    writes, begun, gate = one.store._writes, Event(), Event()
+
+    def wait(_: object) -> bool:
+        begun.set()
+        return gate.wait(60)
+
+    # The writer is busy, as with a server that is away.
+    held = asyncio.create_task(writes.write(wait, leading=False))
+    assert await asyncio.to_thread(begun.wait, 60)
+    late = asyncio.create_task(one.store.apply(draw(b"late")))
+    await asyncio.sleep(0)
+    await one.member.resign()
+    assert await other.member.stand() == 2
+    await other.member.resign()
+    assert await one.member.stand() == 3
+    one.lead(3)
+    gate.set()
+
+    with pytest.raises(FencedError):
+        await late
+    await held
+    assert await one.store.step(TASK, "commit") is None
+
+
+async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_nothing(pair: Pair) -> None:
+    stale, elected = pair
+    await stale.run_out()
+    assert await elected.member.stand() == 2
+    elected.lead(2)
+
+    late, drawn = await asyncio.gather(
+        stale.store.apply(draw(b"late")), elected.store.apply(draw(b"drawn")), return_exceptions=True
+    )
+
+    assert isinstance(late, FencedError)
+    assert drawn is None
+    step = await stale.store.step(TASK, "commit")
+    assert step is not None
+    assert step.answer == b"drawn"
+    for write in (
+        stale.store.apply(TaskChange(task_id=TASK, required=frozenset({State.RELEASING}), new_state=State.ABORTED)),
+        stale.store.apply(replace(draw(b"late"), step=StepRow(name="open", request=b"", answer=b"late"))),
+        stale.store.put_chains([(b"\1" * 16, b"late")]),
+    ):
+        with pytest.raises(FencedError):
+            await write
+    task = await elected.store.task(TASK)
+    assert task is not None
+    assert task.state is State.RELEASING
+    assert len(await elected.store.ledger()) == 1
+
+
+async def test_who_is_no_coordinator_writes_nothing_that_happens_once(pair: Pair) -> None:
+    with pytest.raises(FencedError):
+        await pair[1].store.apply(draw(b"never elected"))
+    assert await pair[0].store.step(TASK, "commit") is None

@@ -1,0 +1,258 @@
+"""How long what has ended is kept, what it is answered meanwhile, and what an aggregator with years behind it holds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fleetcount_aggregator.context import no_broker
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.intake.device_service import UnknownTaskError
+from fleetcount_aggregator.storage.archive import FIRST, Rest, RestRow
+from fleetcount_aggregator.storage.store import LedgerRow, TaskChange, TaskRow
+from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
+from fleetcount_protocol.errors import RejectReason, TaskError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+from fleetcount_protocol.messages import AbortTask, FinishedRecord, Receipt, Refusal
+from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.task.signed_file import encode_signed_task
+from fleetcount_protocol.task.task import SignedTask, Task
+
+from tests.support.aggregators import START, Network, TestDevice, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
+KEEP_S = 3600
+DAY_S = 86_400
+MANY = 1000
+WINDOWS = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
+
+
+def network_of(directory: Path | None = None, **limits: object) -> Network:
+    network = Network(2, directory=directory)
+    network.limits = replace(network.limits, keep_digests_s=KEEP_S, **limits)  # type: ignore[arg-type]
+    return network
+
+
+async def released(network: Network) -> tuple[Task, list[TestDevice], FinishedRecord]:
+    """Ask a task, let it end everywhere, and return it with its devices and its record."""
+    task = await network.ask(expiry=START + 40_000)
+    devices = await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+    answer = await network.core(0).service.release(task.task_id)
+    record = FinishedRecord(task_id=task.task_id, record=answer.record, signatures=answer.signatures)
+    return task, devices, record
+
+
+async def pass_to(network: Network, moment: int) -> None:
+    """Let time pass, and everybody look at what has ended."""
+    await network.advance_to(moment)
+    for _ in range(3):
+        await network.look_after_all()
+
+
+async def rests(network: Network, rest: Rest) -> list[list[TaskId]]:
+    seats = range(len(network.seats))
+    return [
+        [row.task_id for row in await network.core(one).context.store.resting(rest, FIRST, 10**11)] for one in seats
+    ]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_the_same_bytes_get_the_same_receipt_until_the_digests_go_and_then_a_reason(
+    durable: bool, tmp_path: Path
+) -> None:
+    network = network_of(tmp_path if durable else None)
+    await network.start_all()
+    task, devices, record = await released(network)
+    late = devices[0].second(*COINS[0])
+    first = await devices[0].send(late)
+
+    await pass_to(network, task.expiry + KEEP_S - 1)
+    before = await devices[0].send(late)
+    at_rest = await rests(network, Rest.AT_REST)
+    await pass_to(network, task.expiry + KEEP_S + 61)
+    after = await devices[0].send(late)
+
+    assert at_rest == [[task.task_id]] * 2
+    assert await rests(network, Rest.RETIRED) == [[task.task_id]] * 2
+    assert all(isinstance(one, Receipt) for one in first)
+    assert before == first
+    assert [one.reason for one in after if isinstance(one, Refusal)] == [RejectReason.TOO_LATE] * len(first)
+    assert not list(tmp_path.glob("*.digests"))
+    answer = await network.core(0).service.release(task.task_id)
+    assert (answer.state, answer.record, answer.signatures) == (State.RELEASED, record.record, record.signatures)
+    assert await network.core(1).helper.deliver_record(AggregatorId("alpha"), record) is State.RELEASED
+    status = await network.core(1).helper.status(task.task_id, AggregatorId("alpha"))
+    assert (status.state, status.set_digest is not None, status.ledger_rows) == (State.RELEASED, True, 1)
+    await network.stop_all()
+
+
+async def test_a_forgotten_task_is_unknown_and_its_debit_stays_counted() -> None:
+    network = network_of(keep_records_s=31 * DAY_S)
+    await network.start_all()
+    task, _, _ = await released(network)
+    over = task.expiry + KEEP_S + 31 * DAY_S
+
+    await pass_to(network, over - 61)
+    await pass_to(network, over - 1)
+    kept = await network.core(0).service.release(task.task_id)
+    await pass_to(network, over + 61)
+
+    assert kept.state is State.RELEASED
+    for position in range(2):
+        store = network.core(position).context.store
+        with pytest.raises(UnknownTaskError):
+            await network.core(position).service.release(task.task_id)
+        assert not await store.ledger()
+        assert await store.ledger_rows() == 1
+    later = {name: getattr(task, name) + over + 1000 - START for name in WINDOWS}
+    again = await network.ask(**later)
+    await note_ledger_rows(
+        network.core(0).context, AggregatorId("beta"), await network.core(1).helper.status(again.task_id)
+    )
+
+
+async def test_a_task_whose_outcome_a_broker_keeps_waits_for_the_broker() -> None:
+    network = network_of()
+    await network.start_all()
+    withdrawn: list[TaskId] = []
+
+    async def withdraw(task_id: TaskId) -> bool:
+        withdrawn.append(task_id)
+        return True
+
+    network.core(0).context.withdraw = no_broker
+    task, _, _ = await released(network)
+    await pass_to(network, task.expiry + KEEP_S + 61)
+    waiting = await rests(network, Rest.RETIRED)
+    network.core(0).context.withdraw = withdraw
+    await pass_to(network, task.expiry + KEEP_S + 161)
+
+    assert waiting == [[], [task.task_id]]
+    assert await rests(network, Rest.RETIRED) == [[task.task_id]] * 2
+    assert withdrawn == [task.task_id]
+
+
+async def test_an_open_task_costs_nothing_until_it_is_due() -> None:
+    network = network_of()
+    await network.start_all()
+    task = await network.ask(round_one_opens=START + 5000, round_one_closes=START + 5010, round_two_closes=START + 5020)
+    await network.look_after_all()
+
+    resting = [network.core(one).scheduler.pending() for one in range(2)]
+    await network.advance_to(START + 5000)
+    due = [[one.task_id for one in network.core(position).scheduler.pending()] for position in range(2)]
+
+    assert resting == [[], []]
+    assert due == [[task.task_id]] * 2
+
+
+async def test_a_task_that_moves_while_it_rests_is_looked_at_at_once() -> None:
+    network = network_of()
+    await network.start_all()
+    task = await network.ask(round_one_opens=START + 5000, round_one_closes=START + 5010, round_two_closes=START + 5020)
+    await network.look_after_all()
+    before = network.core(1).scheduler.pending()
+
+    await network.core(1).helper.abort(AggregatorId("alpha"), abort_of(task))
+
+    assert before == []
+    assert [one.task_id for one in network.core(1).scheduler.pending()] == [task.task_id]
+
+
+def abort_of(task: Task) -> AbortTask:
+    return AbortTask(task_id=task.task_id, reason="install_failed")
+
+
+async def fill(network: Network, count: int, signal: str) -> list[Task]:
+    """Put released tasks of years ago to rest in the leader's store, one an hour, as if each had ended in its turn."""
+    store = network.core(0).context.store
+    base = network.task(signal=signal)[0].task
+    tasks: list[Task] = []
+    for number in range(count):
+        moment = START - 3600 * (count - number)
+        task = replace(
+            base,
+            round_one_opens=moment,
+            round_one_closes=moment + 10,
+            round_two_closes=moment + 20,
+            expiry=moment + DAY_S,
+        )
+        tasks.append(task)
+        await store.install(
+            TaskRow(
+                task_id=task.task_id,
+                signed=encode_signed_task(SignedTask(task=task, signatures=(b"", b""))),
+                verify_key=b"",
+                state=State.RELEASED,
+                abort_reason="",
+                installed_at=moment,
+            )
+        )
+        debit = LedgerRow(
+            task_id=task.task_id, signal=signal, opens=moment, closes=moment + 20, epsilon="1", debited_at=moment
+        )
+        await store.apply(TaskChange(task_id=task.task_id, required=frozenset(State), debit=debit))
+        store.data_keys.destroy(task.task_id)
+    await store.put_to_rest([RestRow(task_id=one.task_id, expiry=one.expiry, led=True) for one in tasks])
+    return tasks
+
+
+async def test_a_start_after_years_loads_nothing_and_the_budget_still_counts_what_it_must() -> None:
+    network = network_of()
+    await network.start_all()
+    tasks = await fill(network, MANY, "Vehicle.Speed")
+
+    context = (await network.start(0)).context
+    await network.look_after_all()
+    [old, *_], newest = tasks, tasks[-1]
+    states = [await context.state_of(one.task_id) for one in (old, newest)]
+    charged = await context.store.charged_on("vehicle.speed", START - context.limits.budget_period_s)
+
+    assert (context.tasks, context.states, context.live) == ({}, {}, {})
+    assert states == [State.RELEASED] * 2
+    assert len(charged) == context.limits.budget_period_s // 3600 < MANY
+    with pytest.raises(TaskError, match=r"lose epsilon .* within 2592000 s, allowed: at most 40"):
+        await network.ask(signal="Vehicle.Speed")
+    assert (await network.ask(signal="Vehicle.Other")).signal == "Vehicle.Other"
+
+
+async def test_two_thousand_tasks_may_be_open_or_as_many_as_the_operator_says() -> None:
+    network = network_of(open_tasks=2)
+    await network.start_all()
+    for one in ("A", "B"):
+        await network.ask(signal=f"Vehicle.{one}")
+
+    signed, key = network.task(signal="Vehicle.C")
+    with pytest.raises(TaskError, match=r"2 tasks are open already, allowed: 2 \(\[limits\] open_tasks\)"):
+        await install(network.core(0).context, signed, key)
+    assert len(await network.core(0).service.tasks("test")) == 2
+
+
+async def test_a_series_that_is_over_leaves_memory_when_no_budget_looks_back_to_it() -> None:
+    network = network_of()
+    await network.start_all()
+    series = await network.stand()
+    task = window_task(series, 0)
+    await network.advance_to(task.round_one_opens)
+    await network.look_after_all()
+    await answer_all(network, task, COINS)
+    await network.run_to_the_end(task)
+    await pass_to(network, series.schedule.end)
+    await pass_to(network, series.schedule.end + 1000)
+    over = series.schedule.end + network.limits.budget_period_s
+
+    await pass_to(network, over - 1)
+    before = [series.series_id in network.core(one).context.series for one in range(2)]
+    await pass_to(network, over + 61)
+    after = [network.core(one).context.series for one in range(2)]
+    answer = await network.core(0).service.release(task.task_id)
+    context = (await network.start(0)).context
+
+    assert before == [True, True]
+    assert after == [{}, {}]
+    assert decode_record(answer.record).task.task_id == task.task_id
+    assert (context.series, context.tasks) == ({}, {})
+    network.limits = replace(network.limits, budget_period_s=10 * network.limits.budget_period_s)
+    assert series.series_id in (await network.start(0)).context.series, "a longer period looks back further"

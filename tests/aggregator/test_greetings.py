@@ -1,0 +1,357 @@
+"""Two starts of one identity: the older is not answered, is shown the newer, and stops; and clocks that differ."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.serving import Core
+from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import Store
+from fleetcount_aggregator.tasks.install import check_task_here
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.greetings import Epoch, decode_epoch, decode_greeting, sign_epoch
+from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.ids import AggregatorId, TaskId
+
+from tests.support.aggregators import START, Network, Seat
+
+ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
+NOBODY = TaskId(bytes(32))
+
+
+async def greeting(count: int = 2) -> Network:
+    network = Network(count)
+    network.greets = True
+    await network.start_all()
+    return network
+
+
+async def twin(network: Network, position: int) -> Core:
+    """Start a second process of an aggregator on a copy of its store; return the first, which goes on."""
+    seat, first = network.seats[position], network.core(position)
+    store = MemoryStore()
+    store._epochs = dict(seat.memory._epochs)
+    seat.memory = store
+    await network.start(position)
+    return first
+
+
+async def ask(core: Core, peer: AggregatorId) -> PeerProblem:
+    """Let an aggregator call another about a task that nobody has."""
+    with pytest.raises(PeerRefusalError) as caught:
+        await core.context.peers[peer].status(NOBODY)
+    return caught.value.problem
+
+
+def seated(network: Network, position: int, core: Core) -> None:
+    network.seats[position].core = core
+
+
+async def begun(context: Context, seat: Seat) -> None:
+    await context.greetings.begin(seat.signing_key, SystemRandom())
+
+
+async def test_the_older_of_two_is_refused_and_told_and_does_not_start_again() -> None:
+    network = await greeting()
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    older = await twin(network, 1)
+    newer = network.core(1)
+    assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_TASK
+
+    seated(network, 1, older)  # Its calls leave from the same seat.
+    assert await ask(older, ALPHA) is PeerProblem.STALE_EPOCH
+
+    assert older.context.greetings.superseded.is_set()
+    with pytest.raises(SupersededError, match=r"^beta has been started elsewhere: peers know epoch 2 .* epoch 1"):
+        older.context.greetings.check()
+    with pytest.raises(SupersededError, match="--restored"):
+        await begun(older.context, network.seats[1])
+    newer.context.greetings.check()
+    seated(network, 1, newer)
+    assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_TASK
+
+
+async def test_of_two_starts_that_call_at_once_the_newer_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = await greeting()
+    older = network.core(1)
+    await twin(network, 1)
+    newer, alpha = network.core(1), network.core(0).context
+    said = [core.context.greetings.say(ALPHA) for core in (older, newer)]
+    note, begun_first, go_on = alpha.store.note_epoch, asyncio.Event(), asyncio.Event()
+
+    async def late(name: str, epoch: bytes) -> None:
+        if not begun_first.is_set():
+            begun_first.set()
+            await go_on.wait()
+        await note(name, epoch)
+
+    monkeypatch.setattr(alpha.store, "note_epoch", late)
+    first = asyncio.ensure_future(alpha.greetings.hear_call(BETA, said[0]))
+    await begun_first.wait()
+    second = asyncio.ensure_future(alpha.greetings.hear_call(BETA, said[1]))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(first, second)
+
+    assert decode_epoch((await alpha.store.epochs())[BETA]).number == 2
+    with pytest.raises(PeerRefusalError, match="stale_epoch"):
+        await alpha.greetings.hear_call(BETA, said[0])
+
+
+async def test_the_older_is_not_listened_to_and_learns_it_from_the_next_call() -> None:
+    """Peers still reach the older one at its address: what it answers counts for nothing, also its refusals."""
+    network = await greeting()
+    older = await twin(network, 1)
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+
+    seated(network, 1, older)
+    with pytest.raises(PeerUnreachableError, match="beta answers with a greeting that is stale_epoch"):
+        await network.core(0).context.peers[BETA].status(NOBODY)
+
+    assert older.context.greetings.superseded.is_set()
+    assert not network.core(0).context.greetings.superseded.is_set()
+
+
+async def test_a_later_process_on_the_same_store_is_no_twin() -> None:
+    """Processes over one database follow each other as coordinator: the earlier one is not answered, and lives on."""
+    network = await greeting()
+    earlier = network.core(1)
+    await network.start(1)
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    seated(network, 1, earlier)
+
+    assert await ask(earlier, ALPHA) is PeerProblem.STALE_EPOCH
+    assert not earlier.context.greetings.superseded.is_set()
+    earlier.context.greetings.end()
+    assert await ask(earlier, ALPHA) is PeerProblem.UNKNOWN_TASK
+
+
+@pytest.mark.parametrize("position", [0, 1])
+async def test_what_a_peer_has_seen_outlives_its_restarts(position: int) -> None:
+    network = await greeting()
+    older = await twin(network, position)
+    other = 1 - position
+    assert await ask(network.core(position), network.seats[other].aggregator_id) is PeerProblem.UNKNOWN_TASK
+
+    await network.start(other)
+    seated(network, position, older)
+
+    assert await ask(older, network.seats[other].aggregator_id) is PeerProblem.STALE_EPOCH
+
+
+async def test_of_two_starts_with_one_number_exactly_one_goes_on() -> None:
+    network = await greeting()
+    seat, first = network.seats[1], network.core(1)
+    await network.start(0)
+    seat.memory = MemoryStore()
+    await network.start(1)
+    second = network.core(1)
+    tried = []
+    for core in (first, second, first):
+        seated(network, 1, core)
+        tried.append(await ask(core, ALPHA))
+
+    assert sorted(one.context.greetings.superseded.is_set() for one in (first, second)) == [False, True]
+    assert tried[-2:] in (
+        [PeerProblem.UNKNOWN_TASK, PeerProblem.STALE_EPOCH],
+        [PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_TASK],
+    )
+
+
+async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
+    network = await greeting(3)
+    for _ in range(5):
+        await network.start(1)
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    network.restored = True
+    network.seats[1].memory = MemoryStore()
+    await network.start(1)
+    restored = network.core(1)
+
+    assert await ask(restored, ALPHA) is PeerProblem.STALE_EPOCH
+    assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(restored, AggregatorId("gamma")) is PeerProblem.UNKNOWN_TASK
+    own = decode_greeting(restored.context.greetings.say(ALPHA)).epoch
+    assert own.number == 7
+    assert decode_epoch((await network.seats[1].memory.epochs())[""]) == own
+    restored.context.greetings.check()
+
+
+@pytest.mark.parametrize("own_key", [False, True])
+async def test_nobody_can_make_up_a_newer_start_of_another(own_key: bool) -> None:
+    network = await greeting()
+    beta = network.core(1).context.greetings
+    forger = network.seats[0].signing_key if own_key else Ed25519PrivateKey.generate()
+    shown = sign_epoch(BETA, 1_000, bytes(8), forger)
+    said = replace(decode_greeting(network.core(0).context.greetings.say(BETA)), known=shown)
+
+    with pytest.raises(PeerRefusalError) as caught:
+        await beta.hear_call(ALPHA, said.encode())
+
+    assert caught.value.problem is PeerProblem.MALFORMED
+    assert not beta.superseded.is_set()
+
+
+async def test_an_epoch_of_another_aggregator_or_what_is_none_is_refused() -> None:
+    network = await greeting()
+    beta = network.core(1).context.greetings
+    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_TASK
+    own = decode_greeting(network.core(0).context.greetings.say(BETA))
+    said = [replace(own, epoch=decode_greeting(beta.say(ALPHA)).epoch).encode(), b"x", own.encode() + b"\0"]
+
+    for one in said:
+        with pytest.raises(PeerRefusalError) as caught:
+            await beta.hear_call(ALPHA, one)
+        assert caught.value.problem is PeerProblem.MALFORMED
+    await beta.hear_call(ALPHA, b"")  # A command of alpha's operator.
+
+
+async def test_a_superseded_aggregator_answers_nobody() -> None:
+    network = await greeting(3)
+    older = await twin(network, 1)
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+    seated(network, 1, older)
+    assert await ask(older, ALPHA) is PeerProblem.STALE_EPOCH
+
+    with pytest.raises(PeerRefusalError) as caught:
+        await network.core(2).context.peers[BETA].status(NOBODY)
+
+    assert caught.value.problem is PeerProblem.BUSY
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: Path, kind: str) -> None:
+    key = Ed25519PrivateKey.generate()
+    path = tmp_path / "aggregator.db"
+    memory = MemoryStore()
+
+    def opened() -> Store:
+        return memory if kind == "memory" else SqlStore.open(path, bytes(32), SigningKeyKeys.of(key))
+
+    epochs = [sign_epoch(ALPHA, number, bytes(8), key).encode() for number in (2, 9, 3, 256)]
+    store = opened()
+    for epoch in epochs:
+        await store.note_epoch("alpha", epoch)
+    await store.note_epoch("beta", b"damaged")
+    await store.close()
+    store = opened()
+
+    assert await store.epochs() == {"alpha": epochs[3], "beta": b"damaged"}
+    network = await greeting()
+    seat = network.seats[0]
+    seat.signing_key = key
+    trusted = network._identity(seat).trusted
+    own = replace(trusted[ALPHA], signing_public_key=key.public_key().public_bytes_raw())
+    known = {ALPHA: own, BETA: trusted[BETA]}
+    greetings = Greetings(ALPHA, known, store, network.clock, 30)
+    greetings.restored = True
+    await greetings.begin(key, SystemRandom())
+    assert decode_greeting(greetings.say(BETA)).epoch.number == 257
+    assert decode_greeting(greetings.say(BETA)).known is None
+    await store.close()
+
+
+# Clocks.
+
+
+class Later(ManualClock):
+    """Another's clock, wrong by some seconds."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        super().__init__(0)
+        self.clock, self.seconds = clock, seconds
+
+    def now(self) -> float:
+        return self.clock.now() + self.seconds
+
+
+def set_wrong(network: Network, position: int, seconds: float) -> None:
+    context = network.core(position).context
+    context.clock = context.greetings._clock = Later(network.clock, seconds)
+
+
+@pytest.mark.parametrize("seconds", [31.0, -31.0, 600.0])
+async def test_no_task_is_installed_with_a_peer_whose_clock_is_too_far_away(seconds: float) -> None:
+    network = await greeting()
+    set_wrong(network, 1, seconds)
+    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_TASK
+    assert await ask(network.core(1), ALPHA) is PeerProblem.UNKNOWN_TASK
+
+    with pytest.raises(TaskError, match=rf"clock of beta is \{seconds:+.1f} s .* allowed: 30 s \(\[limits\]"):
+        await network.ask()
+    signed, verify_key = network.task(round_one_closes=START + 3600, round_two_closes=START + 7200)
+    with pytest.raises(TaskError, match=rf"clock of alpha is \{-seconds:+.1f} s"):
+        check_task_here(network.core(1).context, signed, verify_key)
+
+
+async def test_a_small_difference_is_known_and_changes_nothing() -> None:
+    network = await greeting()
+    told: list[tuple[str, float]] = []
+    network.core(0).context.greetings.on_skew = lambda peer, seconds: told.append((peer, seconds))
+    set_wrong(network, 1, 12.5)
+    assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_TASK
+
+    await network.ask()
+
+    assert told == [("beta", 12.5)]
+
+
+def said_at(moment: float) -> bytes:
+    return int(1000 * moment).to_bytes(8)
+
+
+async def test_a_slow_answer_says_less_and_never_more() -> None:
+    network = await greeting()
+    greetings, clock = network.core(0).context.greetings, network.clock
+    key = network.seats[1].signing_key
+    epoch = sign_epoch(BETA, 5, bytes(8), key)
+
+    async def answered(took: float, said: float) -> Skew:
+        asked = clock.now()
+        clock.advance(took)
+        encoded = epoch.encode()
+        data = said_at(said) + bytes([len(encoded)]) + encoded + b"\0"
+        await greetings.hear_answer(BETA, data, asked)
+        return greetings.skews[BETA]
+
+    assert await answered(100.0, START + 90) == Skew(40.0, 50.0)
+    assert greetings.far_clock([BETA]) == ""  # It may have been given at once, or at the end.
+    sharp = await answered(0.2, clock.now() + 10)
+    assert sharp.seconds == pytest.approx(9.9, abs=0.01)
+    assert sharp.give_or_take_s == pytest.approx(0.1)
+    assert await answered(60.0, clock.now() + 35) == sharp
+    assert (await answered(4.0, clock.now() + 90)).certain_s == pytest.approx(86, abs=0.1)
+    assert "beta is +88" in greetings.far_clock([BETA])
+
+
+async def test_what_is_over_by_this_clock_may_not_be_by_that_of_a_peer() -> None:
+    network = await greeting()
+    greetings, clock = network.core(0).context.greetings, network.clock
+    moment = clock.now() - 100
+
+    greetings.skews.clear()  # As just after a start, before any peer has answered.
+    unheard = greetings.not_yet(moment, [ALPHA, BETA])
+    clock.advance(5)
+    silent = greetings.not_yet(moment, [ALPHA, BETA])
+    said = []
+    for seconds in (-29.0, -31.0, -200.0, 200.0):
+        greetings.skews[BETA] = Skew(seconds, 0.5)
+        said.append(greetings.not_yet(moment, [ALPHA, BETA]))
+
+    assert (unheard, silent) == (True, False)
+    assert greetings.not_yet(moment, [ALPHA]) is False
+    assert said == [False, False, True, False]
+
+
+def test_the_greater_of_two_epochs_is_the_newer() -> None:
+    epochs = [Epoch(number, tag, bytes(64)) for number in (1, 2, 256) for tag in (b"a" * 8, b"b" * 8)]
+
+    assert sorted(epochs, key=lambda one: one.encode()) == sorted(epochs) == epochs
