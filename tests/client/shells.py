@@ -1,7 +1,6 @@
 """The aggregators of a test deployment behind a real gRPC server and a real MQTT broker."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -32,15 +31,17 @@ from fleetcount_protocol.wire.device import (
 )
 from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY, SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
-    parse_report_topic,
+    TopicKind,
+    parse_topic,
     receipt_topic,
     release_topic,
-    report_topic,
+    report_filters,
     series_topic,
+    session_filters,
     session_reply_topic,
-    session_topic,
     task_topic,
 )
+from fleetcount_simulator.network.ports import free_ports
 
 from tests.client.deployment import Deployment
 
@@ -136,10 +137,8 @@ async def grpc_servers(
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of this machine that nothing listens on, and nobody else is given."""
+    return free_ports("127.0.0.1", 1)[0]
 
 
 @asynccontextmanager
@@ -175,18 +174,21 @@ async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: i
     async with aiomqtt.Client("127.0.0.1", port, identifier="aggregators") as client:
         for signed in tasks.values():
             if signed.task.series is None:
-                payload = SIGNED_TASK.encode(signed)
-                await client.publish(task_topic("test", signed.task.task_id), payload, qos=1, retain=True)
-            for position in range(len(signed.task.aggregators)):
-                await client.subscribe(report_topic("test", signed.task.task_id, position), qos=1)
+                topic = task_topic("test", signed.task.leader.aggregator_id, signed.task.task_id)
+                await client.publish(topic, SIGNED_TASK.encode(signed), qos=1, retain=True)
+            for one in signed.task.aggregators:
+                for topic in report_filters("test", one.aggregator_id, signed.task.task_id):
+                    await client.subscribe(topic, qos=1)
         for offer in world.offers:
-            for position in range(len(world.described)):
-                topic = series_topic("test", offer.signed.series.series_id, position)
+            for described in world.described:
+                topic = series_topic("test", described.aggregator_id, offer.signed.series.series_id)
                 await client.publish(topic, SERIES_OFFER.encode(offer), qos=1, retain=True)
         for task_id, answer in world.releases.items():
-            await client.publish(release_topic("test", task_id), RELEASE_ANSWER.encode(answer), qos=1, retain=True)
+            topic = release_topic("test", world.described[0].aggregator_id, task_id)
+            await client.publish(topic, RELEASE_ANSWER.encode(answer), qos=1, retain=True)
         for name in world.intakes:
-            await client.subscribe(session_topic("test", name), qos=1)
+            for topic in session_filters("test", name):
+                await client.subscribe(topic, qos=1)
         ready.set()
         async for message in client.messages:
             topic, payload = _answer(world, tasks, str(message.topic), message.payload)
@@ -194,15 +196,16 @@ async def _serve_mqtt(world: Deployment, tasks: dict[bytes, SignedTask], port: i
 
 
 def _answer(world: Deployment, tasks: dict[bytes, SignedTask], topic: str, payload: bytes) -> tuple[str, bytes]:
-    if "/session/" in topic:
+    asked = parse_topic(topic)
+    assert asked.user is not None
+    intake, address = world.intakes[asked.aggregator_id], ("test", asked.aggregator_id, asked.user)
+    if asked.kind is TopicKind.SESSION:
         request = SESSION_REQUEST.decode(payload)
-        reply = world.intakes[request.aggregator_id].open_session(request)
-        return session_reply_topic("test", request.session_id), SESSION_REPLY.encode(reply)
-    _, task_id, position = parse_report_topic(topic)
-    task: Task = tasks[task_id].task
+        return session_reply_topic(*address, request.session_id), SESSION_REPLY.encode(intake.open_session(request))
+    task: Task = tasks[asked.subject].task
     instalment = INSTALMENT.decode(payload)
-    answer = world.intakes[task.aggregators[position].aggregator_id].take(task, instalment)
-    return receipt_topic("test", instalment.session_id), INSTALMENT_REPLY.encode(answer)
+    reply = intake.take(task, instalment)
+    return receipt_topic(*address, instalment.session_id), INSTALMENT_REPLY.encode(reply)
 
 
 def write_private(path: Path, content: bytes) -> Path:

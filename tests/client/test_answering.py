@@ -19,12 +19,15 @@ from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Bins, Categories
 from fleetcount_protocol.task.task import Mode, Task
 
 from tests.client.deployment import START, Deployment
+from tests.support.protocol_samples import session_secret
+
+DEVICE = Digest(bytes(32))
 
 WORLD = Deployment()
 
@@ -48,31 +51,31 @@ def sums(task: Task, parts: tuple[bytes, ...]) -> list[int]:
 def test_the_state_between_the_rounds_is_small_and_comes_back_exactly(aggregators: int) -> None:
     world = Deployment(aggregators)
     task = world.task()
-    sessions = tuple(SessionId(bytes([n]) * 16) for n in range(aggregators))
+    keys = tuple(session_secret(f"{n}").task_key for n in range(aggregators))
 
-    secret = draw_two_round(task, 2, sessions, SeededRandom(1))
+    secret = draw_two_round(task, 2, keys, SeededRandom(1), device=DEVICE)
 
-    assert len(secret.encode()) == 54 + 16 * aggregators < MAX_SECRET_BYTES
+    assert len(secret.encode()) == 54 + 50 * aggregators <= MAX_SECRET_BYTES
     assert TwoRoundSecret.decode(secret.encode()) == secret
 
 
 def test_the_largest_positions_fit_the_state() -> None:
-    secret = TwoRoundSecret(report_id=ReportId(bytes(16)), seed=bytes(32), round_one=4095, round_two=4095, sessions=())
+    secret = TwoRoundSecret(report_id=ReportId(bytes(16)), seed=bytes(32), round_one=4095, round_two=4095, keys=())
 
     assert TwoRoundSecret.decode(secret.encode()) == secret
 
 
 def test_a_damaged_state_is_refused_at_every_length() -> None:
-    secret = draw_two_round(WORLD.task(), 2, (SessionId(bytes(16)),), SeededRandom(1)).encode()
+    secret = draw_two_round(WORLD.task(), 2, (session_secret().task_key,), SeededRandom(1), device=DEVICE).encode()
 
-    for stored in [secret[:n] for n in range(len(secret))] + [secret + b"\0", b"\2" + secret[1:]]:
+    for stored in [secret[:n] for n in range(len(secret))] + [secret + b"\0", b"\1" + secret[1:]]:
         with pytest.raises(DecodeError):
             TwoRoundSecret.decode(stored)
 
 
 def test_the_same_state_gives_the_same_bytes_and_both_rounds_join_to_the_envelope() -> None:
     task = WORLD.task()
-    secret = draw_two_round(task, 2, (), SeededRandom(2))
+    secret = draw_two_round(task, 2, (), SeededRandom(2), device=DEVICE)
 
     first, again = round_one_parts(task, secret), round_one_parts(task, TwoRoundSecret.decode(secret.encode()))
     second = round_two_parts(task, secret)
@@ -88,7 +91,7 @@ def test_messages_have_one_size_whatever_the_truth_and_the_coins() -> None:
     sizes = set()
 
     for seed in range(60):
-        secret = draw_two_round(task, seed % 4, (), SeededRandom(seed))
+        secret = draw_two_round(task, seed % 4, (), SeededRandom(seed), device=DEVICE)
         first, second = round_one_parts(task, secret), round_two_parts(task, secret)
         sizes.add((*map(len, first.parts), *map(len, second.parts), len(second.public_share), len(secret.encode())))
 
@@ -100,7 +103,7 @@ def faces(die: SamplingDie, truth: int, draws: int) -> Counter[tuple[int, int]]:
     source = SeededRandom(7)
     counted: Counter[tuple[int, int]] = Counter()
     for _ in range(draws):
-        secret = draw_two_round(task, truth, (), source)
+        secret = draw_two_round(task, truth, (), source, device=DEVICE)
         counted[secret.round_one, secret.round_two] += 1
     return counted
 
@@ -138,7 +141,7 @@ def test_a_response_is_one_hot_at_the_randomized_value() -> None:
     seen = Counter()
 
     for seed in range(300):
-        parts = one_round_parts(task, 2, SeededRandom(seed))
+        parts = one_round_parts(task, 2, SeededRandom(seed), device=DEVICE)
         words = sums(task, parts.parts)
         assert sorted(words) == [0, 0, 0, 1]
         seen[words.index(1)] += 1
@@ -150,7 +153,9 @@ def test_a_response_is_one_hot_at_the_randomized_value() -> None:
 def test_a_yes_always_answers_yes_under_mangat() -> None:
     task = one_round(mode=Mode.RESPONSE, domain=Categories(names=("yes",)), mechanism=Mangat(flip=Fraction(1, 3)))
 
-    answers = {tuple(sums(task, one_round_parts(task, 1, SeededRandom(seed)).parts)) for seed in range(40)}
+    answers = {
+        tuple(sums(task, one_round_parts(task, 1, SeededRandom(seed), device=DEVICE).parts)) for seed in range(40)
+    }
 
     assert answers == {(0, 1)}
 
@@ -161,7 +166,7 @@ def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_par
     flips = 0
 
     for seed in range(60):
-        words = sums(task, one_round_parts(task, truth, SeededRandom(seed)).parts)
+        words = sums(task, one_round_parts(task, truth, SeededRandom(seed), device=DEVICE).parts)
         assert (words[0], words[1], words[3]) == (1, 1, 1)
         flips += words[2]
 
@@ -172,14 +177,14 @@ def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_par
 def test_direct_mode_shares_the_truth_itself() -> None:
     task = one_round(mode=Mode.DIRECT, mechanism=None)
 
-    assert sums(task, one_round_parts(task, 3, SeededRandom(1)).parts) == [0, 0, 0, 1]
+    assert sums(task, one_round_parts(task, 3, SeededRandom(1), device=DEVICE).parts) == [0, 0, 0, 1]
 
 
 def test_a_two_round_task_is_not_answered_in_one_and_the_reverse() -> None:
     with pytest.raises(TaskError):
-        one_round_parts(WORLD.task(), 1, SeededRandom(1))
+        one_round_parts(WORLD.task(), 1, SeededRandom(1), device=DEVICE)
     with pytest.raises(TaskError):
-        draw_two_round(one_round(mode=Mode.DIRECT, mechanism=None), 1, (), SeededRandom(1))
+        draw_two_round(one_round(mode=Mode.DIRECT, mechanism=None), 1, (), SeededRandom(1), device=DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -55,3 +55,17 @@ async def test_the_manual_clock_wakes_sleepers_in_order_and_ends_at_the_last() -
     await asyncio.gather(*(sleeper(moment) for moment in (500.0, 101.0, 250.5)))
 
     assert woken == [(101.0, 101.0), (250.5, 250.5), (500.0, 500.0)]
+
+
+def test_a_hint_is_heeded_once_with_jitter_and_no_longer_than_five_minutes() -> None:
+    backoff = Backoff(Retry(base_s=0.5, cap_s=1.0), SeededRandom(3))
+    delays = []
+    for said in (20.0, 20.0, 10_000.0):
+        backoff.heed(said)
+        delays.append(backoff.next_delay())
+    backoff.heed(0.0)
+
+    assert all(20 <= delay < 40 for delay in delays[:2])
+    assert delays[0] != delays[1]
+    assert 300 <= delays[2] < 600
+    assert backoff.next_delay() <= 1.0

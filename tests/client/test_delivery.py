@@ -103,20 +103,22 @@ async def test_a_passing_refusal_is_outwaited(tmp_path: Path, reason: RejectReas
     assert transport.distinct() == 4
 
 
-async def test_a_lost_session_is_opened_again_and_the_same_ciphertext_sent_again(tmp_path: Path) -> None:
+async def test_an_answer_whose_session_an_aggregator_has_lost_ends_and_the_session_is_not_used_again(
+    tmp_path: Path,
+) -> None:
     world, _, transport, device = make(tmp_path)
-    opened: list[str] = []
-    transport.on_session = lambda aggregator: opened.append(aggregator.aggregator_id)
 
     def forget(position: int, instalment: Instalment) -> None:
-        if instalment.round == 2 and transport.sent.count(transport.sent[-1]) == 1:
+        if instalment.round == 2 and position == 1:
             world.intakes[world.described[position].aggregator_id].forget_sessions()
 
     transport.before = forget
 
-    assert (await only(device)).kind is OutcomeKind.DELIVERED
-    assert opened == ["alpha", "beta", "alpha", "beta"]
-    assert (len(transport.sent), transport.distinct()) == (6, 4)
+    outcome = await only(device)
+
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.REJECTED, "unknown_session")
+    assert (len(transport.sent), transport.distinct()) == (4, 4)
+    assert [row.aggregator_id for row in device.spool.sessions()] == ["alpha"]
 
 
 async def test_a_final_refusal_ends_the_report_and_erases_it(tmp_path: Path) -> None:

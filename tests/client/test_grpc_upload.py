@@ -2,22 +2,26 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+from fleetcount_client import grpc_transport
 from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment, Refusal
+from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
+from fleetcount_protocol.wire.device import TASK_LIST
 from fleetcount_protocol.wire.device_columns import ReplyColumns, read_instalments, write_replies
 
 from tests.client.deployment import Deployment
 
 Handler = Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]
+Lists = Callable[[bytes, Any], Awaitable[bytes]]
 
 
 def refusals(batch: bytes) -> bytes:
@@ -34,9 +38,11 @@ def refusals(batch: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[tuple[GrpcTransport, Any]]:
+async def serving(handler: Handler, lists: Lists | None = None) -> AsyncIterator[tuple[GrpcTransport, Any]]:
     server = grpc.aio.server()
     methods: dict[str, Any] = {"Upload": grpc.stream_stream_rpc_method_handler(handler)}
+    if lists is not None:
+        methods["ListTasks"] = grpc.unary_unary_rpc_method_handler(lists)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("fleetcount_protocol.v1.DeviceService", methods),)
     )
@@ -60,6 +66,7 @@ def instalments(count: int) -> list[Instalment]:
             task_id=TaskId(bytes(32)),
             report_id=ReportId(number.to_bytes(16)),
             session_id=SessionId(bytes(16)),
+            key_number=1,
             round=0,
             public_share=b"",
             ciphertext=bytes(100_000),
@@ -123,3 +130,44 @@ async def test_an_end_without_all_answers_is_no_answer() -> None:
         # The end may meet the fifth batch on its way, which is a broken stream.
         with pytest.raises((DecodeError, Unreachable)):
             await transport.upload(task, 0, instalments(60))
+
+
+async def test_a_server_that_is_busy_may_say_when_to_come_back() -> None:
+    said = iter(["7000", "x", "-1", "12345678901"])
+
+    async def handler(_: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ((RETRY_TRAILER, next(said)),))
+        yield b""
+
+    hints: list[float] = []
+    async with serving(handler) as (transport, task):
+        for _ in range(4):
+            with pytest.raises(Unreachable, match=r"(?i)resource_exhausted") as busy:
+                await transport.upload(task, 0, instalments(1))
+            hints.append(busy.value.retry_after_s)
+
+    assert hints == [7.0, 0.0, 0.0, 0.0]
+
+
+async def test_a_list_of_tasks_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Deployment()
+    one, other = (world.sign(world.task(name=name)) for name in ("one", "other"))
+    listed = [(one,), (one,), (one, other), (one, other), ()]
+    left, read = iter(listed), list[bytes]()
+    read_tasks = grpc_transport._read_tasks
+
+    def counted(answer: bytes) -> Any:
+        read.append(answer)
+        return read_tasks(answer)
+
+    async def answered(_: bytes, __: Any) -> bytes:
+        return TASK_LIST.encode(next(left))
+
+    monkeypatch.setattr(grpc_transport, "_read_tasks", counted)
+    async with serving(None, answered) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
+        found = [await transport.list_tasks() for _ in listed]
+
+    assert [{signed.task.name for signed in tasks} for tasks in found] == [
+        {signed.task.name for signed in tasks} for tasks in listed
+    ]
+    assert len(read) == 3

@@ -16,7 +16,7 @@ from fleetcount_client.panel_coin import unit_id
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series
 from fleetcount_client.reservation import charges_of_series, open_units
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
-from fleetcount_client.spool import Phase, Report, SpoolFile
+from fleetcount_client.spool import Beginning, Phase, Report, SpoolFile
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -119,10 +119,11 @@ class Adversary:
         def judge(ledger: Ledger) -> PolicyRefusal | None:
             return None if charge.series_id is not None else ledger.judge(POLICY, [charge])
 
-        refusal = self.spool.begin(charge, b"task", report, [], [], judge)
+        begun = Beginning(report=report, entries=(), sessions=())
+        answered = self.spool.begin(charge, task_id, b"task", [], lambda _: begun, judge) == report
         if charge.series_id is None:
-            self.judged(refusal is None, before, [dated])
-        if refusal is None:
+            self.judged(answered, before, [dated])
+        if answered:
             assert charge.loss is not None
             until = charge.asked_until if charge.series_id else dated.asked_until
             earlier = self.answered.get(charge.charge_id)

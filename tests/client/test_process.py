@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import dataclasses
+import math
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, grpc_servers
+from tests.support.processes import pace, wait_until
 
 KILLED = 137
 
@@ -80,6 +82,7 @@ async def command(config: Path, *options: str, **environment: str) -> tuple[int,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # The windows alone are 32 s, three times that on a loaded machine.
 async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_first_coins(tmp_path: Path) -> None:
     world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
     authority = CertificateAuthority.create("test aggregators")
@@ -91,8 +94,8 @@ async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_f
         opens = int(world.timer.now()) + 1
         task = world.task(
             round_one_opens=opens,
-            round_one_closes=opens + 16,
-            round_two_closes=opens + 32,
+            round_one_closes=opens + math.ceil(16 * pace()),
+            round_two_closes=opens + math.ceil(32 * pace()),
             expiry=opens + 1000,
         )
         tasks[task.task_id] = world.sign(task)
@@ -106,7 +109,7 @@ async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_f
 
         async def killed_at_random() -> tuple[Path, tuple[int, str, str]]:
             config = write_device(world, tmp_path / "random", authority)
-            while world.timer.now() < opens + 9:
+            while world.timer.now() < opens + 9 * pace():
                 process = await start(config, "run", "--once")
                 await asyncio.sleep(random.uniform(0.3, 3))
                 if process.returncode is None:
@@ -190,10 +193,7 @@ async def test_a_running_device_ends_on_a_signal_without_a_traceback(
 ) -> None:
     config = write_device(world, tmp_path / "d", CertificateAuthority.create("test"))
     process = await start(config, "run")
-    for _ in range(200):
-        if (tmp_path / "d" / "device.db").exists():
-            break
-        await asyncio.sleep(0.05)
+    await asyncio.to_thread(wait_until, (tmp_path / "d" / "device.db").exists, "the device has begun", 60)
 
     process.send_signal(number)
     code, _, err = await ended(process)

@@ -61,7 +61,7 @@ async def test_a_new_certificate_is_taken_while_the_device_runs_and_its_sessions
     device._renewal = Renewal(certificate_file=tmp_path / "device.crt")
     [before] = await device.answer()
     transport = world.transport(world.sign(second))
-    device._transport._tasks = transport._tasks  # type: ignore[attr-defined]
+    device._transport._inner._tasks = transport._tasks  # type: ignore[attr-defined]
     fresh = certified(world.authority, present.private_key, 3)
     save_certificates(tmp_path / "device.crt.new", [fresh])
 

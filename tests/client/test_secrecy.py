@@ -1,20 +1,30 @@
 """No truth, coin, key or ciphertext appears in a repr, a log line, an exception or an outcome."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_client.answering import draw_two_round, round_one_parts, round_two_parts
 from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_protocol.ids import SessionId
+from fleetcount_protocol.channel.chain import TaskKey, next_key, task_key
+from fleetcount_protocol.channel.session import unseal_instalment
+from fleetcount_protocol.errors import SealError
+from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.task.task import Task, UploadStyle
 
-from tests.client.deployment import Deployment
+from tests.attack.suite import FIGURE
+from tests.client.deployment import Deployment, open_policy
+from tests.support.protocol_samples import session_secret
+
+DEVICE = Digest(bytes(32))
 
 CANARY = "CanaryTruthQ7"
 
@@ -63,9 +73,11 @@ def test_neither_coins_nor_parts_show_themselves() -> None:
     task = Deployment().task()
 
     for seed in range(20):
-        secret = draw_two_round(task, 2, (SessionId(bytes(16)),), SeededRandom(seed))
+        secret = draw_two_round(task, 2, (session_secret().task_key,), SeededRandom(seed), device=DEVICE)
         parts = (round_one_parts(task, secret), round_two_parts(task, secret))
-        assert repr(secret) == (f"TwoRoundSecret(report_id={secret.report_id!r}, sessions={secret.sessions!r})")
+        assert repr(secret) == (f"TwoRoundSecret(report_id={secret.report_id!r}, keys={secret.keys!r})")
+        assert secret.keys[0].key.hex() not in repr(secret)
+        assert repr(secret.keys[0].key) not in repr(secret)
         assert all("parts=" not in repr(one) for one in parts)
 
 
@@ -83,3 +95,64 @@ async def test_only_the_owner_finds_the_coins_and_only_between_the_rounds(tmp_pa
     disk = b"".join(one.read_bytes() for one in tmp_path.iterdir())
     assert all(report_id not in disk for report_id in report_ids)
     assert task.task_id in disk  # The ledger's row stays.
+
+
+class Recorder(MemoryTransport):
+    """Keeps what it carries, as a broker can, and what lay on the device's disk at each message."""
+
+    def __init__(self, directory: Path, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.directory = directory
+        self.carried: list[tuple[int, Instalment]] = []
+        self.opened_under_way: list[int] = []
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        self.carried += [(position, one) for one in instalments]
+        self.opened_under_way.append(opened_by_a_thief(self.directory, self.carried))
+        return await super().upload(task, position, instalments)
+
+
+def opened_by_a_thief(directory: Path, carried: Sequence[tuple[int, Instalment]]) -> int:
+    """Return how many recorded messages open under any 32 bytes of any file: as a task key or as a key of the chain."""
+    content = b"\n".join(path.read_bytes() for path in directory.iterdir())
+    found = {content[at : at + 32] for at in range(len(content) - 31) if b"\0\0" not in content[at : at + 32]}
+    keys = {derived for key in found for derived in (key, task_key(key), task_key(next_key(key)))}
+    return sum(any(opens(key, position, one) for key in keys) for position, one in carried)
+
+
+def opens(key: bytes, position: int, instalment: Instalment) -> bool:
+    try:
+        unseal_instalment(
+            TaskKey(session_id=instalment.session_id, number=instalment.key_number, key=key), position, instalment
+        )
+    except SealError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+async def test_a_stolen_file_and_a_recording_open_nothing_that_was_delivered(
+    tmp_path: Path, rounds: int, record_property: Callable[[str, str], None]
+) -> None:
+    """The file as it lies there after the last receipt, with the program still running and nothing closed."""
+    world = Deployment()
+    whole = UploadStyle.TWO_INSTALMENTS if rounds == 2 else UploadStyle.ONE_ENVELOPE
+    tasks = [world.task(name=name, upload_style=whole) for name in ("one", "another")]
+    (tmp_path / "state").mkdir()
+    transport = Recorder(tmp_path / "state", [world.sign(task) for task in tasks], world.intakes)
+    policy = open_policy(largest_epsilon=Fraction(9), total_epsilon=Fraction(20))
+    device = world.device(tmp_path / "state" / "device.db", transport, policy=policy)
+
+    outcomes = await device.answer()
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 2
+    assert len(transport.carried) == 4 * rounds
+    if rounds == 2:
+        assert transport.opened_under_way[0] == 1, "the thief's search finds what is there"
+    assert opened_by_a_thief(tmp_path / "state", transport.carried) == 0
+    sessions = {one.session_id for _, one in transport.carried}
+    assert {row.session_id for row in device.spool.sessions()} == sessions, "which go on, and their receipt keys"
+    assert {row.number for row in device.spool.sessions()} == {3}
+    record_property(FIGURE, f"a device's file: 0 of {len(transport.carried)} messages")

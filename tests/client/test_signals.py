@@ -48,21 +48,21 @@ def test_a_missing_file_reads_as_nothing_and_a_new_one_is_read_at_the_next_quest
 
 
 @pytest.mark.parametrize("error", [SignalUnavailable(), OSError(), ValueError(), KeyError(), ZeroDivisionError()])
-def test_a_source_that_has_no_value_now_reads_as_nothing(error: Exception) -> None:
+async def test_a_source_that_has_no_value_now_reads_as_nothing(error: Exception) -> None:
     def source() -> float:
         raise error
 
-    assert read_signal({"Vehicle.Speed": source}, "Vehicle.Speed") is None
+    assert await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed") is None
 
 
-def test_a_mistake_in_the_owners_function_is_not_hidden() -> None:
+async def test_a_mistake_in_the_owners_function_is_not_hidden() -> None:
     def source() -> float:
         raise TypeError("a bug")
 
     with pytest.raises(TypeError):
-        read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")
+        await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")
 
 
-def test_a_signal_without_a_source_is_named() -> None:
+async def test_a_signal_without_a_source_is_named() -> None:
     with pytest.raises(UsageError, match=r"Vehicle\.Speed"):
-        read_signal({"Vehicle.Name": constant("x")}, "Vehicle.Speed")
+        await read_signal({"Vehicle.Name": constant("x")}, "Vehicle.Speed")

@@ -2,16 +2,27 @@
 
 import sqlite3
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_client import spool_file
 from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
-from fleetcount_client.spool import MAX_NOTED_REFUSALS, OutboxEntry, Phase, Report, SessionRow, Spool, SpoolFile
+from fleetcount_client.spool import (
+    MAX_NOTED_REFUSALS,
+    Beginning,
+    OutboxEntry,
+    Phase,
+    Report,
+    SessionRow,
+    Spool,
+    SpoolFile,
+)
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
@@ -19,6 +30,21 @@ from fleetcount_protocol.ids import SessionId, TaskId
 
 TASK = TaskId(bytes(range(32)))
 SECRET = b"coins and seed of one report"
+SESSION = SessionRow(
+    session_id=SessionId(bytes(16)),
+    aggregator_id="alpha",
+    hpke_key=b"k",
+    secret=b"s",
+    receipt_key=b"r",
+    number=1,
+    expiry=50,
+)
+
+
+def alone(spool: Spool, charged: Charge, report: Report, entries: Sequence[OutboxEntry] = ()) -> Report | PolicyRefusal:
+    """Begin an answer that needs no session."""
+    begun = Beginning(report=report, entries=entries, sessions=())
+    return spool.begin(charged, report.task_id, b"signed task", (), lambda _: begun, lambda ledger: None)
 
 
 def charge(task_id: TaskId = TASK) -> Charge:
@@ -36,13 +62,11 @@ def charge(task_id: TaskId = TASK) -> Charge:
     )
 
 
-def begin(spool: Spool, refusal: PolicyRefusal | None = None, task_id: TaskId = TASK) -> PolicyRefusal | None:
+def begin(spool: Spool, refusal: PolicyRefusal | None = None, task_id: TaskId = TASK) -> Report | PolicyRefusal:
     report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     entries = [OutboxEntry(round=1, position=p, instalment=bytes([p]) * 100) for p in range(2)]
-    session = SessionRow(
-        session_id=SessionId(bytes(16)), aggregator_id="alpha", hpke_key=b"k", request=b"r", secret=b"s", expiry=50
-    )
-    return spool.begin(charge(task_id), b"signed task", report, entries, [session], lambda ledger: refusal)
+    begun = Beginning(report=report, entries=entries, sessions=[SESSION])
+    return spool.begin(charge(task_id), task_id, b"signed task", [SESSION], lambda _: begun, lambda ledger: refusal)
 
 
 @pytest.fixture
@@ -51,7 +75,7 @@ def file(tmp_path: Path) -> SpoolFile:
 
 
 def test_what_was_begun_is_there_after_the_file_was_closed(file: SpoolFile) -> None:
-    assert begin(file.device()) is None
+    assert isinstance(begin(file.device()), Report)
     file.close()
 
     spool = file.device()
@@ -122,10 +146,63 @@ def test_an_older_ledger_opens_and_its_charges_stand_as_pure_losses_for_any_valu
     added = [(one.answers, one.promise, one.loss, one.sent) for one in spool.charges()]
     assert added == [(Fraction(9, 10), "", None, True)] * 2
     assert spool.age(5.0, 9) == LedgerAge(created_at=1700000000.0, first_valid=None)
-    assert len(spool.reports()) == len(spool.unfinished_tasks()) == 2
-    assert spool.begin(new, b"signed task", report, [], [], lambda ledger: None) is None
+    assert [(one.phase, one.secret) for one in spool.reports()] == [(Phase.GIVEN_UP, b"")] * 2
+    assert spool.unfinished_tasks() == ()
+    assert alone(spool, new, report) == report
     spool.rest()
     assert new in SpoolFile(path).device().charges()
+
+
+def test_an_answer_under_way_in_a_file_of_before_chains_is_given_up_and_its_keys_leave_the_disk(tmp_path: Path) -> None:
+    """Schema 4, with two answers between the rounds and a session whose secret opens all it ever carried."""
+    path, secret = tmp_path / "device.db", b"the secret that opened every report"
+    connection = sqlite3.connect(path)
+    connection.executescript((Path(__file__).parent / "ledger_schema_2.sql").read_text())
+    connection.executescript(spool_file._ADD_RELATIONS + spool_file._ADD_SERIES)
+    row = ("", bytes(16), "alpha", b"k", b"request", secret, 2_000_000_000)
+    connection.execute("INSERT INTO session VALUES(?,?,?,?,?,?,?)", row)
+    connection.execute("UPDATE report SET phase=2")
+    connection.execute("PRAGMA user_version=4")
+    connection.commit()
+    connection.close()
+    path.chmod(0o600)
+    before = path.read_bytes()
+
+    spool = SpoolFile(path).device()
+    reports = spool.reports()
+
+    disk = b"".join(one.read_bytes() for one in tmp_path.iterdir())
+    assert all(word in before for word in (secret, b"coins", b"bytes")), "the search finds what is there"
+    assert not any(word in disk for word in (secret, b"coins", b"bytes"))
+    assert [(one.phase, one.secret) for one in reports] == [(Phase.GIVEN_UP, b"")] * 2
+    assert (spool.sessions(), spool.unfinished_tasks(), len(spool.charges())) == ((), (), 2)
+    assert isinstance(begin(spool), Report)
+
+
+@pytest.mark.parametrize("phase", [Phase.ROUND_ONE, Phase.BETWEEN, Phase.ROUND_TWO])
+def test_an_answer_under_way_under_a_name_of_before_is_given_up_and_never_sent_again(
+    tmp_path: Path, phase: Phase
+) -> None:
+    """Schema 5: its name is refused everywhere by now, and under another one it would be a second report."""
+    path = tmp_path / "device.db"
+    first = SpoolFile(path)
+    begun = begin(first.device())
+    assert isinstance(begun, Report)
+    first.close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE report SET phase=?", (phase.value,))
+    connection.execute("PRAGMA user_version=5")
+    connection.commit()
+    connection.close()
+
+    spool = SpoolFile(path).device()
+
+    [answer] = spool.answers()
+    assert (answer.phase, answer.reason) == (Phase.GIVEN_UP, "its name was that of an earlier version")
+    assert [spool.outbox(begun.task_id, number) for number in range(3)] == [()] * 3
+    assert (spool.unfinished_tasks(), len(spool.charges()), len(spool.sessions())) == ((), 1, 1)
+    assert isinstance(again := begin(spool), PolicyRefusal)
+    assert again.rule == "answered", "it stays charged and is not asked a second time"
 
 
 def test_a_file_that_is_no_database_is_the_machines_fault(tmp_path: Path) -> None:
@@ -145,13 +222,51 @@ def test_a_refusal_inside_the_transaction_leaves_nothing(file: SpoolFile) -> Non
     assert (spool.charges(), spool.report(TASK), spool.sessions()) == ((), None, ())
 
 
+def test_coins_and_keys_go_with_the_bytes_of_the_last_round(tmp_path: Path) -> None:
+    file = SpoolFile(tmp_path / "device.db")
+    begin(file.device())
+    report = file.device().report(TASK)
+    assert report is not None
+    between = file.device().advance(report, Phase.BETWEEN)
+    assert between.secret == SECRET
+
+    second = file.device().advance(
+        between, Phase.ROUND_TWO, entries=[OutboxEntry(round=2, position=0, instalment=b"second bytes")]
+    )
+
+    assert second == file.device().report(TASK)
+    assert second.secret == b""
+    assert [entry.instalment for entry in file.device().outbox(TASK, 2)] == [b"second bytes"]
+
+
+def test_two_processes_take_different_keys_of_one_session(tmp_path: Path) -> None:
+    """Both have read the session before; the second takes what the first has left."""
+    first, second = (SpoolFile(tmp_path / "device.db").device() for _ in range(2))
+    taken: list[tuple[int, bytes]] = []
+
+    def answer(spool: Spool, task_id: TaskId) -> None:
+        def form(rows: Sequence[SessionRow]) -> Beginning:
+            taken.extend((row.number, row.secret) for row in rows)
+            moved = [replace(row, number=row.number + 1, secret=row.secret + b"!") for row in rows]
+            report = Report(task_id=task_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+            return Beginning(report=report, entries=(), sessions=moved)
+
+        spool.begin(charge(task_id), task_id, b"signed task", [SESSION], form, lambda ledger: None)
+
+    answer(first, TASK)
+    answer(second, TaskId(bytes(32)))
+
+    assert taken == [(1, b"s"), (2, b"s!")]
+    assert [(row.number, row.secret) for row in first.sessions()] == [(3, b"s!!")]
+
+
 def test_two_processes_charge_a_task_once(tmp_path: Path) -> None:
     first, second = SpoolFile(tmp_path / "device.db"), SpoolFile(tmp_path / "device.db")
 
-    assert begin(first.device()) is None
+    assert isinstance(begin(first.device()), Report)
     refusal = begin(second.device())
 
-    assert refusal is not None
+    assert isinstance(refusal, PolicyRefusal)
     assert refusal.rule == "answered"
     assert len(second.device().charges()) == 1
 
@@ -165,7 +280,7 @@ def test_a_full_disk_leaves_neither_charge_nor_coins(file: SpoolFile) -> None:
     big = [OutboxEntry(round=1, position=0, instalment=bytes(100_000))]
 
     with pytest.raises(MachineError, match="full"):
-        spool.begin(charge(), b"signed", report, big, [], lambda ledger: None)
+        alone(spool, charge(), report, big)
 
     assert (spool.charges(), spool.report(TASK)) == ((), None)
 
@@ -232,7 +347,7 @@ def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
     begin(one)
 
     assert (two.charges(), two.report(TASK), two.outbox(TASK, 1), two.sessions()) == ((), None, (), ())
-    assert begin(two) is None
+    assert isinstance(begin(two), Report)
 
 
 def test_a_ledger_keeps_the_time_it_began(file: SpoolFile) -> None:
@@ -284,16 +399,19 @@ def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
 
 def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
     spool, other, seen = file.device(), TaskId(bytes(32)), list[tuple[Charge, ...]]()
-    assert begin(spool) is None
+    assert isinstance(begin(spool), Report)
 
     def judge(ledger: Ledger) -> PolicyRefusal:
         seen.append(ledger.charges)
         return PolicyRefusal(rule="total_epsilon", message="too much")
 
-    report = Report(task_id=other, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    refusal = spool.begin(charge(other), b"signed task", report, [], [], judge)
+    def form(rows: Sequence[SessionRow]) -> Beginning:
+        raise AssertionError("an answer is formed that was refused")
 
-    assert (refusal and refusal.rule, seen) == ("total_epsilon", [(charge(),)])
+    refusal = spool.begin(charge(other), other, b"signed task", [], form, judge)
+
+    assert isinstance(refusal, PolicyRefusal)
+    assert (refusal.rule, seen) == ("total_epsilon", [(charge(),)])
 
 
 def test_an_answer_dated_before_one_that_was_sent_counts_until_then(file: SpoolFile) -> None:
@@ -302,7 +420,7 @@ def test_an_answer_dated_before_one_that_was_sent_counts_until_then(file: SpoolF
 
     earlier = replace(charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40)
     report = Report(task_id=TaskId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    assert spool.begin(earlier, b"signed task", report, [], [], lambda ledger: None) is None
+    assert alone(spool, earlier, report) == report
 
     assert spool.charges()[0] == replace(earlier, asked_until=charge().asked_at + 1)
 
@@ -316,8 +434,9 @@ def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_
         raise MachineError("in the middle of it")
 
     report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    begun = Beginning(report=report, entries=(), sessions=())
     with pytest.raises(MachineError, match="in the middle"):
-        one.begin(charge(), b"signed task", report, [], [], fail)
+        one.begin(charge(), TASK, b"signed task", [], lambda _: begun, fail)
 
     assert one.charges() == ()
     begin(other)
@@ -329,8 +448,8 @@ def test_a_window_whose_unit_was_freed_meanwhile_is_not_answered(file: SpoolFile
     unit = replace(charge(TaskId(bytes([7]) * 32)), series_id=bytes(32), sent=False)
     report = Report(task_id=TASK, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
 
-    refusal = spool.begin(unit, b"signed task", report, [], [], lambda ledger: None)
+    refusal = alone(spool, unit, report)
 
-    assert refusal is not None
+    assert isinstance(refusal, PolicyRefusal)
     assert refusal.rule == "reserved"
     assert (spool.report(TASK), spool.charges()) == (None, ())

@@ -14,7 +14,7 @@ status = open('/proc/self/status').read()
 rss = int(status.split('VmRSS:')[1].split()[0]) / 1024
 print(f'{{spent:.0f}} {{rss:.1f}}', *sorted(m for m in {watched} if m in sys.modules))
 """
-_WATCHED = ("numpy", "scipy", "grpc", "aiomqtt", "google.protobuf", "Crypto", "cryptography.x509", "tomllib", "rich")
+_WATCHED = ("numpy", "scipy", "grpc", "aiomqtt", "google.protobuf", "Crypto", "cryptography", "tomllib", "rich")
 
 
 def measured(statement: str, runs: int = 5) -> tuple[float, float, list[str]]:
@@ -35,11 +35,12 @@ def measured(statement: str, runs: int = 5) -> tuple[float, float, list[str]]:
 def test_the_library_starts_small_and_without_what_only_an_answer_needs() -> None:
     spent, size, loaded = measured("from fleetcount_client import Device")
 
-    print(f"\nfrom fleetcount_client import Device: {spent:.0f} ms CPU (aim 150), {size:.1f} MB RSS (aim 45)")
+    print(f"\nfrom fleetcount_client import Device: {spent:.0f} ms CPU (aim 150), {size:.1f} MB RSS (aim 28)")
     assert loaded == []
-    assert size < 45
-    # Twice the aim: the machine that runs this test may be slow or busy; the printed figure is the measurement.
-    assert spent < 300
+    assert size < 34
+    # Twice the aim: the machine that runs this test may be slow or busy; the printed figure is the measurement. Where
+    # it is very busy, what the standard library's event loop alone takes there says how much slower.
+    assert spent < max(300, 4 * measured("import asyncio")[0])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is read from /proc")

@@ -18,20 +18,30 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId
-from fleetcount_protocol.messages import Refusal, ReleaseAnswer, SeriesList, SessionAccepted, SessionRefused, TaskState
+from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId, UserName
+from fleetcount_protocol.messages import (
+    Instalment,
+    Refusal,
+    ReleaseAnswer,
+    SeriesList,
+    SessionAccepted,
+    SessionRefused,
+    TaskState,
+)
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.orders import OrderAction
-from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.task.task import SignedTask, Task
 from fleetcount_protocol.wire.series import SERIES_LIST
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import START, Deployment
 from tests.client.shells import GrpcShell, free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
 from tests.support.leftovers import nothing_left_behind
+from tests.support.protocol_samples import session_secret
 
+CAR = UserName("d-1")
 RELEASED = TaskId(bytes(range(32)))
 SERVER_AUTHORITY = CertificateAuthority.create("test aggregators")
 
@@ -82,7 +92,7 @@ async def linked(kind: str, *, others: int = 0) -> AsyncIterator[Linked]:
         offer_series(world, tasks, others)
         port = free_port()
         async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
-            transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=5)
+            transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
             yield Linked(world, signed, identity, transport)
 
 
@@ -187,19 +197,28 @@ async def test_the_offered_task_arrives_byte_for_byte(kind: str) -> None:
         assert [one.task.task_id for one in again] == [offered.task.task_id]
 
 
+def sealed_parts(task: Task, secret: SessionSecret) -> list[Instalment]:
+    """Return parts of three reports for the second aggregator."""
+    return [
+        seal_instalment(secret.task_key, task.task_id, ReportId(bytes([n]) * 16), 1, 1, b"", bytes([n]) * 32)
+        for n in range(3)
+    ]
+
+
 @pytest.mark.parametrize("kind", ["memory", "grpc", "mqtt"])
 async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_receipt(kind: str) -> None:
     async with linked(kind) as link:
         task, aggregator = link.signed.task, link.signed.task.aggregators[1]
-        request, secret = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
-        parts = [
-            seal_instalment(secret, task.task_id, ReportId(bytes([n]) * 16), 1, 1, b"", bytes([n]) * 32)
-            for n in range(3)
-        ]
-        other = dataclasses.replace(parts[0], ciphertext=parts[1].ciphertext)
+        request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
 
-        early = await link.transport.upload(task, 1, parts)
+        strange = sealed_parts(task, dataclasses.replace(session_secret(), session_id=request.session_id))
+        early = await link.transport.upload(task, 1, strange)
         opened = await link.transport.open_sessions(aggregator, [request])
+        again = await link.transport.open_sessions(aggregator, [request])
+        assert isinstance(opened[0], SessionAccepted)
+        secret = opening.finish(opened[0])
+        parts = sealed_parts(task, secret)
+        other = dataclasses.replace(parts[0], ciphertext=parts[1].ciphertext)
         link.world.timer.advance(task.round_one_opens - START)
         first = await link.transport.upload(task, 1, parts)
         second = await link.transport.upload(task, 1, parts)
@@ -207,6 +226,7 @@ async def test_answers_belong_to_their_instalments_and_a_repeat_gets_the_same_re
         await link.transport.close()
 
         assert [type(one) for one in opened] == [SessionAccepted]
+        assert again == opened
         assert {one.reason for one in early if isinstance(one, Refusal)} == {RejectReason.UNKNOWN_SESSION}
         assert first == second
         for part, receipt in zip(parts, first, strict=True):
@@ -233,13 +253,15 @@ async def test_a_refused_session_says_why(kind: str) -> None:
 async def test_many_instalments_travel_in_batches_on_one_stream() -> None:
     async with linked("grpc") as link:
         task, aggregator = link.signed.task, link.signed.task.aggregators[0]
-        request, secret = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
+        request, opening = new_session(aggregator, aggregator.hpke_keys[0], link.identity, START + 5000, SystemRandom())
         link.world.timer.advance(task.round_one_opens - START)
+        [accepted] = await link.transport.open_sessions(aggregator, [request])
+        assert isinstance(accepted, SessionAccepted)
+        key = opening.finish(accepted).task_key
         parts = [
-            seal_instalment(secret, task.task_id, ReportId(n.to_bytes(16)), 1, 0, b"", bytes(60_000)) for n in range(40)
+            seal_instalment(key, task.task_id, ReportId(n.to_bytes(16)), 1, 0, b"", bytes(60_000)) for n in range(40)
         ]
 
-        await link.transport.open_sessions(aggregator, [request])
         answers = await link.transport.upload(task, 0, parts)
         await link.transport.close()
 
@@ -296,7 +318,7 @@ async def test_nobody_there_is_unreachable(kind: str) -> None:
     world.described = tuple(dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{port}") for one in world.described)
     transport: Transport = grpc_transport(world, world.identity())
     if kind == "mqtt":
-        transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=2)
+        transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=2)
 
     with pytest.raises(Unreachable, match=str(port)):
         await transport.list_tasks()
@@ -307,10 +329,10 @@ async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and
     world = Deployment()
     port = free_port()
     task = world.task()
-    request, secret = new_session(task.leader, task.leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
-    part = seal_instalment(secret, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
+    request, _ = new_session(task.leader, task.leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
+    part = seal_instalment(session_secret().task_key, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
     async with mqtt_broker(port):
-        transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=0.3)
+        transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=0.3)
 
         with pytest.raises(Unreachable, match="did not answer"):
             await transport.open_sessions(task.leader, [request])
@@ -324,7 +346,7 @@ async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() ->
     signed = world.sign(world.task())
     tasks: dict[bytes, SignedTask] = {signed.task.task_id: signed}
     port = free_port()
-    transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=5)
+    transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
 
     async with mqtt_broker(port), mqtt_aggregators(world, tasks, port):
         before = await transport.list_tasks()
@@ -341,14 +363,14 @@ async def test_a_broker_that_dies_while_a_receipt_is_awaited_is_noticed_at_once(
     world = Deployment()
     port = free_port()
     task = world.task()
-    _, secret = new_session(task.leader, task.leader.hpke_keys[0], world.identity(), START + 5000, SystemRandom())
-    part = seal_instalment(secret, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
-    transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+    part = seal_instalment(session_secret().task_key, task.task_id, ReportId(bytes(16)), 1, 0, b"", bytes(32))
+    transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60)
 
     async with asyncio.timeout(40):
         async with mqtt_broker(port):
             waiting = asyncio.create_task(transport.upload(task, 0, [part]))
-            await asyncio.sleep(0.3)
+            while not transport._receipts:  # A broker that ends while somebody connects may serve that one on.
+                await asyncio.sleep(0.01)
             assert not waiting.done()
         with pytest.raises(Unreachable, match=str(port)):
             await waiting
@@ -361,7 +383,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up_at_the_deadlin
         servers = [TaskServer(aggregator_id=AggregatorId("alpha"), endpoint=f"127.0.0.1:{port}")]
         tls = tls_files(SERVER_AUTHORITY, world.identity())
         rpc = GrpcTransport(deployment="test", servers=servers, tls=tls, call_timeout_s=0.5)
-        mqtt = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=0.5)
+        mqtt = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=0.5)
 
         async with asyncio.timeout(60):
             with pytest.raises(Unreachable):
@@ -403,7 +425,7 @@ CONNECTION_ACCEPTED = bytes.fromhex("20020000")
 @pytest.mark.parametrize("answer", [b"", CONNECTION_ACCEPTED], ids=["connection", "subscription"])
 async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once(answer: bytes) -> None:
     async with asyncio.timeout(40), answering(answer, hang_up=True) as port, nothing_left_behind():
-        transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+        transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60)
         with pytest.raises(Unreachable, match=str(port)):
             await transport.list_tasks()
         await transport.close()
@@ -413,7 +435,9 @@ async def test_a_broker_that_hangs_up_before_it_acknowledges_is_noticed_at_once(
 async def test_a_device_that_gives_up_at_any_moment_leaves_no_connection_behind(answer: bytes) -> None:
     async with answering(answer) as port, nothing_left_behind():
         for turns in range(30):
-            transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", call_timeout_s=60)
+            transport = MqttTransport(
+                deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=60
+            )
             async with asyncio.timeout(40), nothing_left_behind():
                 waiting = asyncio.create_task(transport.list_tasks())
                 for _ in range(turns):
@@ -439,7 +463,9 @@ async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, mo
     async with mqtt_broker(port, tmp_path / "broker.crt", tmp_path / "broker.key"):
         for name, trusted in (("ca.crt", True), ("other.crt", False)):
             login = MqttLogin(ca_file=tmp_path / name)
-            transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", login=login, call_timeout_s=3)
+            transport = MqttTransport(
+                deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", login=login, call_timeout_s=3
+            )
             if trusted:
                 assert await transport.list_tasks() == ()
             else:
@@ -456,7 +482,7 @@ async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, mo
     ],
 )
 async def test_a_login_whose_files_cannot_be_read_is_refused_by_name(login: MqttLogin, said: str) -> None:
-    transport = MqttTransport(deployment="test", broker="127.0.0.1:1", login=login)
+    transport = MqttTransport(deployment="test", user=lambda: CAR, broker="127.0.0.1:1", login=login)
 
     with pytest.raises(ConfigError, match=said):
         await transport.list_tasks()
@@ -467,7 +493,7 @@ async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_
         def loop_write(self) -> None:
             raise BrokenPipeError
 
-    transport = MqttTransport(deployment="test", broker="127.0.0.1:1")
+    transport = MqttTransport(deployment="test", user=lambda: CAR, broker="127.0.0.1:1")
     client = transport._new_connection()
     troubles: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
@@ -491,7 +517,7 @@ async def test_a_connection_that_closes_before_the_loop_gets_to_it_leaves_other_
 
 
 async def test_a_cancellation_that_comes_together_with_an_acknowledgement_is_not_lost() -> None:
-    client = MqttTransport(deployment="test", broker="127.0.0.1:1")._new_connection()
+    client = MqttTransport(deployment="test", user=lambda: CAR, broker="127.0.0.1:1")._new_connection()
     acknowledged = asyncio.Event()
     waiting = asyncio.create_task(client._wait_for(acknowledged.wait(), None))
     await asyncio.sleep(0)

@@ -11,10 +11,12 @@ from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.transport import Unreachable
+from fleetcount_client.walks import WalkRecords
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
-from fleetcount_protocol.release import ChainLink, MissingWindow, sign_record
+from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record, sign_record
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.series.series import Series
@@ -137,6 +139,33 @@ async def test_a_record_that_not_all_have_signed_for_this_very_task_leads_nowher
 
     assert [one.task_id for one in outcomes] == [first.task_id, window_task(series, 3).task_id]
     assert said(world, window_task(series, 1, (0b101,))) is None
+
+
+def test_devices_of_one_process_read_a_record_once_and_under_its_signatures_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Deployment()
+    series = walking(world)
+    first = window_task(series, 0)
+    answer = released(world, first, 0b101)
+    records, read = WalkRecords(world.trust()), []
+
+    def counted(data: bytes) -> ReleaseRecord:
+        read.append(data)
+        return decode_record(data)
+
+    monkeypatch.setattr("fleetcount_protocol.release.record.decode_record", counted)
+
+    assert [records.after(series, first, answer) for _ in range(3)] == [(0b101,)] * 3
+    assert read == [answer.record]
+    with pytest.raises(SignatureError):
+        records.after(series, first, replace(answer, signatures=answer.signatures[::-1]))
+    # What is remembered is bounded: behind so many other records the first is read anew.
+    for other in range(20):
+        records.after(series, first, released(world, first, other % 8, other // 8))
+    read.clear()
+    assert records.after(series, first, answer) == (0b101,)
+    assert read == [answer.record]
 
 
 @pytest.mark.parametrize(

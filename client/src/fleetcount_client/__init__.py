@@ -12,6 +12,7 @@ __all__ = [
     "DeliverySettings",
     "Device",
     "DeviceSettings",
+    "DeviceStatus",
     "FileSource",
     "JoinRule",
     "ManualTimer",
@@ -37,6 +38,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fleetcount_client.config import ConfigError, DeliverySettings, DeviceSettings, load_settings
+    from fleetcount_client.contact import DeviceStatus
     from fleetcount_client.device import Device
     from fleetcount_client.memory_transport import MemoryTransport
     from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -54,6 +56,7 @@ else:
         __name__,
         {
             "config": "ConfigError DeliverySettings DeviceSettings load_settings",
+            "contact": "DeviceStatus",
             "device": "Device",
             "memory_transport": "MemoryTransport",
             "outcome": "Outcome OutcomeKind",

@@ -12,8 +12,10 @@ from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
+from fleetcount_protocol.channel.chain import TaskKey
+from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.ids import Digest, ReportId, SessionId
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Task
 
@@ -32,11 +34,12 @@ __all__ = [
     "truth_of",
 ]
 
-MAX_SECRET_BYTES: Final = 300
-_VERSION: Final = 1
+MAX_SECRET_BYTES: Final = 304
+_VERSION: Final = 2
 _SEED_BYTES: Final = 32
 _RAND_LABEL: Final = b"fleetcount device rand v1"
 _HEADER: Final = struct.Struct(">B16s32sHHB")
+_KEY: Final = struct.Struct(">16sH32s")
 
 Truth = int | tuple[int, ...]
 """A position 0..V, or for vector Mangat one bit for each of the values 1..V."""
@@ -57,22 +60,22 @@ class ReportParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoRoundSecret:
-    """All a device must remember between the rounds: name, seed, both positions 0..V, the sessions in use.
+    """All a device must remember between the rounds: name, seed, both positions 0..V, a task key for each aggregator.
 
     Prio3's own randomness (`rand`, 64 k bytes) is not kept: SHAKE-256 gives it again from the 32-byte seed, so that the
-    whole state stays at 54 + 16 k bytes, 134 for five aggregators.
+    whole state stays at 54 + 50 k bytes, 304 for five aggregators.
     """
 
     report_id: ReportId
     seed: bytes = field(repr=False)
     round_one: int = field(repr=False)
     round_two: int = field(repr=False)
-    sessions: tuple[SessionId, ...]
+    keys: tuple[TaskKey, ...]
 
     def encode(self) -> bytes:
-        """Return the state as bytes for the device's own store: below 300 for every task."""
-        header = _HEADER.pack(_VERSION, self.report_id, self.seed, self.round_one, self.round_two, len(self.sessions))
-        return header + b"".join(self.sessions)
+        """Return the state as bytes for the device's own store: `MAX_SECRET_BYTES` at most."""
+        header = _HEADER.pack(_VERSION, self.report_id, self.seed, self.round_one, self.round_two, len(self.keys))
+        return header + b"".join(_KEY.pack(key.session_id, key.number, key.key) for key in self.keys)
 
     @classmethod
     def decode(cls, encoded: bytes) -> "TwoRoundSecret":
@@ -80,19 +83,19 @@ class TwoRoundSecret:
         if len(encoded) < _HEADER.size:
             raise DecodeError(f"a stored answer has {len(encoded)} bytes, not {_HEADER.size} or more")
         version, report_id, seed, round_one, round_two, count = _HEADER.unpack_from(encoded)
-        size = _HEADER.size + SessionId.SIZE * count
+        size = _HEADER.size + _KEY.size * count
         if version != _VERSION or len(encoded) != size:
             raise DecodeError(
-                f"a stored answer of version {version} has {len(encoded)} bytes; allowed is 1 with {size}"
+                f"a stored answer of version {version} has {len(encoded)} bytes; allowed is {_VERSION} with {size}"
             )
         return cls(
             report_id=ReportId(report_id),
             seed=seed,
             round_one=round_one,
             round_two=round_two,
-            sessions=tuple(
-                SessionId(encoded[start : start + SessionId.SIZE])
-                for start in range(_HEADER.size, size, SessionId.SIZE)
+            keys=tuple(
+                TaskKey(session_id=SessionId(session_id), number=number, key=key)
+                for session_id, number, key in _KEY.iter_unpack(encoded[_HEADER.size :])
             ),
         )
 
@@ -110,11 +113,18 @@ def truth_of(task: Task, reading: Reading) -> Truth:
 
 
 def draw_two_round(
-    task: Task, truth: Truth, sessions: tuple[SessionId, ...], source: RandomSource, sampled: bool | None = None
+    task: Task,
+    truth: Truth,
+    keys: tuple[TaskKey, ...],
+    source: RandomSource,
+    sampled: bool | None = None,
+    *,
+    device: Digest,
 ) -> TwoRoundSecret:
     """Toss the die for both rounds and draw the report's name and seed (device, once a task; [SP] section 4).
 
-    `sampled` is the coin of the unit that a window of a series is in; None tosses it with the rest.
+    `sampled` is the coin of the unit that a window of a series is in; None tosses it with the rest. `device` is the
+    digest of the device's public key, to which the report's name is bound.
 
     Raises:
         TaskError: the task does not ask by Sampling Privacy.
@@ -124,11 +134,11 @@ def draw_two_round(
     die = task.mechanism
     answer = toss(die, truth, source) if sampled is None else toss_in_unit(die, sampled, truth, source)
     return TwoRoundSecret(
-        report_id=ReportId(source.random_bytes(ReportId.SIZE)),
+        report_id=new_report_id(task.task_id, device, source),
         seed=source.random_bytes(_SEED_BYTES),
         round_one=answer.round_one,
         round_two=answer.round_two,
-        sessions=sessions,
+        keys=keys,
     )
 
 
@@ -159,7 +169,7 @@ def envelope_parts(task: Task, secret: TwoRoundSecret) -> ReportParts:
     return ReportParts(report_id=secret.report_id, round=0, public_share=public_share, parts=tuple(parts))
 
 
-def one_round_parts(task: Task, truth: Truth, source: RandomSource) -> ReportParts:
+def one_round_parts(task: Task, truth: Truth, source: RandomSource, *, device: Digest) -> ReportParts:
     """Return the only message of a task in response or direct mode: randomized on the device, or the truth in shares.
 
     Raises:
@@ -167,7 +177,7 @@ def one_round_parts(task: Task, truth: Truth, source: RandomSource) -> ReportPar
     """
     measurement = _measurement(task, truth, source)
     prio3 = prio3_for(task)
-    report_id = ReportId(source.random_bytes(ReportId.SIZE))
+    report_id = new_report_id(task.task_id, device, source)
     rand = source.random_bytes(prio3.rand_size)
     public_share, parts = prio3.shard(context_of(task), measurement, report_id, rand)
     return ReportParts(report_id=report_id, round=0, public_share=public_share, parts=tuple(parts))

@@ -3,16 +3,20 @@
 Reads key files; loads only the one transport that is wanted.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.channel.user_names import certified_name, key_name
 from fleetcount_protocol.clock import SystemClock
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import SignatureError, UsageError
+from fleetcount_protocol.ids import UserName
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_transport.key_files import check_purpose
+from fleetcount_transport.trust_files import succeeded
 
 from fleetcount_client.config import ConfigError, DeviceSettings, GrpcSettings, MqttSettings
 from fleetcount_client.spool import Spool
@@ -40,16 +44,25 @@ def identity_of(settings: DeviceSettings) -> DeviceIdentity:
 
 
 def trust_of(settings: DeviceSettings) -> TrustStore:
-    """Return whom the device trusts."""
-    return TrustStore(
-        settings.deployment,
-        [
+    """Return whom the device trusts; raises ConfigError for a succession that cannot be used."""
+    return TrustStore(settings.deployment, trusted_by(settings))
+
+
+def trusted_by(settings: DeviceSettings) -> list[TrustedAggregator]:
+    """Return the aggregators that the settings name, each under its key and those that succeeded it.
+
+    Raises:
+        ConfigError: a succession cannot be used.
+    """
+    return [
+        succeeded(
             TrustedAggregator(
                 aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            )
-            for one in settings.aggregators
-        ],
-    )
+            ),
+            one.succession_files,
+        )
+        for one in settings.aggregators
+    ]
 
 
 def book_of(settings: DeviceSettings, spool: Spool) -> "SeriesBook":
@@ -72,8 +85,8 @@ def book_of(settings: DeviceSettings, spool: Spool) -> "SeriesBook":
     )
 
 
-def transport_of(settings: DeviceSettings) -> Transport:
-    """Return the transport the settings name.
+def transport_of(settings: DeviceSettings, heard: Callable[[str, str], None] | None = None) -> Transport:
+    """Return the transport the settings name; `heard` is told of each aggregator that is asked by itself.
 
     Raises:
         ConfigError: its library is not installed, or a file of it cannot be used.
@@ -81,15 +94,15 @@ def transport_of(settings: DeviceSettings) -> Transport:
     if settings.mqtt is not None:
         return _mqtt(settings, settings.mqtt)
     if settings.grpc is not None:
-        return _grpc(settings, settings.grpc)
+        return _grpc(settings, settings.grpc, heard)
     raise ConfigError("device.transport is missing; allowed is 'grpc' or 'mqtt'")
 
 
-def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
+def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, str], None] | None) -> Transport:
     try:
         from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles  # Only this transport.
     except ModuleNotFoundError as error:
-        raise ConfigError(f"device.transport is 'grpc'; install fleetcount[grpc] ({error.name} is missing)") from None
+        raise _not_installed("grpc", error) from None
 
     tls = None
     if grpc.ca_file is not None:
@@ -108,6 +121,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings) -> Transport:
         call_timeout_s=settings.delivery.call_timeout_s,
         insecure=grpc.insecure,
         relay=grpc.relay,
+        heard=heard,
     )
 
 
@@ -115,8 +129,10 @@ def _mqtt(settings: DeviceSettings, mqtt: MqttSettings) -> Transport:
     try:
         from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport  # Only this transport.
     except ModuleNotFoundError as error:
-        raise ConfigError(f"device.transport is 'mqtt'; install fleetcount[mqtt] ({error.name} is missing)") from None
+        raise _not_installed("mqtt", error) from None
 
+    user = partial(_user, settings, mqtt)
+    user()  # Refused now, and read again for every new connection: the certificate may be renewed.
     login = MqttLogin(
         username=mqtt.username,
         password_file=mqtt.password_file,
@@ -127,6 +143,31 @@ def _mqtt(settings: DeviceSettings, mqtt: MqttSettings) -> Transport:
     return MqttTransport(
         deployment=settings.deployment,
         broker=mqtt.broker,
+        user=user,
         login=login,
         call_timeout_s=settings.delivery.call_timeout_s,
     )
+
+
+def _not_installed(transport: str, error: ModuleNotFoundError) -> ConfigError:
+    where = f"install fleetcount-client[{transport}] or fleetcount[{transport}]"
+    return ConfigError(f"device.transport is {transport!r}; {where} ({error.name} is missing)")
+
+
+def _user(settings: DeviceSettings, mqtt: MqttSettings) -> UserName:
+    """Return the name by which the broker knows the device: its certificate's, or its key's where it asks for none.
+
+    Raises:
+        ConfigError: a certificate without such a name, or a user name that is not the certificate's: aggregators
+            would take nothing from it.
+    """
+    certificate = identity_of(settings).certificate
+    if not mqtt.client_certificate and mqtt.username is None:
+        return key_name(certificate)
+    try:
+        name = certified_name(certificate)
+    except SignatureError as error:
+        raise ConfigError(f"device.certificate_file {settings.certificate_file}: {error}") from None
+    if mqtt.username not in {None, name}:
+        raise ConfigError(f"mqtt.username is {mqtt.username!a}, allowed: the certificate's common name, {name!a}")
+    return name

@@ -3,11 +3,13 @@
 Reads no secret: keys and passwords stay in their files until the device needs them.
 """
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
@@ -19,6 +21,7 @@ from fleetcount_client.renewal import RenewalSettings
 from fleetcount_client.signals import FileSource, SignalSource, constant
 
 if TYPE_CHECKING:
+    from fleetcount_client.kuksa import Databroker
     from fleetcount_client.private_places import PrivatePlaces
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "load_settings",
 ]
 
+_SOURCES: Final = ("file", "value", "lines", "socket", "kuksa")
 _VSS_PATH: Final = r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*"
 _DAY_S: Final = 86_400
 _SHARE: Final = Range("(0, 1]")
@@ -43,12 +47,16 @@ _TEN_YEARS_S: Final = 315_360_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatorSettings:
-    """An aggregator the owner trusts; `grpc_endpoint` is where tasks are fetched from, "" when it has none."""
+    """An aggregator the owner trusts; `grpc_endpoint` is where tasks are fetched from, "" when it has none.
+
+    `succession_files` say what succeeded its signing key.
+    """
 
     aggregator_id: AggregatorId
     operator: str
     signing_public_key: bytes
     grpc_endpoint: str = ""
+    succession_files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +159,7 @@ _SECTIONS: Final = (
     "signals",
     "series",
     "private",
+    "kuksa",
 )
 _DEVICE_KEYS: Final = ("deployment", "state_file", "certificate_file", "key_file", "transport")
 _GRPC_KEYS: Final = ("ca_file", "relay", "insecure")
@@ -244,8 +253,6 @@ def _policy(root: Table) -> OwnerPolicy:
 
 
 def _signal_names(table: Table) -> list[str]:
-    import re  # Already loaded by toml_table.
-
     names = table.raw("signals")
     if not isinstance(names, list):
         raise table.refuse("signals", 'a list of VSS paths: ["Vehicle.Speed"]')
@@ -256,7 +263,7 @@ def _signal_names(table: Table) -> list[str]:
 
 
 def _aggregators(path: Path, root: Table, *, needs_endpoint: bool) -> tuple[AggregatorSettings, ...]:
-    known = ("id", "operator", "signing_public_key", "grpc_endpoint")
+    known = ("id", "operator", "signing_public_key", "grpc_endpoint", "succession_files")
     rows = root.sections("aggregators", known, least=2, most=64, what="trusted aggregators")
     trusted = tuple(map(_aggregator, rows))
     _check_distinct(path, trusted)
@@ -271,6 +278,7 @@ def _aggregator(table: Table) -> AggregatorSettings:
         operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
         signing_public_key=table.base64_bytes("signing_public_key", 32),
         grpc_endpoint=table.endpoint("grpc_endpoint") if table.has("grpc_endpoint") else "",
+        succession_files=table.file_names("succession_files"),
     )
 
 
@@ -321,7 +329,16 @@ def _command(table: Table) -> tuple[str, ...]:
 
 def _signals(root: Table) -> dict[str, SignalSource]:
     table = root.section("signals", None)
-    return {name: _signal(table, name) for name in table.content}
+    databroker = _databroker(root)
+    return {name: _signal(table, name, databroker) for name in table.content}
+
+
+def _databroker(root: Table) -> "Databroker | None":
+    if not root.has("kuksa"):
+        return None
+    from fleetcount_client.kuksa_config import DATABROKER_KEYS, read_databroker  # Only where there is one.
+
+    return read_databroker(root.section("kuksa", DATABROKER_KEYS))
 
 
 def _private(root: Table) -> "PrivatePlaces | None":
@@ -329,7 +346,8 @@ def _private(root: Table) -> "PrivatePlaces | None":
     for name in table.content:
         if name not in allowed:
             # A misspelt one would hide nothing.
-            raise table.wrong(name, f"is no signal of policy.signals; allowed are {', '.join(allowed) or 'none'}")
+            known = ", ".join(allowed) or "none"
+            raise table.wrong(name, f"is no signal of policy.signals; allowed are {known}{did_you_mean(name, allowed)}")
     if not table.content:
         return None
     from fleetcount_client.private_config import read_private  # Only where something is private.
@@ -337,13 +355,47 @@ def _private(root: Table) -> "PrivatePlaces | None":
     return read_private(table)
 
 
-def _signal(signals: Table, name: str) -> SignalSource:
+def _signal(signals: Table, name: str, databroker: "Databroker | None") -> SignalSource:
+    given = [key for key in _SOURCES if signals.section(name, None).has(key)]
+    if len(given) > 1:
+        raise signals.wrong(name, f"has {' and '.join(given)}; allowed is exactly one of {', '.join(_SOURCES)}")
+    if given == ["kuksa"]:
+        from fleetcount_client.kuksa_config import SIGNAL_KEYS, read_signal_of  # As above.
+
+        if databroker is None:
+            raise signals.wrong(name, "reads from kuksa; give the section [kuksa] with its address")
+        return read_signal_of(signals.section(name, SIGNAL_KEYS), databroker)
+    if given in (["lines"], ["socket"]):
+        return _lines(signals.section(name, (*given, "key", "time", "fresh_s")), given[0], name)
     table = signals.section(name, ("file", "value"))
-    if table.has("file") == table.has("value"):
-        raise signals.wrong(name, "has neither or both of file and value; allowed is exactly one")
-    if table.has("file"):
+    if not given:
+        raise signals.wrong(name, f"has no source; allowed is exactly one of {', '.join(_SOURCES)}")
+    if given == ["file"]:
         return FileSource(table.file_name("file"))
     value = table.raw("value")
     if not isinstance(value, bool | int | float | str):
         raise table.refuse("value", "a number, a text, true or false")
     return constant(value)
+
+
+def _lines(table: Table, kind: str, name: str) -> SignalSource:
+    from fleetcount_client.line_source import LineSource, LineValue  # Only where signals are lines.
+
+    key = table.raw("key") if table.has("key") else name
+    keys = cast("list[object]", key) if isinstance(key, list) else [key]
+    if len(keys) != (2 if isinstance(key, list) else 1) or not all(isinstance(one, str) and one for one in keys):
+        raise table.refuse("key", 'a member of the line, "speed", or two: ["x", "y"]')
+    if table.has("fresh_s") and not table.has("time"):
+        raise table.refuse("fresh_s", "only together with time, the member that holds a line's time")
+    value = LineValue(
+        keys=tuple(map(str, keys)),
+        time=table.text("time", r"[^\0-\x1f]{1,200}", "1 to 200 characters") if table.has("time") else "",
+        fresh_s=table.seconds("fresh_s", 0.1, _DAY_S, 60.0),
+    )
+    if kind == "lines":
+        return LineSource(table.file_name("lines"), value)
+    if re.fullmatch(r"unix:/[^\0]{1,100}", address := str(table.raw("socket"))):
+        return LineSource(address, value)
+    if not is_loopback(split_endpoint(table.endpoint("socket"))[0]):
+        raise table.refuse("socket", 'a socket of this machine: "127.0.0.1:PORT" or "unix:/PATH"')
+    return LineSource(table.endpoint("socket"), value)

@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.errors import PeerError, RejectReason
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal
+from fleetcount_protocol.messages import Refusal
 from fleetcount_protocol.task.task import Task
 from fleetcount_transport import failpoints
 
@@ -74,7 +74,7 @@ class Delivery:
         backoff = Backoff(self._retry, self._source)
         pending = list(entries)
         while pending and self._timer.now() < deadline:
-            answers = await asyncio.gather(*(self._attempt(task, entry) for entry in pending))
+            answers = await asyncio.gather(*(self._attempt(task, entry, backoff) for entry in pending))
             failpoints.reach("after_round_one_sent" if pending[0].round != 2 else "after_round_two_sent")
             self._store(task, pending, answers)
             refusal = next((answer for answer in answers if isinstance(answer, RejectReason)), None)
@@ -91,25 +91,21 @@ class Delivery:
         if done and len(done) < len(entries):
             self._spool.receipted(task.task_id, entries[0].round, done)
 
-    async def _attempt(self, task: Task, entry: OutboxEntry) -> _Attempt | RejectReason:
+    async def _attempt(self, task: Task, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
         aggregator = task.aggregators[entry.position]
         instalment = decode_instalment(entry.instalment)
-        (session,) = self._sessions.of_report([instalment.session_id])
+        session = self._sessions.find(instalment.session_id)
+        if session is None:
+            return RejectReason.UNKNOWN_SESSION
         try:
-            answer = await self._send(task, entry.position, instalment)
-            if isinstance(answer, Refusal) and answer.reason is RejectReason.UNKNOWN_SESSION:
-                refusal = await self._sessions.reopen(aggregator, session.secret.session_id)
-                if refusal is not None:
-                    return _Attempt.AGAIN if worth_retrying(refusal) else refusal
-                answer = await self._send(task, entry.position, instalment)
+            (answer,) = await self._transport.upload(task, entry.position, [instalment])
             if isinstance(answer, Refusal):
+                if answer.reason is RejectReason.UNKNOWN_SESSION:
+                    self._sessions.forget(instalment.session_id)
                 return _Attempt.AGAIN if worth_retrying(answer.reason) else answer.reason
             check_receipt(session.secret, instalment, answer)
         except (Unreachable, PeerError) as error:
             _LOG.info("aggregator %s: no receipt yet: %s", aggregator.aggregator_id, type(error).__name__)
+            backoff.heed(error.retry_after_s if isinstance(error, Unreachable) else 0.0)
             return _Attempt.AGAIN
         return _Attempt.RECEIPTED
-
-    async def _send(self, task: Task, position: int, instalment: Instalment) -> Receipt | Refusal:
-        (answer,) = await self._transport.upload(task, position, [instalment])
-        return answer

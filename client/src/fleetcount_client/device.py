@@ -17,7 +17,9 @@ from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.task.task import Aggregator, SignedTask
 
+from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
+from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, contacts_of, next_moment
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from fleetcount_client.rounds import Rounds
     from fleetcount_client.series_book import SeriesBook
     from fleetcount_client.series_loop import SeriesLoop
+    from fleetcount_client.walks import WalkRecords
 
 __all__ = ["Device"]
 
@@ -46,8 +49,9 @@ class Device:
     """One device: its identity, what its owner allows, its durable memory and its way to the aggregators.
 
     Everything outside is an argument: `spool`, `transport`, `timer`, `source` (the coins: the system's generator unless
-    a simulation says otherwise). Connections and files are opened when needed and closed while the device only waits.
-    Use it from one event loop at a time, or through `run` without any.
+    a simulation says otherwise), `walk_records` (for many devices of one process to share). Connections and files are
+    opened when needed and closed while the device only waits. Use it from one event loop at a time, or through `run`
+    without any.
     """
 
     def __init__(  # noqa: PLR0913 - every outside thing is an argument, all but five have a default
@@ -67,12 +71,16 @@ class Device:
         conditions: Callable[[], bool] = lambda: True,
         idle_close_s: float = _IDLE_CLOSE_S,
         renewal: Renewal | None = None,
+        walk_records: "WalkRecords | None" = None,
+        contacts: Contacts | None = None,
     ) -> None:
         self._trust = trust
         self._spool = spool
-        self._transport = transport
         self._signals = dict(signals or {})
         self._timer = timer or SystemTimer()
+        self._contacts = contacts or Contacts(self._timer)
+        self._transport = HeardTransport(transport, self._contacts)
+        self._tasks_under_way: dict[TaskId, SignedTask] = {}
         self._source = source or SystemRandom()
         self._settings = settings or DeliverySettings()
         self._idle_close_s = idle_close_s
@@ -84,6 +92,7 @@ class Device:
         self._conditions = conditions
         self._windows = set[TaskId]()
         self._renewal = renewal
+        self._walk_records = walk_records
 
     @property
     def _first_valid(self) -> int:
@@ -107,14 +116,14 @@ class Device:
     @cached_property
     def _series_loop(self) -> "SeriesLoop":
         from fleetcount_client.series_loop import SeriesLoop  # As below.
-        from fleetcount_client.walks import Walks
+        from fleetcount_client.walks import WalkRecords, Walks
 
         return SeriesLoop(
             book=self.series,
             rounds=self._rounds,
             walks=Walks(
                 transport=self._transport,
-                trust=self._trust,
+                records=self._walk_records or WalkRecords(self._trust),
                 timer=self._timer,
                 source=self._source,
                 retry=self._settings.retry,
@@ -182,12 +191,16 @@ class Device:
         """
         from fleetcount_client.assembly import identity_of, transport_of, trust_of
 
+        timer = SystemTimer()
+        contacts = Contacts(timer)
         return cls(
             identity=identity_of(settings),
             trust=trust_of(settings),
             policy=settings.policy,
             spool=SpoolFile(settings.state_file).device(),
-            transport=transport_of(settings),
+            transport=transport_of(settings, contacts.note),
+            timer=timer,
+            contacts=contacts,
             signals=settings.signals,
             settings=settings.delivery,
             join=settings.join,
@@ -199,6 +212,42 @@ class Device:
     def spool(self) -> Spool:
         """The device's ledger, refusals and unfinished answers, for its owner to read."""
         return self._spool
+
+    def status(self) -> DeviceStatus:
+        """Return whom the device reached when, what it does next and when, and if nothing is ahead, why.
+
+        Reads the state file; sends nothing. It holds no truth, coin or key.
+        """
+        now = self._timer.now()
+        charges = self._spool.charges()
+        ahead = [(one.asked_at, one.name) for one in charges if not one.sent and one.asked_until > now]
+        for signed in self._tasks_under_way.values():
+            if (moment := next_moment(signed.task, now)) is not None:
+                ahead.append((int(moment), signed.task.name))
+        moment, name = min(ahead, default=(None, ""))
+        status = DeviceStatus(
+            now=now,
+            contacts=self._contacts.all(),
+            silent_since=self._contacts.silent_since,
+            next_task=name,
+            next_at=None if moment is None else max(now, moment),
+            why_silent="" if ahead else self._why_silent(now),
+            sources=contacts_of(self._signals.values()),
+        )
+        if self._busy == 0:
+            self._spool.rest()
+        return status
+
+    def _why_silent(self, now: float) -> str:
+        if self._contacts.silent_since is not None:
+            return f"nobody answers: {self._contacts.troubles()}"
+        waits = judge_age(self._policy, self._spool.age(now, self._first_valid), now)
+        if waits is not None:
+            return waits.message
+        if refused := self._spool.refusals():
+            last = max(refused, key=lambda one: one.refused_at)
+            return f"nothing is on offer that this device answers; {last.name} was refused: {last.message}"
+        return "nothing is on offer" if self._contacts.all() else "nobody has been asked yet"
 
     def would_refuse(
         self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None
@@ -297,12 +346,14 @@ class Device:
             if signed.task.series is not None:
                 return await self._finish_window(signed, sources)
             self._trust.check(signed)
+            self._tasks_under_way[signed.task.task_id] = signed
             return await self._rounds.answer(signed, sources)
         except (TaskError, SignatureError) as error:
             return self._not_trusted(signed, str(error))
         except MachineError as error:
             return _ended(signed, OutcomeKind.FAILED, str(error))
         finally:
+            self._tasks_under_way.pop(signed.task.task_id, None)
             self._busy -= 1
 
     async def _finish_window(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
@@ -310,6 +361,7 @@ class Device:
         if self._spool.report(signed.task.task_id) is None:
             raise TaskError("a window of a series is answered by joining the series")
         self._windows.add(signed.task.task_id)
+        self._tasks_under_way[signed.task.task_id] = signed
         try:
             return await self._rounds.answer(signed, sources)
         finally:
@@ -372,7 +424,7 @@ class Device:
         try:
             return await self._tasks(_EARLY_POLLS * self._settings.poll_interval_s)
         except Unreachable as error:
-            _LOG.info("no tasks fetched: %s", error)
+            _LOG.debug("no tasks fetched: %s", error)  # `Contacts` says it once.
             return {}
 
     async def _joined_series(self) -> tuple[SeriesId, ...]:
@@ -381,7 +433,7 @@ class Device:
         try:
             self.series.take(await self._transport.list_series())
         except Unreachable as error:
-            _LOG.info("no series fetched: %s", error)
+            _LOG.debug("no series fetched: %s", error)
         finally:
             self._busy -= 1
         return self.series.all_joined()

@@ -5,10 +5,12 @@ plaintext.
 """
 
 import asyncio
+import hashlib
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -30,6 +32,7 @@ from fleetcount_protocol.messages import (
 )
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.v1.device_pb2 import ListTasksResponse
+from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER, RETRY_TRAILER
 from fleetcount_protocol.wire.device import (
     INSTALMENT_REPLIES,
     INSTALMENTS,
@@ -41,9 +44,9 @@ from fleetcount_protocol.wire.device import (
     TASK_LIST_QUERY,
     batches,
 )
-from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
 from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
 from fleetcount_transport.key_files import TlsFiles
+from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import ConfigError
 from google.protobuf.message import DecodeError as ProtobufError
 
@@ -54,6 +57,7 @@ __all__ = ["GrpcTransport", "TaskServer", "TlsFiles"]
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 _OVERHEAD_BYTES: Final = 65_536
+_MILLISECONDS: Final = re.compile("[0-9]{1,9}")
 _UNANSWERED: Final = 4
 """Batches on their way without an answer; an aggregator reads as many of a stream at once."""
 _OPTIONS: Final = (
@@ -86,6 +90,10 @@ class TaskServer:
     endpoint: str
 
 
+def _nobody_listens(party: str, trouble: str) -> None:
+    """Take what a listener would hear; there is none."""
+
+
 class GrpcTransport:
     """One device's calls to its aggregators; one channel an aggregator, opened at the first call.
 
@@ -96,6 +104,8 @@ class GrpcTransport:
 
     With a `relay`, "host:port", every call goes there and names its aggregator in its metadata. The relay's certificate
     must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
+
+    `heard` is told of each aggregator that was asked for tasks: its id, and "" or why it did not answer.
 
     Raises:
         ConfigError: neither `tls` nor `insecure`.
@@ -110,6 +120,7 @@ class GrpcTransport:
         call_timeout_s: float = 20.0,
         insecure: bool = False,
         relay: str = "",
+        heard: Callable[[str, str], None] | None = None,
     ) -> None:
         if tls is None and not insecure:
             raise ConfigError("grpc.ca_file is missing; allowed without TLS is only insecure = true on loopback")
@@ -118,7 +129,10 @@ class GrpcTransport:
         self._tls = tls
         self._call_timeout_s = call_timeout_s
         self._relay = relay
+        self._heard = heard or _nobody_listens
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
+        self._listed: dict[str, tuple[bytes, Sequence[SignedTask]]] = {}
+        """What each server listed last, and the SHA-256 of its bytes: the same bytes are not read again."""
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         """Return the tasks every configured aggregator offers; one that cannot be read is left out and logged.
@@ -133,8 +147,9 @@ class GrpcTransport:
                 offered = await self._list_from(server)
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
-                _LOG.info("no tasks from %s: %s", server.aggregator_id, error)
+                self._heard(server.aggregator_id, str(error))
             else:
+                self._heard(server.aggregator_id, "")
                 tasks.update((signed.task.task_id, signed) for signed in offered)
         if len(failures) == len(self._servers):
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
@@ -153,7 +168,7 @@ class GrpcTransport:
                 offers += await self._series_of(self._route(server.aggregator_id, server.endpoint), server.endpoint)
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
-                _LOG.info("no series from %s: %s", server.aggregator_id, error)
+                _LOG.debug("no series from %s: %s", server.aggregator_id, error)
         if len(failures) == len(self._servers):
             raise Unreachable("; ".join(failures) or "no aggregator with a grpc_endpoint is configured")
         return tuple(offers)
@@ -225,10 +240,14 @@ class GrpcTransport:
         for channel in channels.values():
             await channel.close()
 
-    async def _list_from(self, server: TaskServer) -> list[SignedTask]:
+    async def _list_from(self, server: TaskServer) -> Sequence[SignedTask]:
         route = self._route(server.aggregator_id, server.endpoint)
         query = TASK_LIST_QUERY.encode(self._deployment)
-        return _read_tasks(await _answered(server.endpoint, self._ask(route, "ListTasks", query)))
+        answer = await _answered(server.endpoint, self._ask(route, "ListTasks", query))
+        digest, known = hashlib.sha256(answer).digest(), self._listed.get(server.endpoint)
+        if known is None or known[0] != digest:
+            known = self._listed[server.endpoint] = digest, _read_tasks(answer)
+        return known[1]
 
     async def _stream(self, route: _Route, groups: Sequence[tuple[Instalment, ...]]) -> list[bytes]:
         """Send every group on one stream, the next while earlier answers are awaited; return the answers, in order."""
@@ -250,7 +269,8 @@ class GrpcTransport:
                 free.release()
             # The end of the stream: the status says why.
             if await call.code() is not grpc.StatusCode.OK:
-                raise Unreachable(f"the stream ended with {(await call.code()).name}")
+                hint_s = _hint_s(await call.trailing_metadata())
+                raise Unreachable(f"the stream ended with {(await call.code()).name}", hint_s)
             return answers
         finally:
             call.cancel()
@@ -293,7 +313,13 @@ async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        raise Unreachable(f"{endpoint}: {error.code().name.lower()}") from None
+        raise Unreachable(f"{endpoint}: {call_reason(error)}", _hint_s(error.trailing_metadata())) from None
+
+
+def _hint_s(trailing: Any) -> float:
+    """Return the seconds after which a server says that it is worth coming back; 0 if it says nothing of the kind."""
+    said = str(dict(trailing or ()).get(RETRY_TRAILER, ""))
+    return int(said) / 1000 if _MILLISECONDS.fullmatch(said) else 0.0
 
 
 def _name(message: Instalment | Receipt | Refusal) -> tuple[bytes, bytes, int, bytes]:

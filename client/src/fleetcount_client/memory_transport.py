@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cryptography import x509
+from fleetcount_protocol.channel.chain import KeyChain, TaskKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import SessionSecret, accept_session, unseal_instalment
@@ -111,30 +112,32 @@ class MemoryAggregator:
         self._key_pairs = key_pairs
         self._authorities = tuple(authorities)
         self._clock = clock
-        self._sessions: dict[SessionId, SessionSecret] = {}
+        self._sessions: dict[SessionId, tuple[SessionAccepted, SessionSecret]] = {}
         self.instalments: dict[tuple[TaskId, ReportId, int], Instalment] = {}
         self.parts: dict[tuple[TaskId, ReportId, int], bytes] = {}
 
     def open_session(self, request: SessionRequest) -> SessionAccepted | SessionRefused:
-        """Open a session, or say why not; a repeat opens the same one."""
-        try:
-            session_id, secret, _ = accept_session(
-                request, self._key_pairs, self._aggregator_id, self._authorities, self._clock.now()
-            )
-        except Refused as refusal:
-            return SessionRefused(session_id=request.session_id, reason=refusal.reason)
-        self._sessions[session_id] = secret
-        return SessionAccepted(session_id=session_id, expiry=secret.expiry)
+        """Open a session, or say why not; a repeat gets the same answer."""
+        if request.session_id not in self._sessions:
+            try:
+                accepted, secret, _ = accept_session(
+                    request, self._key_pairs, self._aggregator_id, self._authorities, self._clock.now()
+                )
+            except Refused as refusal:
+                return SessionRefused(session_id=request.session_id, reason=refusal.reason)
+            self._sessions[request.session_id] = accepted, secret
+        return self._sessions[request.session_id][0]
 
     def forget_sessions(self) -> None:
-        """Lose every session, as an aggregator restored from an old backup does."""
+        """Lose every session, as an aggregator whose store is lost does."""
         self._sessions.clear()
 
     def take(self, task: Task, instalment: Instalment) -> Receipt | Refusal:
         """Store an instalment and receipt it, or say why not."""
         name = (instalment.task_id, instalment.report_id, instalment.round)
-        secret = self._sessions.get(instalment.session_id)
-        if secret is None:
+        _, secret = self._sessions.get(instalment.session_id, (None, None))
+        key = None if secret is None else _task_key(secret, instalment.key_number)
+        if secret is None or key is None:
             return _refusal(instalment, RejectReason.UNKNOWN_SESSION)
         known = self.instalments.get(name)
         if known is not None:
@@ -146,7 +149,7 @@ class MemoryAggregator:
         if reason is not None:
             return _refusal(instalment, reason)
         try:
-            part = unseal_instalment(secret, task.position_of(self._aggregator_id), instalment)
+            part = unseal_instalment(key, task.position_of(self._aggregator_id), instalment)
         except SealError:
             return _refusal(instalment, RejectReason.BAD_SEAL)
         self.instalments[name] = instalment
@@ -161,6 +164,11 @@ class MemoryAggregator:
         if now < opens:
             return RejectReason.TOO_EARLY
         return RejectReason.TOO_LATE if now >= closes else None
+
+
+def _task_key(secret: SessionSecret, number: int) -> TaskKey | None:
+    key = KeyChain(number=secret.number, key=secret.secret).task_key(number)
+    return None if key is None else TaskKey(session_id=secret.session_id, number=number, key=key)
 
 
 def _refusal(instalment: Instalment, reason: RejectReason) -> Refusal:

@@ -1,4 +1,4 @@
-"""The transport over MQTT 3.1.1: QoS 1, sealed bytes through an untrusted broker, answers on topics of the session.
+"""The transport over MQTT 3.1.1: QoS 1, sealed bytes through an untrusted broker, answers on topics of the device.
 
 A PUBACK is no receipt: only what the aggregator itself answers counts. Never retries; the client id is random.
 """
@@ -8,7 +8,7 @@ import contextlib
 import logging
 import secrets
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,8 +16,8 @@ from typing import Final, TypeVar
 import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
 from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId
-from fleetcount_protocol.limits import MAX_SERIES, MAX_TASKS_PER_LIST
+from fleetcount_protocol.ids import ReportId, SessionId, TaskId, UserName
+from fleetcount_protocol.limits import MAX_SERIES, MAX_SERIES_LIST_BYTES, MAX_TASKS_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -39,16 +39,20 @@ from fleetcount_protocol.wire.device import (
 )
 from fleetcount_protocol.wire.series import SERIES_OFFER
 from fleetcount_protocol.wire.topics import (
-    receipt_topic,
+    TopicKind,
+    parse_topic,
+    receipt_filter,
     release_topic,
     report_topic,
     series_filter,
-    session_reply_topic,
+    session_reply_filter,
     session_topic,
     task_filter,
 )
 from fleetcount_transport.key_files import tls_context
+from fleetcount_transport.lost_reasons import broker_reason
 from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
+from fleetcount_transport.mqtt_packets import Publication
 from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_client.transport import Unreachable
@@ -58,8 +62,9 @@ __all__ = ["MqttLogin", "MqttTransport"]
 _LOG: Final = logging.getLogger(__name__)
 _TASK_SETTLE_S: Final = 0.5
 _TASK_WAIT_S: Final = 5.0
-_MAX_QUEUED: Final = 1_000
 _KEEPALIVE_S: Final = 60
+_MOST_LISTED_BYTES: Final = 2 * MAX_SERIES_LIST_BYTES
+"""What is kept of one answer of the broker to what is on offer; in memory it is up to twice that."""
 _ResultT = TypeVar("_ResultT")
 _ReportName = tuple[TaskId, ReportId, int, SessionId]
 
@@ -91,22 +96,32 @@ class MqttLogin:
 class MqttTransport:
     """One device's connection to the broker of its deployment, opened at the first use.
 
-    Tasks, sessions and reports of all aggregators go through this one broker; which aggregator reads which topic is the
-    broker's configuration (docs/wire.md, "MQTT").
+    Tasks, sessions and reports of all aggregators go through this one broker; who may read and write which topic is the
+    broker's configuration (docs/wire.md, "MQTT"). `user` gives the name by which the broker knows the device, asked for
+    anew for each connection: a certificate may have been renewed.
     """
 
     def __init__(
-        self, *, deployment: str, broker: str, login: MqttLogin | None = None, call_timeout_s: float = 20.0
+        self,
+        *,
+        deployment: str,
+        broker: str,
+        user: Callable[[], UserName],
+        login: MqttLogin | None = None,
+        call_timeout_s: float = 20.0,
     ) -> None:
         self._deployment = deployment
         split_endpoint(broker)
         self._broker = broker
+        self._user_now = user
+        self._user: UserName
         self._login = login or MqttLogin()
         self._call_timeout_s = call_timeout_s
-        self._connection = MqttOnDemand(self._new_connection, self._take, self._fail)
+        self._connection = MqttOnDemand(self._new_connection, self._fail, self._listen)
         self._sessions: dict[SessionId, asyncio.Future[SessionAccepted | SessionRefused]] = {}
         self._receipts: dict[_ReportName, asyncio.Future[Receipt | Refusal]] = {}
         self._releases: dict[str, asyncio.Future[ReleaseAnswer]] = {}
+        self._listed_bytes = 0
         self._tasks: dict[TaskId, SignedTask] = {}
         self._task_arrived = asyncio.Event()
         self._offers: dict[str, SeriesOffer] = {}
@@ -137,33 +152,28 @@ class MqttTransport:
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         """Publish session requests for one aggregator and wait for its answers, one a request, in order."""
         client = await self._connected()
-        topic = session_topic(self._deployment, aggregator.aggregator_id)
-        replies = [session_reply_topic(self._deployment, request.session_id) for request in requests]
+        topic = session_topic(self._deployment, aggregator.aggregator_id, self._user)
         waiting = [asyncio.get_running_loop().create_future() for _ in requests]
         self._sessions.update(zip((request.session_id for request in requests), waiting, strict=True))
         try:
-            await self._subscribe(client, replies)
             self._send(client, topic, map(SESSION_REQUEST.encode, requests))
             return await self._all(waiting, f"aggregator {aggregator.aggregator_id} by MQTT")
         finally:
             _drop(waiting)
             for request in requests:
                 self._sessions.pop(request.session_id, None)
-            await self._unsubscribe(client, replies)
 
     async def upload(
         self, task: Task, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
-        client = await self._connected()
-        topic = report_topic(self._deployment, task.task_id, position)
-        sessions = dict.fromkeys(instalment.session_id for instalment in instalments)
+        client, aggregator_id = await self._connected(), task.aggregators[position].aggregator_id
+        topic = report_topic(self._deployment, aggregator_id, self._user, task.task_id)
         waiting = [asyncio.get_running_loop().create_future() for _ in instalments]
         self._receipts.update(zip(map(_name, instalments), waiting, strict=True))
         try:
-            await self._subscribe(client, [receipt_topic(self._deployment, one) for one in sessions])
             self._send(client, topic, map(INSTALMENT.encode, instalments))
-            return await self._all(waiting, f"aggregator {task.aggregators[position].aggregator_id} by MQTT")
+            return await self._all(waiting, f"aggregator {aggregator_id} by MQTT")
         finally:
             _drop(waiting)
             for instalment in instalments:
@@ -175,7 +185,8 @@ class MqttTransport:
         Raises:
             Unreachable: the broker does not answer, or has nothing of it within the time of a call.
         """
-        client, topic = await self._connected(), release_topic(self._deployment, task.task_id)
+        client = await self._connected()
+        topic = release_topic(self._deployment, task.aggregators[0].aggregator_id, task.task_id)
         waiting = self._releases.setdefault(topic, asyncio.get_running_loop().create_future())
         try:
             await self._subscribe(client, [topic])
@@ -197,18 +208,24 @@ class MqttTransport:
             raise self._unreachable(error) from None
 
     def _new_connection(self) -> MqttConnection:
+        self._user = self._user_now()
         return MqttConnection(
             self._broker,
             # Random and new at each connection: the broker learns no lasting name from it.
             identifier=f"fc{secrets.token_hex(8)}",
+            arrived=self._take,
             username=self._login.username,
             password=self._login.password(),
             tls_context=self._login.tls_context(),
             clean_session=True,
             timeout=self._call_timeout_s,
             keepalive=_KEEPALIVE_S,
-            max_queued_incoming_messages=_MAX_QUEUED,
         )
+
+    async def _listen(self, client: MqttConnection) -> None:
+        """Subscribe to all answers to this device, before anything is asked."""
+        answers = session_reply_filter(self._deployment, self._user), receipt_filter(self._deployment, self._user)
+        await client.subscribe([(topic, 1) for topic in answers])
 
     def _fail(self, error: aiomqtt.MqttError) -> None:
         """Tell everybody who waits that nothing comes back any more."""
@@ -217,28 +234,37 @@ class MqttTransport:
         _fail(self._receipts.values(), lost)
         _fail(self._releases.values(), lost)
 
-    def _take(self, topic: str, payload: bytes) -> None:
-        kind = topic.removeprefix(f"fleetcount/v1/{self._deployment}/")
+    def _take(self, message: Publication) -> bool:
+        topic, payload = message.topic, message.payload
         try:
-            if kind.startswith("receipt/"):
+            kind = parse_topic(topic).kind
+            if kind is TopicKind.RECEIPT:
                 reply = INSTALMENT_REPLY.decode(payload)
                 _settle(self._receipts.get(_name(reply)), reply)
-            elif kind.startswith("session-reply/"):
+            elif kind is TopicKind.SESSION_REPLY:
                 answer = SESSION_REPLY.decode(payload)
                 _settle(self._sessions.get(answer.session_id), answer)
-            elif kind.endswith("/release"):
-                if payload:
-                    _settle(self._releases.get(topic), RELEASE_ANSWER.decode(payload))
-            elif kind.endswith("/series"):
-                if payload and (topic in self._offers or len(self._offers) < MAX_SERIES):
+            elif not payload:
+                pass  # What was kept there is taken away.
+            elif kind is TopicKind.RELEASE:
+                if waiting := self._releases.get(topic):  # A record is large, and decoded for who asked alone.
+                    _settle(waiting, RELEASE_ANSWER.decode(payload))
+            elif kind is TopicKind.SERIES:
+                if topic in self._offers or (len(self._offers) < MAX_SERIES and self._has_room(payload)):
                     self._offers[topic] = SERIES_OFFER.decode(payload)
                     self._offer_arrived.set()
-            elif payload and len(self._tasks) < MAX_TASKS_PER_LIST:
+            elif kind is TopicKind.TASK and len(self._tasks) < MAX_TASKS_PER_LIST and self._has_room(payload):
                 signed = SIGNED_TASK.decode(payload)
                 self._tasks[signed.task.task_id] = signed
                 self._task_arrived.set()
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
+        return True
+
+    def _has_room(self, payload: bytes) -> bool:
+        """Count what is kept of a list, and return whether that is not too much."""
+        self._listed_bytes += len(payload)
+        return self._listed_bytes <= _MOST_LISTED_BYTES
 
     async def _subscribe(self, client: MqttConnection, topics: Iterable[str]) -> None:
         """Subscribe to what is not subscribed yet; returns when the broker has acknowledged it."""
@@ -269,12 +295,13 @@ class MqttTransport:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
-        return Unreachable(f"broker {self._broker}: {error}")
+        return Unreachable(f"broker {self._broker}: {broker_reason(error)}")
 
     async def _listed(self, topics: str, arrived: asyncio.Event) -> None:
         """Have the broker send what it keeps under these topics, and wait until no more of it comes."""
         client = await self._connected()
         arrived.clear()
+        self._listed_bytes = 0
         # Subscribing anew makes the broker send what it keeps, even to a client that is subscribed already.
         client.subscribed.discard(topics)
         await self._subscribe(client, [topics])

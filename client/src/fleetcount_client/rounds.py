@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.task.signed_file import encode_signed_task
@@ -16,6 +17,7 @@ from fleetcount_transport import failpoints
 
 from fleetcount_client.answering import (
     ReportParts,
+    Truth,
     TwoRoundSecret,
     draw_two_round,
     envelope_parts,
@@ -34,8 +36,8 @@ from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_task
 from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.seat import Seat
 from fleetcount_client.sessions import OpenSession, SessionKeeper
-from fleetcount_client.signals import SignalSource, read_signal
-from fleetcount_client.spool import OutboxEntry, Phase, Report, Spool
+from fleetcount_client.signals import Reading, SignalSource, misplaced, read_signal
+from fleetcount_client.spool import Beginning, OutboxEntry, Phase, Report, SessionRow, Spool
 from fleetcount_client.stored import encode_instalment
 from fleetcount_client.timer import Timer
 
@@ -85,9 +87,10 @@ class Rounds:
             MachineError: the store failed; nothing was sent that is not stored.
         """
         signed = SignedTask(task=seat.task, signatures=())
-        report = self.spool.report(seat.task.task_id) or await self._open(
-            signed, seat.aggregators, signals, seat, still_asked
-        )
+        begun, elsewhere = self.spool.report(seat.task.task_id), _misplaced(seat.task, signals)
+        if begun is None and elsewhere is not None:
+            return self._refused(seat.task, elsewhere)
+        report = begun or await self._open(signed, seat.aggregators, signals, seat, still_asked)
         return report if isinstance(report, Outcome) else await self._finish(seat.task, report)
 
     async def _finish(self, task: Task, report: Report) -> Outcome:
@@ -105,6 +108,7 @@ class Rounds:
         now = self.timer.now()
         return (
             judge_task(self.policy, task)
+            or _misplaced(task, signals)
             or judge_age(self.policy, self.spool.age(now, self.first_valid), now)
             or self.spool.ledger().judge(self.policy, [charge_of(task, self.policy)])
         )
@@ -128,66 +132,70 @@ class Rounds:
     ) -> Report | Outcome:
         task = signed.task
         await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
-        if self.timer.now() >= task.round_one_closes:
-            return _outcome(task, OutcomeKind.MISSED, "round one has closed")
-        if not still_asked():
-            return _outcome(task, OutcomeKind.MISSED, "the window is not asked any more")
-        if not self.conditions():
-            return _outcome(task, OutcomeKind.MISSED, "the program's conditions did not hold at the time")
+        if why := self._missed(task, still_asked):
+            return _outcome(task, OutcomeKind.MISSED, why)
         opened = await self.sessions.open_all(aggregators, task.round_two_closes, task.round_one_closes)
         if isinstance(opened, RejectReason):
             return _outcome(task, OutcomeKind.REJECTED, opened.label)
         if opened is None:
             return _outcome(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
-        return self._charge(signed, opened, signals, seat)
+        reading = await read_signal(signals, task.signal)
+        if self.timer.now() >= task.round_one_closes:
+            return _outcome(task, OutcomeKind.MISSED, "round one closed while the signal was read")
+        return self._charge(signed, opened, reading, seat)
+
+    def _missed(self, task: Task, still_asked: Callable[[], bool]) -> str:
+        """Return why a window passes unanswered, "" if it does not."""
+        if self.timer.now() >= task.round_one_closes:
+            return "round one has closed"
+        if not still_asked():
+            return "the window is not asked any more"
+        return "" if self.conditions() else "the program's conditions did not hold at the time"
 
     def _charge(
         self,
         signed: SignedTask,
         opened: tuple[OpenSession, ...],
-        signals: Mapping[str, SignalSource],
+        reading: Reading,
         seat: Seat | None,
     ) -> Report | Outcome:
         task = signed.task
-        report, parts = self._form(task, opened, signals, None if seat is None else seat.sampled)
+        truth = truth_of(task, self.private.shown(task.signal, reading))
         charge = charge_of(task, self.policy) if seat is None else replace(seat.charge, asked_at=task.round_one_opens)
+        sampled = None if seat is None else seat.sampled
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
             return None if seat is not None else ledger.judge(self.policy, [charge])
 
+        def form(rows: Sequence[SessionRow]) -> Beginning:
+            sessions = [OpenSession.of(row) for row in rows]
+            keys = tuple(session.secret.task_key for session in sessions)
+            report, parts = self._form(task, keys, truth, sampled)
+            moved = [session.moved_on().row for session in sessions]
+            return Beginning(report=report, entries=_outbox_entries(task, keys, parts), sessions=moved)
+
         failpoints.reach("before_charge")
         rows = [session.row for session in opened]
-        entries = self._outbox_entries(task, opened, parts)
-        refusal = self.spool.begin(charge, encode_signed_task(signed), report, entries, rows, judge)
+        begun = self.spool.begin(charge, task.task_id, encode_signed_task(signed), rows, form, judge)
         failpoints.reach("after_charge")
-        if refusal is None:
-            return report
+        if isinstance(begun, Report):
+            self.sessions.take_up()
+            return begun
         # Another process of this device was faster: its coins are the ones that count.
-        return self.spool.report(task.task_id) or self._refused(task, refusal)
+        return self.spool.report(task.task_id) or self._refused(task, begun)
 
     def _form(
-        self, task: Task, opened: tuple[OpenSession, ...], signals: Mapping[str, SignalSource], sampled: bool | None
+        self, task: Task, keys: tuple[TaskKey, ...], truth: Truth, sampled: bool | None
     ) -> tuple[Report, ReportParts]:
-        truth = truth_of(task, self.private.shown(task.signal, read_signal(signals, task.signal)))
         secret = b""
         if task.design.rounds == 1:
-            parts = one_round_parts(task, truth, self.source)
+            parts = one_round_parts(task, truth, self.source, device=self.sessions.device)
         else:
-            sessions = tuple(session.secret.session_id for session in opened)
-            coins = draw_two_round(task, truth, sessions, self.source, sampled)
+            coins = draw_two_round(task, truth, keys, self.source, sampled, device=self.sessions.device)
             whole = task.upload_style is UploadStyle.ONE_ENVELOPE
             parts = envelope_parts(task, coins) if whole else round_one_parts(task, coins)
             secret = b"" if whole else coins.encode()
         return Report(task_id=task.task_id, phase=Phase.ROUND_ONE, reason="", secret=secret), parts
-
-    def _outbox_entries(self, task: Task, opened: Sequence[OpenSession], parts: ReportParts) -> list[OutboxEntry]:
-        entries: list[OutboxEntry] = []
-        for position, (session, part) in enumerate(zip(opened, parts.parts, strict=True)):
-            instalment = seal_instalment(
-                session.secret, task.task_id, parts.report_id, parts.round, position, parts.public_share, part
-            )
-            entries.append(OutboxEntry(round=parts.round, position=position, instalment=encode_instalment(instalment)))
-        return entries
 
     # The rest: one step a phase.
 
@@ -221,8 +229,7 @@ class Rounds:
         if self.timer.now() >= task.round_two_closes:
             return self.spool.advance(report, Phase.GIVEN_UP, reason="round two has closed")
         secret = TwoRoundSecret.decode(report.secret)
-        opened = self.sessions.of_report(secret.sessions)
-        entries = self._outbox_entries(task, opened, round_two_parts(task, secret))
+        entries = _outbox_entries(task, secret.keys, round_two_parts(task, secret))
         moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, entries=entries)
         failpoints.reach("after_round_two_formed")
         return moved
@@ -258,6 +265,22 @@ class Rounds:
             reason=refusal.message,
             rule=refusal.rule,
         )
+
+
+def _misplaced(task: Task, signals: Mapping[str, SignalSource]) -> PolicyRefusal | None:
+    """Return why the device's positions are none of the task's: a wrong cell would be its answer, or always none."""
+    why = misplaced(signals, task.signal, task.domain)
+    return PolicyRefusal(rule="signals", message=f"{task.signal}: {why}") if why else None
+
+
+def _outbox_entries(task: Task, keys: Sequence[TaskKey], parts: ReportParts) -> list[OutboxEntry]:
+    entries: list[OutboxEntry] = []
+    for position, (key, part) in enumerate(zip(keys, parts.parts, strict=True)):
+        instalment = seal_instalment(
+            key, task.task_id, parts.report_id, parts.round, position, parts.public_share, part
+        )
+        entries.append(OutboxEntry(round=parts.round, position=position, instalment=encode_instalment(instalment)))
+    return entries
 
 
 def _outcome(task: Task, kind: OutcomeKind, reason: str) -> Outcome:

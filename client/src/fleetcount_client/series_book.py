@@ -16,8 +16,8 @@ from fleetcount_protocol.errors import PeerError, TaskError, UsageError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
-from fleetcount_protocol.series.key_list import SignedKeyList, key_for, verify_key_list
-from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows, verify_order
+from fleetcount_protocol.series.key_list import key_for
+from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.series import decode_series_offer, encode_series_offer
@@ -146,7 +146,7 @@ class SeriesBook:
         series_id = offer.signed.series.series_id
         row = self._rows.get(series_id)
         known = None if row is None else self.known(row)
-        merged = KnownSeries(offer=_merged(offer, known))
+        merged = KnownSeries(offer=_merged(offer, known, self._trust))
         encoded = encode_series_offer(merged.offer)
         now = self._clock.now()
         if row is None:
@@ -277,7 +277,7 @@ class SeriesBook:
             self._rows.leave(row)
 
 
-def _merged(offer: SeriesOffer, known: KnownSeries | None) -> SeriesOffer:
+def _merged(offer: SeriesOffer, known: KnownSeries | None, trust: TrustStore) -> SeriesOffer:
     """Return what of an offer verifies together with what is known: the later key lists, and all orders."""
     series = offer.signed.series
     earlier = () if known is None else known.offer.key_lists
@@ -285,12 +285,12 @@ def _merged(offer: SeriesOffer, known: KnownSeries | None) -> SeriesOffer:
     for listed in offer.key_lists:
         held = lists.get(listed.key_list.aggregator_id)
         later = held is None or held.key_list.issued_at < listed.key_list.issued_at
-        if later and _verifies(partial(_check_key_list, listed, series)):
+        if later and _verifies(partial(trust.check_key_list, listed, series)):
             lists[listed.key_list.aggregator_id] = listed
     orders = {} if known is None else {_place(one): one for one in known.offer.orders}
     for order in offer.orders:
         # The first order under a number stands: an aggregator that gives two cannot change what a device did.
-        if _place(order) not in orders and _verifies(partial(verify_order, order, series)):
+        if _place(order) not in orders and _verifies(partial(trust.check_order, order, series)):
             orders[_place(order)] = order
     names = [one.aggregator_id for one in series.aggregators]
     return SeriesOffer(
@@ -298,11 +298,6 @@ def _merged(offer: SeriesOffer, known: KnownSeries | None) -> SeriesOffer:
         key_lists=tuple(lists[name] for name in names if name in lists),
         orders=tuple(orders[place] for place in sorted(orders)),
     )
-
-
-def _check_key_list(listed: SignedKeyList, series: Series) -> None:
-    names = {one.aggregator_id: one for one in series.aggregators}
-    verify_key_list(listed, names[listed.key_list.aggregator_id])
 
 
 def _verifies(check: Callable[[], None]) -> bool:

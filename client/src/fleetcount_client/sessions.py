@@ -1,4 +1,4 @@
-"""A device's sessions: one shared secret with each aggregator, opened before anything is charged or sent.
+"""A device's sessions: one chain of keys with each aggregator, opened before anything is charged or sent.
 
 Chooses and opens sessions; seals no report and stores nothing itself (the spool keeps a session with its first report).
 """
@@ -6,19 +6,20 @@ Chooses and opens sessions; seals no report and stores nothing itself (the spool
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session
-from fleetcount_protocol.errors import MachineError, PeerError, RejectReason
-from fleetcount_protocol.ids import SessionId
-from fleetcount_protocol.messages import SessionAccepted, SessionRequest
+from fleetcount_protocol.errors import PeerError, RejectReason
+from fleetcount_protocol.ids import AggregatorId, Digest, SessionId
+from fleetcount_protocol.limits import MAX_KEY_NUMBER
+from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
 from fleetcount_client.backoff import Backoff, Retry
 from fleetcount_client.spool import SessionRow, Spool
-from fleetcount_client.stored import decode_session_request, encode_session_request
 from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Transport, Unreachable
 
@@ -31,10 +32,9 @@ _KEY_REFUSALS: Final = frozenset({RejectReason.UNKNOWN_KEY, RejectReason.BAD_SEA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession:
-    """A session the aggregator has accepted, or did when it was stored."""
+    """A session the aggregator has accepted, or did when it was stored; `hpke_key` is the key it was sealed to."""
 
-    request: SessionRequest
-    secret: SessionSecret = field(repr=False)
+    secret: SessionSecret
     hpke_key: bytes
 
     @property
@@ -44,18 +44,28 @@ class OpenSession:
             session_id=self.secret.session_id,
             aggregator_id=self.secret.aggregator_id,
             hpke_key=self.hpke_key,
-            request=encode_session_request(self.request),
             secret=self.secret.secret,
+            receipt_key=self.secret.receipt_key,
+            number=self.secret.number,
             expiry=self.secret.expiry,
         )
 
+    @classmethod
+    def of(cls, row: SessionRow) -> "OpenSession":
+        """Return a stored session."""
+        secret = SessionSecret(
+            session_id=row.session_id,
+            aggregator_id=AggregatorId(row.aggregator_id),
+            secret=row.secret,
+            receipt_key=row.receipt_key,
+            expiry=row.expiry,
+            number=row.number,
+        )
+        return cls(secret=secret, hpke_key=row.hpke_key)
 
-def _from_row(row: SessionRow) -> OpenSession:
-    request = decode_session_request(row.request)
-    secret = SessionSecret(
-        session_id=row.session_id, aggregator_id=request.aggregator_id, secret=row.secret, expiry=row.expiry
-    )
-    return OpenSession(request=request, secret=secret, hpke_key=row.hpke_key)
+    def moved_on(self) -> "OpenSession":
+        """Return the session for the next task."""
+        return OpenSession(secret=self.secret.moved_on(), hpke_key=self.hpke_key)
 
 
 class SessionKeeper:
@@ -98,37 +108,34 @@ class SessionKeeper:
         opened = tuple(answer for answer in answers if isinstance(answer, OpenSession))
         return opened if len(opened) == len(answers) else None
 
-    def of_report(self, session_ids: Sequence[SessionId]) -> tuple[OpenSession, ...]:
-        """Return the stored sessions of a report in its order.
+    def find(self, session_id: SessionId) -> OpenSession | None:
+        """Return a stored session, or None if it is forgotten."""
+        return self._load().get(session_id)
 
-        Raises:
-            MachineError: one of them is not stored (any more).
-        """
-        known = self._load()
-        missing = next((session_id for session_id in session_ids if session_id not in known), None)
-        if missing is not None:
-            raise MachineError(f"the state file has lost session {missing.hex()[:12]} of an unfinished answer")
-        return tuple(known[session_id] for session_id in session_ids)
+    def take_up(self) -> None:
+        """Go on from the sessions as they are stored now: every answer that begins moves its sessions on."""
+        self._load().update(self._stored())
+
+    def forget(self, session_id: SessionId) -> None:
+        """Erase a session whose keys the aggregator does not have any more; the next task opens another one."""
+        self._load().pop(session_id, None)
+        self._spool.forget_session(session_id)
+
+    @property
+    def device(self) -> Digest:
+        """The digest of the device's public key."""
+        return key_digest(self._identity.certificate)
 
     def go_on_as(self, identity: DeviceIdentity) -> None:
         """Open sessions under another certificate from now on, for the same key: those that are open still hold."""
         self._identity = identity
 
-    async def reopen(self, aggregator: Aggregator, session_id: SessionId) -> RejectReason | None:
-        """Send a session's stored request again, to an aggregator that has lost it; return why it refuses, if it does.
-
-        Raises:
-            Unreachable: no answer. PeerError: an answer that is not one.
-        """
-        session = self._load().get(session_id)
-        if session is None:
-            return RejectReason.UNKNOWN_SESSION
-        (answer,) = await self._transport.open_sessions(aggregator, [session.request])
-        return None if isinstance(answer, SessionAccepted) else answer.reason
+    def _stored(self) -> dict[SessionId, OpenSession]:
+        return {row.session_id: OpenSession.of(row) for row in self._spool.sessions()}
 
     def _load(self) -> dict[SessionId, OpenSession]:
         if self._known is None:
-            self._known = {row.session_id: _from_row(row) for row in self._spool.sessions()}
+            self._known = self._stored()
         return self._known
 
     async def _open(self, aggregator: Aggregator, needed: int, deadline: float) -> OpenSession | RejectReason | None:
@@ -147,7 +154,7 @@ class SessionKeeper:
         keys = {key.public_key for key in aggregator.hpke_keys}
         for session in self._load().values():
             same = session.secret.aggregator_id == aggregator.aggregator_id and session.hpke_key in keys
-            if same and session.secret.expiry >= needed:
+            if same and session.secret.expiry >= needed and session.secret.number <= MAX_KEY_NUMBER:
                 return session
         return None
 
@@ -168,16 +175,17 @@ class SessionKeeper:
     async def _open_with(
         self, aggregator: Aggregator, key: HpkeKey, expiry: int, deadline: float
     ) -> OpenSession | RejectReason | None:
-        request, secret = new_session(aggregator, key, self._identity, expiry, self._source)
+        request, opening = new_session(aggregator, key, self._identity, expiry, self._source)
         backoff = Backoff(self._retry, self._source)
         while self._timer.now() < deadline:
             try:
                 (answer,) = await self._transport.open_sessions(aggregator, [request])
+                if isinstance(answer, SessionAccepted):
+                    return OpenSession(secret=opening.finish(answer), hpke_key=key.public_key)
             except (Unreachable, PeerError) as error:
                 _LOG.info("aggregator %s: no session yet: %s", aggregator.aggregator_id, type(error).__name__)
+                backoff.heed(error.retry_after_s if isinstance(error, Unreachable) else 0.0)
             else:
-                if isinstance(answer, SessionAccepted):
-                    return OpenSession(request=request, secret=secret, hpke_key=key.public_key)
                 if answer.reason.final:
                     return answer.reason
             await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))

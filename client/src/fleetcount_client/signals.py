@@ -3,32 +3,60 @@
 Reads a signal when asked and at no other time; never keeps, logs or shows what it read.
 """
 
+import asyncio
+import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.task.domain import Signal
+from fleetcount_protocol.task.domain import Signal, ValueDomain
 
-__all__ = ["FileSource", "Reading", "SignalSource", "SignalUnavailable", "constant", "read_signal"]
+__all__ = [
+    "FileSource",
+    "Reading",
+    "SignalSource",
+    "SignalUnavailable",
+    "constant",
+    "misplaced",
+    "read_signal",
+    "signal_of",
+]
 
 MAX_SIGNAL_BYTES: Final = 4096
 _POSITION_PARTS: Final = 2
+_LONGEST_READ_S: Final = 30.0
+"""A coroutine that takes longer has no value: the window goes on."""
 
 Reading = Signal | frozenset[str] | frozenset[tuple[float, float]]
 """What a source returns: one signal, or the set of all values that hold, which only vector Mangat can ask for."""
 
-SignalSource = Callable[[], Reading]
-"""A program's own function: returns what the signal is now, or None when it has no value."""
+SignalSource = Callable[[], Reading | Awaitable[Reading]]
+"""A program's own function: returns what the signal is now, or None when it has no value; may be a coroutine's."""
 
 
 class SignalUnavailable(Exception):  # noqa: N818 - a state of the world, not a mistake of the program
     """A source says: there is no value now. The device then answers "none of them"."""
 
 
-def constant(value: Reading) -> SignalSource:
+@runtime_checkable
+class PlacedSource(Protocol):
+    """A source that knows where on Earth its positions are."""
+
+    def misplaced(self, domain: ValueDomain) -> str:
+        """Return why its positions are no places of the domain's frame, in words for the owner; "" if they may be."""
+        ...
+
+
+def misplaced(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -> str:
+    """Return why the source of a path cannot say a place of a domain; "" if it may, or does not know where it is."""
+    source = signals.get(path)
+    return source.misplaced(domain) if isinstance(source, PlacedSource) else ""
+
+
+def constant(value: Reading) -> Callable[[], Reading]:
     """Return a source that always reads `value`."""
 
     def read() -> Reading:
@@ -65,6 +93,11 @@ def _parse(text: str) -> Signal:
         value = cast("object", json.loads(text))
     except (ValueError, RecursionError):
         return text
+    return signal_of(value)
+
+
+def signal_of(value: object) -> Signal:
+    """Return what a value of JSON is as a signal: a number, a text, true, false, or [x, y]; None for anything else."""
     if isinstance(value, list):
         return _position(cast("list[object]", value))
     if isinstance(value, bool | str):
@@ -88,8 +121,8 @@ def _position(parts: list[object]) -> tuple[float, float] | None:
     return numbers[0], numbers[1]
 
 
-def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading:
-    """Return what the signal at a VSS path is now; None when it has no value or cannot be read.
+async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading:
+    """Return what the signal at a VSS path is now; None when it has no value, cannot be read, or takes over 30 s.
 
     A device without a value answers "none of them": silence would tell (docs/embedding.md, "Signals"). OSError,
     ValueError, LookupError and ArithmeticError of a source count as "no value"; any other error is passed on.
@@ -101,6 +134,10 @@ def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading:
     if source is None:
         raise UsageError(f"no source for the signal {path!r}; configured are {sorted(signals)}")
     try:
-        return source()
+        reading = source()
+        if inspect.isawaitable(reading):
+            async with asyncio.timeout(_LONGEST_READ_S):
+                return await reading
     except (SignalUnavailable, OSError, ValueError, LookupError, ArithmeticError):
         return None
+    return reading

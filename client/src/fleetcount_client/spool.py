@@ -6,7 +6,7 @@ nothing, and shows no coin, secret or ciphertext.
 
 import enum
 import sqlite3
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fleetcount_client.ledger import Ledger
 
-__all__ = ["Answer", "NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
+__all__ = ["Answer", "Beginning", "NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
 
 MAX_NOTED_REFUSALS: Final = 1000
 _LEDGERS_KEPT: Final = 16
@@ -76,7 +76,10 @@ class OutboxEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One answer: its phase, why it ended if it did, and the compact secret (coins and seeds), empty once final."""
+    """One answer: its phase, why it ended if it did, and the compact secret: coins, seeds and task keys.
+
+    The secret is empty once the bytes of the last round are there.
+    """
 
     task_id: TaskId
     phase: Phase
@@ -97,14 +100,27 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A session as stored: the request's bytes re-open it, `hpke_key` says to which key the secret was sealed."""
+    """A session as stored: the chain key of the task that comes next, its `number`, and the key of receipts.
+
+    The receipt key opens nothing. `hpke_key` is the key of the aggregator that the session was sealed to.
+    """
 
     session_id: SessionId
     aggregator_id: str
     hpke_key: bytes
-    request: bytes = field(repr=False)
     secret: bytes = field(repr=False)
+    receipt_key: bytes = field(repr=False)
+    number: int
     expiry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What an answer begins with: its report, the bytes of its first round, and its sessions moved on by one task."""
+
+    report: Report
+    entries: Sequence[OutboxEntry]
+    sessions: Sequence[SessionRow]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,21 +197,24 @@ class Spool:
     def begin(
         self,
         charge: Charge,
+        task_id: TaskId,
         signed_task: bytes,
-        report: Report,
-        entries: Iterable[OutboxEntry],
-        sessions: Iterable[SessionRow],
+        sessions: Sequence[SessionRow],
+        form: Callable[[Sequence[SessionRow]], Beginning],
         judge: "Callable[[Ledger], PolicyRefusal | None]",
-    ) -> PolicyRefusal | None:
+    ) -> Report | PolicyRefusal:
         """Charge the ledger and store coins, bytes and sessions in one transaction, if `judge` lets it.
 
+        `form` gets the sessions as they are stored, if they are, and makes the answer with their keys: inside the
+        transaction, so that two processes never seal under one key, and what it returns overwrites them.
         A window of a series is charged already: its unit must be reserved and is marked as sent. `judge` sees the
-        ledger inside the transaction, so that two processes cannot spend the same budget. Returns its refusal, one of
-        rule "answered" when the task has been answered before, or of rule "reserved" when its unit is not reserved.
+        ledger inside the transaction, so that two processes cannot spend the same budget. Returns the report, or
+        `judge`'s refusal, one of rule "answered" when the task has been answered before, or of rule "reserved" when its
+        unit is not reserved.
         """
         with self.change() as (connection, ledger):
             reserved = charge.series_id is not None
-            if self.report(report.task_id) is not None or (charge.charge_id in ledger and not reserved):
+            if self.report(task_id) is not None or (charge.charge_id in ledger and not reserved):
                 return PolicyRefusal(rule="answered", message="the task has been answered before")
             if reserved and charge.charge_id not in ledger:
                 return PolicyRefusal(
@@ -203,12 +222,15 @@ class Spool:
                 )
             refusal = judge(ledger)
             # All or nothing: a charge without bytes would pay for no answer, bytes without a charge would be free.
-            if refusal is None:
-                self._take(connection, ledger, ledger.dated(charge))
-                self._insert(connection, charge, signed_task, report)
-                self._insert_entries(connection, report.task_id, entries)
-                self._insert_sessions(connection, sessions)
-            return refusal
+            if refusal is not None:
+                return refusal
+            stored = {row.session_id: row for row in self.sessions()}
+            begun = form([stored.get(row.session_id, row) for row in sessions])
+            self._take(connection, ledger, ledger.dated(charge))
+            self._insert(connection, charge, signed_task, begun.report)
+            self._insert_entries(connection, task_id, begun.entries)
+            self._put_sessions(connection, begun.sessions)
+            return begun.report
 
     def _take(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
         if charge.series_id is None:
@@ -260,11 +282,14 @@ class Spool:
             [(self._device, task_id, entry.round, entry.position, entry.instalment) for entry in entries],
         )
 
-    def _insert_sessions(self, connection: sqlite3.Connection, sessions: Iterable[SessionRow]) -> None:
+    def _put_sessions(self, connection: sqlite3.Connection, sessions: Iterable[SessionRow]) -> None:
         connection.executemany(
-            "INSERT OR IGNORE INTO session VALUES(?,?,?,?,?,?,?)",
+            "INSERT OR REPLACE INTO session VALUES(?,?,?,?,?,?,?,?)",
             [
-                (self._device, row.session_id, row.aggregator_id, row.hpke_key, row.request, row.secret, row.expiry)
+                (
+                    *(self._device, row.session_id, row.aggregator_id, row.hpke_key),
+                    *(row.secret, row.receipt_key, row.number, row.expiry),
+                )
                 for row in sessions
             ],
         )
@@ -319,13 +344,16 @@ class Spool:
     def advance(self, report: Report, phase: Phase, *, reason: str = "", entries: Iterable[OutboxEntry] = ()) -> Report:
         """Move a report on, with the bytes of its next round or, into a final phase, with everything of it erased.
 
+        Once the bytes of the last round are there, coins and keys are erased; after a final phase the disk holds none.
+
         Raises:
             UsageError: the transition table has no such step.
             MachineError: the store failed, or another process has moved the report on.
         """
         if phase not in _NEXT.get(report.phase, frozenset()):
             raise UsageError(f"a report in phase {report.phase.name} cannot become {phase.name}")
-        moved = Report(task_id=report.task_id, phase=phase, reason=reason, secret=b"" if phase.final else report.secret)
+        secret = report.secret if phase is Phase.BETWEEN else b""
+        moved = Report(task_id=report.task_id, phase=phase, reason=reason, secret=secret)
         with self._file.transaction() as connection:
             # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
             # same transaction in which those of the new one come: after a crash there is one round's, never both.
@@ -338,6 +366,8 @@ class Spool:
                 raise MachineError(f"another process has moved the report on from phase {report.phase.name}")
             connection.execute("DELETE FROM parcel WHERE device=? AND task_id=?", where)
             self._insert_entries(connection, report.task_id, entries)
+        if phase.final and not self._device:
+            self._file.erase()
         return moved
 
     # Sessions.
@@ -345,10 +375,15 @@ class Spool:
     def sessions(self) -> tuple[SessionRow, ...]:
         """Return the stored sessions, expired ones too, the longest-lived first."""
         query = (
-            "SELECT session_id,aggregator_id,hpke_key,request,secret,expiry FROM session WHERE device=?"
+            "SELECT session_id,aggregator_id,hpke_key,secret,receipt_key,number,expiry FROM session WHERE device=?"
             " ORDER BY expiry DESC, session_id"
         )
         return tuple(_session(row) for row in self._file.rows(query, (self._device,)))
+
+    def forget_session(self, session_id: SessionId) -> None:
+        """Erase a session."""
+        with self._file.transaction() as connection:
+            connection.execute("DELETE FROM session WHERE device=? AND session_id=?", (self._device, session_id))
 
     def tidy(self, now: float) -> None:
         """Erase sessions that have expired and tasks that no unfinished answer needs; the ledger is never erased."""
@@ -446,9 +481,10 @@ def _session(row: tuple[Any, ...]) -> SessionRow:
         session_id=SessionId(row[0]),
         aggregator_id=row[1],
         hpke_key=bytes(row[2]),
-        request=bytes(row[3]),
-        secret=bytes(row[4]),
-        expiry=row[5],
+        secret=bytes(row[3]),
+        receipt_key=bytes(row[4]),
+        number=row[5],
+        expiry=row[6],
     )
 
 

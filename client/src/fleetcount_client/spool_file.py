@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_transport.migrations import NEW, Schema, bring_up
 
 __all__ = ["StateFile"]
 
-SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
@@ -24,6 +24,11 @@ _SERIES: Final = """
 CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE series(device TEXT, series_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL, state INTEGER NOT NULL,
     changed_at REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY(device, series_id)) WITHOUT ROWID;
+"""
+_SESSION: Final = """
+CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,
+    secret BLOB NOT NULL, receipt_key BLOB NOT NULL, number INTEGER NOT NULL, expiry INTEGER NOT NULL,
+    PRIMARY KEY(device, session_id)) WITHOUT ROWID;
 """
 _SCHEMA: Final = (
     """
@@ -37,13 +42,11 @@ CREATE TABLE report(device TEXT, task_id BLOB, phase INTEGER NOT NULL, reason TE
     charge_id BLOB, asked_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 CREATE TABLE parcel(device TEXT, task_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,
     PRIMARY KEY(device, task_id, round, position));
-CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,
-    request BLOB NOT NULL, secret BLOB NOT NULL, expiry INTEGER NOT NULL, PRIMARY KEY(device, session_id))
-    WITHOUT ROWID;
 CREATE TABLE refusal(device TEXT, task_id BLOB, name TEXT NOT NULL, rule TEXT NOT NULL, message TEXT NOT NULL,
     refused_at REAL NOT NULL, PRIMARY KEY(device, task_id)) WITHOUT ROWID;
 """
     + _SERIES
+    + _SESSION
 )
 _ADD_RELATIONS: Final = "ALTER TABLE ledger ADD COLUMN relation TEXT NOT NULL DEFAULT 'any-value';"
 _ADD_SERIES: Final = (  # No value of anybody's is in it.
@@ -64,8 +67,36 @@ UPDATE report SET charge_id=task_id, asked_at=coalesce((SELECT asked_at FROM led
 """  # noqa: S608 - constant
     + _SERIES
 )
-_STEPS: Final = {0: _SCHEMA, 2: _ADD_RELATIONS + _ADD_SERIES, 3: _ADD_SERIES}
-"""What brings a file of each version to the present one; 0 is an empty file. What was charged stands as it is."""
+_ADD_CHAINS: Final = (  # The keys of before are none of a chain: what they opened is erased, what was charged stands.
+    """
+UPDATE report SET phase=5, secret=x'', reason='its keys were those of an earlier version' WHERE phase IN (1,2,3);
+DELETE FROM parcel;
+DROP TABLE session;
+"""
+    + _SESSION
+)
+_NEW_NAMES: Final = """
+UPDATE report SET phase=5, secret=x'', reason='its name was that of an earlier version' WHERE phase IN (1,2,3);
+DELETE FROM parcel;
+"""
+"""No aggregator takes a name of before any more, and a new one would make a second report of the same answer."""
+
+
+def _statements(text: str) -> tuple[str, ...]:
+    return tuple(statement for statement in text.split(";") if statement.strip())
+
+
+SCHEMA: Final = Schema(
+    version=6,
+    tables=_statements(_SCHEMA),
+    steps={
+        2: _statements(_ADD_RELATIONS),
+        3: _statements(_ADD_SERIES),
+        4: _statements(_ADD_CHAINS),
+        5: _statements(_NEW_NAMES),
+    },
+)
+"""What brings a file of each version to the present one; what was charged stands as it is."""
 
 
 class StateFile:
@@ -88,6 +119,13 @@ class StateFile:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def erase(self) -> None:
+        """Fold in the write-ahead log and empty it, so that what was erased is in no file any more.
+
+        Another process that reads just now keeps the log; it goes with the next call, or at the next opening.
+        """
+        self.rows("PRAGMA wal_checkpoint(TRUNCATE)", ())
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
@@ -135,6 +173,8 @@ class StateFile:
             # Coins and keys are overwritten with zeros when they are deleted.
             connection.execute("PRAGMA secure_delete=ON")
             _check_schema(connection, self._path)
+            # What a crash left of the log still holds what the rows have overwritten.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except BaseException:
             connection.close()
             raise
@@ -152,27 +192,27 @@ def _create_private(path: Path) -> None:
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
-    if _steps(connection, path) is None:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    # Another process may have been faster: only who finds the file still empty, or old, under the lock fills it.
-    steps = _steps(connection, path)
-    if steps is not None:
-        for statement in steps.split(";"):
-            connection.execute(statement)
+    def note(version: int) -> None:
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-    connection.execute("COMMIT")
+        connection.execute(f"PRAGMA user_version={version}")
+
+    bring_up(
+        SCHEMA,
+        begin="BEGIN IMMEDIATE",
+        find=lambda: _version(connection, path),
+        execute=connection.execute,
+        note=note,
+    )
 
 
-def _steps(connection: sqlite3.Connection, path: Path) -> str | None:
-    """Return what brings the file to the present schema, None when it is there; raises UsageError for anything else."""
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the file's tables; raises UsageError for a file of anything else."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if (application, version) == (APPLICATION_ID, SCHEMA_VERSION):
-        return None
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    old = application == APPLICATION_ID and version in _STEPS and version > 0
-    if not old and (application, version, tables) != (0, 0, 0):
-        raise UsageError(f"state file {path} has schema {version}; allowed is {SCHEMA_VERSION} of this program")
-    return _STEPS[version]
+    ours = application == APPLICATION_ID and version != NEW and SCHEMA.knows(version)
+    if not ours and (application, version, tables) != (0, NEW, 0):
+        raise UsageError(
+            f"state file {path} has schema {version}; allowed are {SCHEMA.oldest} to {SCHEMA.version} of this program"
+        )
+    return version

@@ -7,11 +7,12 @@ import asyncio
 import heapq
 from typing import Final, Protocol
 
-from fleetcount_protocol.clock import Clock, SystemClock
+from fleetcount_protocol.clock import AnchoredClock, Clock
 
 __all__ = ["ManualTimer", "SystemTimer", "Timer", "sleep_until"]
 
 _LONGEST_SLEEP_S: Final = 30.0
+_BELIEVED_AFTER_S: Final = 60.0
 _CALM_STEPS: Final = 20
 """How many turns of the event loop others get before the manual clock moves."""
 
@@ -24,8 +25,14 @@ class Timer(Clock, Protocol):
         ...
 
 
-class SystemTimer(SystemClock):
-    """The operating system's wall clock and the event loop's sleep."""
+class SystemTimer(AnchoredClock):
+    """The operating system's time and the event loop's sleep. A wall clock that jumps is believed a minute later.
+
+    A jump that is taken back before moves nothing; a device that started before its clock was set has it right then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(believes_after_s=_BELIEVED_AFTER_S)
 
     async def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""

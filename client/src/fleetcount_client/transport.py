@@ -25,7 +25,14 @@ __all__ = ["Transport", "Unreachable"]
 
 
 class Unreachable(MachineError):  # noqa: N818 - named for the event, as the protocol's errors are
-    """The other side did not answer. It may have acted nevertheless, so the same bytes are sent again."""
+    """The other side did not answer. It may have acted nevertheless, so the same bytes are sent again.
+
+    `retry_after_s` is what it said about when that is worth it, 0 if it said nothing.
+    """
+
+    def __init__(self, problem: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
 
 
 class Transport(Protocol):

@@ -14,7 +14,9 @@ from fleetcount_protocol.task.task import SignedTask
 
 if TYPE_CHECKING:
     from fleetcount_protocol.release.record import ReleaseRecord
-    from fleetcount_protocol.series.series import SignedSeries
+    from fleetcount_protocol.series.key_list import SignedKeyList
+    from fleetcount_protocol.series.orders import SignedOrder
+    from fleetcount_protocol.series.series import Series, SignedSeries
     from fleetcount_protocol.task.signing import TrustedAggregator
 
 __all__ = ["TrustStore"]
@@ -69,6 +71,30 @@ class TrustStore:
         from fleetcount_protocol.release.record import verify_record_signatures  # As above.
 
         verify_record_signatures(record, signatures, self._trusted)
+
+    def check_key_list(self, listed: "SignedKeyList", series: "Series") -> None:
+        """Check that an aggregator of a checked series has signed its list of sealing keys.
+
+        Raises:
+            TaskError, SignatureError: it has not.
+        """
+        from fleetcount_protocol.series.key_list import verify_key_list  # As above.
+
+        name = listed.key_list.aggregator_id
+        described = {one.aggregator_id: one for one in series.aggregators}
+        if name not in described:
+            raise TaskError(f"key list of {name}, which the series does not list")
+        verify_key_list(listed, described[name], self._trusted.get(name))
+
+    def check_order(self, signed: "SignedOrder", series: "Series") -> None:
+        """Check that an aggregator of a checked series has signed an order, and may give it.
+
+        Raises:
+            TaskError, SignatureError: it has not, or may not.
+        """
+        from fleetcount_protocol.series.orders import verify_order  # As above.
+
+        verify_order(signed, series, self._trusted)
 
     def _check_deployment(self, what: str, deployment: str) -> None:
         if deployment != self._deployment:

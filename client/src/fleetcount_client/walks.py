@@ -4,6 +4,7 @@ It believes a record only with the signatures of all, for the very task that it 
 before, down to the signed series. It reads no signal: what it asks for follows from the clock and the series alone.
 """
 
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.errors import MachineError, PeerError, UsageError
-from fleetcount_protocol.ids import SeriesId
+from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Task
@@ -22,15 +23,61 @@ from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
+    from fleetcount_protocol.messages import ReleaseAnswer
     from fleetcount_protocol.release.walk import WalkEnd
 
-__all__ = ["Walks"]
+__all__ = ["WalkRecords", "Walks"]
 
 _LOG: Final = logging.getLogger(__name__)
 _READERS_SPREAD: Final = 4
 """Records are asked for within the first fourth of round one, each device at a time of its own."""
 _LOOKS: Final = 20
 """How often at least a device looks for a record that is late, while round one is open."""
+_KEPT: Final = 8
+"""Records whose survivors are remembered: enough for the two or three steps that are read at one time."""
+
+
+class WalkRecords:
+    """What the records of walks say, verified; may be shared by many devices of one process, which read the same ones.
+
+    Keeps no record, only what followed from the latest few: at most 255 cells each.
+    """
+
+    def __init__(self, trust: TrustStore) -> None:
+        self._trust = trust
+        self._known: dict[tuple[TaskId, bytes, tuple[bytes, ...]], tuple[int, ...] | WalkEnd] = {}
+
+    def after(self, series: Series, before: Task, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd | None":
+        """Return what the answer about a step's task says of the next step (`next_step`); None: there is no record yet.
+
+        Raises:
+            DecodeError, UsageError: the record is damaged or of another task.
+            SignatureError: a signature is missing or does not verify.
+        """
+        from fleetcount_protocol.messages import TaskState  # Only with the first drill-down.
+        from fleetcount_protocol.release.walk import WalkEnd
+
+        if answer.state is TaskState.ABORTED:
+            return WalkEnd.WALK_ENDED
+        if answer.state is not TaskState.RELEASED:
+            return None
+        # The signatures are part of the name: the same bytes under other signatures are read anew.
+        name = before.task_id, hashlib.sha256(answer.record).digest(), answer.signatures
+        if name not in self._known:
+            self._known[name] = self._read(series, before, answer)
+            if len(self._known) > _KEPT:
+                del self._known[next(iter(self._known))]
+        return self._known[name]
+
+    def _read(self, series: Series, before: Task, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd":
+        from fleetcount_protocol.release.record import decode_record  # As above.
+        from fleetcount_protocol.release.walk import next_step
+
+        record = decode_record(answer.record)
+        if record.task.canonical != before.canonical:
+            raise UsageError("it is of another task")
+        self._trust.check_record(record, answer.signatures)
+        return next_step(series, record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +88,7 @@ class Walks:
     """
 
     transport: Transport
-    trust: TrustStore
+    records: WalkRecords
     timer: Timer
     source: RandomSource
     retry: Retry
@@ -55,7 +102,7 @@ class Walks:
 
         Asks again while the record before is not there, until round one of the window closes.
         """
-        from fleetcount_protocol.release.walk import WalkEnd  # Only with the first drill-down.
+        from fleetcount_protocol.release.walk import WalkEnd  # As above.
 
         walk = series.drill_down
         if walk is None or not walk.step_of(index):
@@ -84,25 +131,10 @@ class Walks:
         if not first <= at <= index:
             at, found = first, ()
         while at < index and isinstance(found, tuple):
-            following = await self._after(series, window_task(series, at, found))
+            before = window_task(series, at, found)
+            following = self.records.after(series, before, await self.transport.release(before))
             if following is None:
                 return None
             at, found = at + 1, following
             self._known[series.series_id] = at, found
         return found
-
-    async def _after(self, series: Series, before: Task) -> "tuple[int, ...] | WalkEnd | None":
-        from fleetcount_protocol.messages import TaskState  # As above.
-        from fleetcount_protocol.release.record import decode_record
-        from fleetcount_protocol.release.walk import WalkEnd, next_step
-
-        answer = await self.transport.release(before)
-        if answer.state is TaskState.ABORTED:
-            return WalkEnd.WALK_ENDED
-        if answer.state is not TaskState.RELEASED:
-            return None
-        record = decode_record(answer.record)
-        if record.task.canonical != before.canonical:
-            raise UsageError("it is of another task")
-        self.trust.check_record(record, answer.signatures)
-        return next_step(series, record)

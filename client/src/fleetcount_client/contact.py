@@ -1,0 +1,174 @@
+"""Whom a device reaches and what it waits for, for the program that embeds it: last contact, next task, why silent.
+
+It must not hold or say a truth, a coin, a key or what a message held.
+"""
+
+import logging
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.errors import PeerError
+from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
+
+from fleetcount_client.transport import Transport, Unreachable
+
+if TYPE_CHECKING:  # A device starts without the messages.
+    from fleetcount_protocol.messages import (
+        Instalment,
+        Receipt,
+        Refusal,
+        ReleaseAnswer,
+        SeriesOffer,
+        SessionAccepted,
+        SessionRefused,
+        SessionRequest,
+    )
+
+__all__ = [
+    "LISTS",
+    "SILENT_AFTER_S",
+    "Contact",
+    "Contacts",
+    "DeviceStatus",
+    "HeardTransport",
+    "contacts_of",
+    "next_moment",
+]
+
+LISTS: Final = "lists of tasks and series"
+"""The name under which an answer of whoever lists tasks and series is noted: the broker, or any aggregator."""
+SILENT_AFTER_S: Final = 300.0
+"""After so long without an answer of anybody the device says so in its log, once."""
+_LOG: Final = logging.getLogger(__name__)
+_ResultT = TypeVar("_ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    """When one party last answered, Unix seconds (None: never since the start), and why the last attempt failed."""
+
+    party: str
+    last_heard: float | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """What a device is doing at `now`; moments are Unix seconds of its clock.
+
+    `contacts` has a row for each aggregator it tried since it started. `silent_since` is the first attempt that failed
+    since anybody answered, None while somebody does. `next_task` is what it does something for next, at `next_at` (now,
+    in the middle of a window), "" for nothing. `why_silent` says why nothing is sent, "" while something is ahead.
+    `sources` has a row for each source of signals that says how it is, as a databroker does: never what it read.
+    """
+
+    now: float
+    contacts: tuple[Contact, ...]
+    silent_since: float | None
+    next_task: str
+    next_at: float | None
+    why_silent: str
+    sources: tuple[Contact, ...] = ()
+
+
+class Contacts:
+    """What came of each attempt to reach somebody; says in the log when nobody answers, and when one does again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Contact] = {}
+        self._silent_since: float | None = None
+        self._said = False
+
+    @property
+    def silent_since(self) -> float | None:
+        """The first attempt that failed since anybody answered, Unix seconds; None while somebody does."""
+        return self._silent_since
+
+    def all(self) -> tuple[Contact, ...]:
+        """Return what is known of each party, by name."""
+        return tuple(self._known[party] for party in sorted(self._known))
+
+    def note(self, party: str, trouble: str = "") -> None:
+        """Note that a party answered, or with `trouble` why it did not."""
+        now, before = self._clock.now(), self._known.get(party, Contact(party=party))
+        last_heard = before.last_heard if trouble else now
+        self._known[party] = Contact(party=party, last_heard=last_heard, trouble=trouble)
+        if not trouble:
+            if self._said and self._silent_since is not None:
+                _LOG.warning("somebody answers again after %d s: %s", now - self._silent_since, party)
+            self._silent_since, self._said = None, False
+            return
+        if trouble != before.trouble:
+            _LOG.info("%s: no answer: %s", party, trouble)
+        if self._silent_since is None:
+            self._silent_since = now
+        if not self._said and now - self._silent_since >= SILENT_AFTER_S:
+            self._said = True
+            _LOG.warning(
+                "nobody has answered for %d s, it goes on trying: %s", now - self._silent_since, self.troubles()
+            )
+
+    def troubles(self) -> str:
+        """Return why nobody answers, each reason once."""
+        return "; ".join(sorted({one.trouble for one in self._known.values() if one.trouble}))
+
+
+class HeardTransport:
+    """A transport whose answers and failures are noted; it changes none of them."""
+
+    def __init__(self, inner: Transport, contacts: Contacts) -> None:
+        self._inner = inner
+        self._contacts = contacts
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        """Return the tasks on offer, unverified."""
+        return await self._noted(LISTS, self._inner.list_tasks())
+
+    async def list_series(self) -> "tuple[SeriesOffer, ...]":
+        """Return the series on offer."""
+        return await self._noted(LISTS, self._inner.list_series())
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: "Sequence[SessionRequest]"
+    ) -> "tuple[SessionAccepted | SessionRefused, ...]":
+        """Ask one aggregator to open sessions."""
+        return await self._noted(aggregator.aggregator_id, self._inner.open_sessions(aggregator, requests))
+
+    async def upload(
+        self, task: Task, position: int, instalments: "Sequence[Instalment]"
+    ) -> "tuple[Receipt | Refusal, ...]":
+        """Hand instalments to one aggregator."""
+        party = task.aggregators[position].aggregator_id
+        return await self._noted(party, self._inner.upload(task, position, instalments))
+
+    async def release(self, task: Task) -> "ReleaseAnswer":
+        """Return the state of a task."""
+        return await self._noted(LISTS, self._inner.release(task))
+
+    async def close(self) -> None:
+        """Give up connections."""
+        await self._inner.close()
+
+    async def _noted(self, party: str, call: Awaitable[_ResultT]) -> _ResultT:
+        try:
+            answer = await call
+        except (Unreachable, PeerError) as error:
+            self._contacts.note(party, str(error))
+            raise
+        self._contacts.note(party)
+        return answer
+
+
+def contacts_of(sources: Iterable[object]) -> tuple[Contact, ...]:
+    """Return what sources of signals say of whom they ask, by name; one without a property `contact` says nothing."""
+    said = (getattr(source, "contact", None) for source in sources)
+    known = {one.party: one for one in said if isinstance(one, Contact)}
+    return tuple(known[party] for party in sorted(known))
+
+
+def next_moment(task: Task, now: float) -> float | None:
+    """Return when a device next has something to do for a task: now within its windows; None when both are over."""
+    return max(float(task.round_one_opens), now) if now < task.round_two_closes else None

@@ -1,0 +1,108 @@
+"""An embedder reads whom its device reaches, what comes next and why it is silent; nobody answering is logged once."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from fleetcount_client.contact import LISTS, SILENT_AFTER_S, Contacts
+from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.timer import ManualTimer
+from fleetcount_client.transport import Unreachable
+from fleetcount_protocol.task.task import SignedTask
+
+from tests.client.deployment import SIGNAL, Deployment, open_policy
+
+
+class Cut(MemoryTransport):
+    """Nobody answers."""
+
+    async def list_tasks(self) -> tuple[SignedTask, ...]:
+        raise Unreachable("broker b:1883: refused: nothing listens there")
+
+
+async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Path) -> None:
+    world = Deployment()
+    task = world.task(name="speeds")
+    device = world.device(tmp_path / "device.db", world.transport(world.sign(task)))
+    before = device.status()
+    seen = []
+
+    def read() -> str:
+        seen.append(device.status())
+        return "B"
+
+    await device.answer({SIGNAL: read})
+    after = device.status()
+
+    assert (before.why_silent, before.contacts, before.next_task) == ("nobody has been asked yet", (), "")
+    assert [(one.next_task, one.next_at, one.why_silent) for one in seen] == [("speeds", seen[0].now, "")]
+    assert {one.party for one in after.contacts} == {LISTS, *(one.aggregator_id for one in task.aggregators)}
+    assert all(one.last_heard is not None and not one.trouble for one in after.contacts)
+    assert (after.next_task, after.silent_since, after.why_silent) == ("", None, "nothing is on offer")
+    assert "'B'" not in repr(seen)
+
+
+async def test_silence_has_its_reason(tmp_path: Path) -> None:
+    world = Deployment()
+    cut = world.device(tmp_path / "cut.db", Cut([], {}))
+    waiting = world.device(tmp_path / "new.db", world.transport(), policy=open_policy(fresh_ledger_wait_s=10**8))
+    refusing = world.device(
+        tmp_path / "refusing.db", world.transport(world.sign(world.task(name="speeds"))), policy=open_policy(signals=())
+    )
+    with pytest.raises(Unreachable):
+        await cut.answer()
+    await waiting.answer()
+    await refusing.answer()
+
+    assert "nobody answers: broker b:1883: refused" in cut.status().why_silent
+    assert cut.status().silent_since is not None
+    assert "ledger" in waiting.status().why_silent
+    assert "speeds was refused" in refusing.status().why_silent
+
+
+async def test_a_waiting_task_is_named_with_its_time(tmp_path: Path) -> None:
+    world = Deployment()
+    task = world.task(name="speeds")
+    device = world.device(tmp_path / "device.db", world.transport(world.sign(task)))
+    answering = asyncio.create_task(device.answer())
+    while not device.status().next_task:
+        await asyncio.sleep(0)
+    status = device.status()
+    answering.cancel()
+    await asyncio.wait([answering])
+
+    assert (status.next_task, status.next_at) == ("speeds", task.round_one_opens)
+
+
+def test_nobody_answering_is_logged_once_and_so_is_the_return(caplog: pytest.LogCaptureFixture) -> None:
+    timer = ManualTimer(0)
+    contacts = Contacts(timer)
+
+    with caplog.at_level(logging.WARNING, "fleetcount_client"):
+        contacts.note("alpha", "refused")
+        timer.advance(SILENT_AFTER_S - 1)
+        contacts.note("alpha", "refused")
+        assert caplog.messages == []
+        timer.advance(1)
+        for _ in range(3):
+            contacts.note("beta", "timed out")
+        contacts.note("alpha")
+        contacts.note("alpha")
+
+    assert caplog.messages == [
+        "nobody has answered for 300 s, it goes on trying: refused; timed out",
+        "somebody answers again after 300 s: alpha",
+    ]
+
+
+def test_one_who_answers_ends_the_silence(caplog: pytest.LogCaptureFixture) -> None:
+    timer = ManualTimer(0)
+    contacts = Contacts(timer)
+    for _ in range(9):
+        contacts.note("alpha", "refused")
+        contacts.note("beta")
+        timer.advance(SILENT_AFTER_S)
+
+    assert contacts.silent_since is None
+    assert caplog.messages == []

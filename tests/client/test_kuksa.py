@@ -1,0 +1,450 @@
+"""A vehicle's own signals, from a databroker that speaks the published protocol: fresh, in a task's units, or none."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount_client import kuksa
+from fleetcount_client.config import ConfigError, load_settings
+from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource, VehicleSignal
+from fleetcount_client.policy import JoinRule
+from fleetcount_client.signals import Reading, SignalUnavailable, read_signal
+from fleetcount_client.utm import UtmZone
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.task.domain import Frame, SquareGrid
+
+from tests.client.databroker import FakeDatabroker, databroker
+from tests.client.deployment import Deployment
+from tests.client.shells import free_port, pem, write_private
+from tests.client.test_config import GOOD, write
+from tests.support.told_time import told_time, turns_until
+
+__all__ = ["write"]
+
+SPEED = "Vehicle.Speed"
+PLACE = ("Vehicle.CurrentLocation.Longitude", "Vehicle.CurrentLocation.Latitude")
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.e30.c2ln"
+
+
+def source_at(
+    address: str, *paths: str, timeout_s: float = 20.0, token_file: Path | None = None, **how: object
+) -> KuksaSource:
+    settings = DatabrokerSettings(address=address, timeout_s=timeout_s, token_file=token_file)
+    return KuksaSource(Databroker(settings), VehicleSignal(paths=paths, **{"fresh_s": 10.0, **how}))  # type: ignore[arg-type]
+
+
+async def read(source: KuksaSource) -> Reading:
+    return await read_signal({SPEED: source}, SPEED)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return why questions were refused, as it happens."""
+    reasons, reason_of = list[str](), kuksa._refusal
+
+    def noted(*why: Any) -> str:
+        reasons.append(reason_of(*why))
+        return reasons[-1]
+
+    monkeypatch.setattr(kuksa, "_refusal", noted)
+    return reasons
+
+
+async def read_until(happened: Callable[[], object], source: KuksaSource) -> Reading:
+    """Return what a source says whose time is over as soon as something has happened."""
+    with told_time() as told:
+        reading = asyncio.create_task(read(source))
+        await turns_until(lambda: reading.done() or happened())
+        told.passes(20.0)
+        return await reading
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"float": 61.5}, 61.5),
+        ({"double": -0.25}, -0.25),
+        ({"int32": -7}, -7),
+        ({"int64": -(2**40)}, -(2**40)),
+        ({"uint32": 7}, 7),
+        ({"uint64": 2**40}, 2**40),
+        ({"bool": False}, False),
+        ({"string": "B"}, "B"),
+        ({"string_array": {"values": ["P0300", "P0301"]}}, frozenset({"P0300", "P0301"})),
+        ({"int32_array": {"values": [1]}}, None),
+        ({"string": "x" * 4097}, None),
+        ({"float": math.nan}, None),
+        ({"double": math.inf}, None),
+        ({}, None),
+    ],
+)
+async def test_a_value_of_the_published_protocol_reads_as_itself_or_as_nothing(
+    value: dict[str, object], expected: object
+) -> None:
+    async with databroker(FakeDatabroker(values={SPEED: (value, 0.0)})) as address:
+        source = source_at(address, SPEED)
+
+        reading = await read(source)
+
+    assert reading == expected
+    assert type(reading) is type(expected)
+    assert source.contact.trouble == ""
+    assert source.contact.last_heard is not None
+
+
+@pytest.mark.parametrize(("age_s", "expected"), [(9.0, 50.0), (11.0, None), (-9.0, 50.0), (-11.0, None)])
+async def test_a_value_older_or_newer_than_its_limit_is_none(age_s: float, expected: float | None) -> None:
+    async with databroker(FakeDatabroker(values={SPEED: ({"float": 50.0}, age_s)})) as address:
+        assert await read(source_at(address, SPEED)) == expected
+
+
+async def test_freshness_is_by_the_devices_clock() -> None:
+    async with databroker(FakeDatabroker(values={SPEED: ({"float": 50.0}, 0.0)})) as address:
+        broker = Databroker(DatabrokerSettings(address=address), clock=ManualClock(1e9))
+
+        assert await read(KuksaSource(broker, VehicleSignal(paths=(SPEED,), fresh_s=60))) is None
+
+
+async def test_units_are_those_that_were_configured() -> None:
+    async with databroker(FakeDatabroker(values={SPEED: ({"double": 10.0}, 0.0)})) as address:
+        reading = await read(source_at(address, SPEED, factor=Fraction("3.6"), offset=Fraction(-1)))
+
+    assert reading == 35.0
+
+
+async def test_longitude_and_latitude_become_metres_of_the_grid_in_one_question() -> None:
+    fake = FakeDatabroker(values={PLACE[0]: ({"double": 11.3426}, 1.0), PLACE[1]: ({"double": 44.4949}, 1.0)})
+    frame = {"zone": UtmZone(number=32), "offset_x": Fraction("-683195.58"), "offset_y": Fraction("-4928877.56")}
+    async with databroker(fake) as address:
+        position = await read(source_at(address, *PLACE, **frame))
+        degrees = await read(source_at(address, *PLACE))
+        fake.values[PLACE[1]] = ({"double": 44.4949}, 99.0)
+        half_fresh = await read(source_at(address, *PLACE))
+
+    # EPSG 32632 of that point by PROJ: 686248.6552, 4929511.9015.
+    assert position == pytest.approx((3053.0752, 634.3415), abs=0.001)
+    assert degrees == (11.3426, 44.4949)
+    assert half_fresh is None
+    assert fake.asked[0] == list(PLACE)
+
+
+async def test_a_databroker_that_starts_is_asked_again_and_one_that_refuses_is_not() -> None:
+    starting = FakeDatabroker(values={SPEED: ({"float": 1.0}, 0.0)}, refuse_first=2)
+    async with databroker(starting) as address:
+        assert await read(source_at(address, SPEED)) == 1.0
+    knows_nothing = FakeDatabroker()
+    async with databroker(knows_nothing) as address:
+        source = source_at(address, SPEED)
+        assert await read(source) is None
+
+    assert (len(starting.asked), len(knows_nothing.asked)) == (3, 1)
+    assert source.contact.trouble == "it does not know Vehicle.Speed"
+
+
+async def test_a_databroker_that_is_away_or_hangs_holds_neither_the_loop_nor_the_answer(
+    caplog: pytest.LogCaptureFixture, refused: list[str]
+) -> None:
+    away = source_at(f"127.0.0.1:{free_port()}", SPEED)
+    fake = FakeDatabroker(values={SPEED: ({"float": 1.0}, 0.0)}, delay_s=60)
+
+    async with databroker(fake) as address:
+        hangs = source_at(address, SPEED)
+        with caplog.at_level(logging.WARNING, logger="fleetcount_client"):
+            readings = [await read_until(lambda: refused, away)]
+            readings.append(await read_until(lambda: fake.asked, hangs))
+            readings.append(await read_until(lambda: len(fake.asked) == 2, hangs))
+
+    assert readings == [None, None, None]
+    assert "refused: nothing listens there" in away.contact.trouble
+    assert hangs.contact.trouble == "no answer in time"
+    assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff\xff", b"\x0a\x00\x0a\x00"])
+async def test_an_answer_to_another_question_is_none(answer: bytes) -> None:
+    async with databroker(FakeDatabroker(values={SPEED: ({}, 0.0)}, raw_answer=answer)) as address:
+        source = source_at(address, SPEED)
+
+        assert await read(source) is None
+
+    assert source.contact.trouble
+
+
+async def test_an_answer_too_long_to_be_one_is_none(refused: list[str]) -> None:
+    values = {SPEED: ({"string_array": {"values": ["x" * 1000] * 70}}, 0.0)}
+    async with databroker(FakeDatabroker(values=values)) as address:
+        assert await read_until(lambda: refused, source_at(address, SPEED)) is None
+    assert refused
+
+
+async def test_over_tls_a_token_is_shown_to_the_right_databroker_and_to_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: list[str]
+) -> None:
+    authority, other = CertificateAuthority.create("databroker"), CertificateAuthority.create("other")
+    credentials = grpc.ssl_server_credentials([pem(authority.issue_aggregator("databroker", ["127.0.0.1"]))])
+    (tmp_path / "ca.pem").write_bytes(authority.certificate.public_bytes(Encoding.PEM))
+    (tmp_path / "other.pem").write_bytes(other.certificate.public_bytes(Encoding.PEM))
+    token = write_private(tmp_path / "token", TOKEN.encode() + b"\n")
+    fake = FakeDatabroker(values={SPEED: ({"float": 61.0}, 0.0)}, token=TOKEN)
+
+    async def asked(ca_file: str, token_file: Path | None, name: str = "") -> tuple[Reading, str]:
+        settings = DatabrokerSettings(
+            address=address, ca_file=tmp_path / ca_file, token_file=token_file, server_name=name, timeout_s=20
+        )
+        source = KuksaSource(Databroker(settings), VehicleSignal(paths=(SPEED,), fresh_s=10))
+        refused.clear()
+        return await read_until(lambda: refused, source), source.contact.trouble
+
+    with caplog.at_level(logging.DEBUG):
+        async with databroker(fake, credentials) as address:
+            good = await asked("ca.pem", token, "databroker")
+            by_address = await asked("ca.pem", token)
+            calls = len(fake.asked)
+            stranger = await asked("other.pem", token)
+            misnamed = await asked("ca.pem", token, "other")
+            reached = len(fake.asked)
+            none = await asked("ca.pem", None)
+            wrong = await asked("ca.pem", write_private(tmp_path / "wrong", b"abc"))
+            broken = await asked("ca.pem", write_private(tmp_path / "broken", b"two words of it\n"))
+            gone = await asked("ca.pem", tmp_path / "gone")
+
+    assert good == by_address == (61.0, "")
+    assert reached == calls
+    assert {stranger, misnamed} == {(None, "unavailable (TLS failed)")}
+    assert none == wrong == (None, "unauthenticated (not authorised)")
+    assert "holds no token" in broken[1]
+    assert "is not a file" in gone[1]
+    said = f"{caplog.text} {none} {wrong} {broken} {gone}"
+    assert not any(secret in said for secret in (TOKEN, "s3cret", "two words", "61.0"))
+
+
+async def test_a_device_answers_with_what_its_databroker_says_and_its_status_says_how_that_is(tmp_path: Path) -> None:
+    world = Deployment()
+    task = world.task()
+    fake = FakeDatabroker(values={SPEED: ({"string": "B"}, 0.0)}, token=TOKEN)
+    async with databroker(fake) as address:
+        source = source_at(address, SPEED, token_file=write_private(tmp_path / "token", TOKEN.encode()))
+        device = world.device(tmp_path / "device.db", world.transport(world.sign(task)))
+        device._signals = {task.signal: source}
+        before = device.status().sources
+        (outcome,) = await device.answer()
+
+    assert outcome.kind.value == "delivered"
+    assert fake.asked == [[SPEED]]  # Once, when the report was made, and not before.
+    (then,), (now,) = before, device.status().sources
+    assert (then.last_heard, then.trouble) == (None, "")
+    assert now.last_heard is not None
+    assert "'B'" not in repr(device.status())
+    assert TOKEN not in repr(device.status())
+
+
+GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=3, rows=1)
+UTM_32 = {"zone": UtmZone(number=32), "offset_x": Fraction("-683195.58"), "offset_y": Fraction("-4928877.56")}
+
+
+def grid_in(epsg: int, offset_x: str = "-683195.58", offset_y: str = "-4928877.56") -> SquareGrid:
+    return replace(GRID, frame=Frame(epsg=epsg, offset_x=offset_x, offset_y=offset_y))
+
+
+@pytest.mark.parametrize(
+    ("domain", "how", "said"),
+    [
+        (GRID, UTM_32, ""),
+        (grid_in(32632), UTM_32, ""),
+        (grid_in(25832), UTM_32, ""),
+        (grid_in(4326, "0", "0"), {}, ""),
+        (grid_in(32733, "0", "0"), {"zone": UtmZone(number=33, south=True)}, ""),
+        (grid_in(32633), UTM_32, "metres of UTM 32N with offset (-683195.58, -4928877.56), but"),
+        (grid_in(32732), UTM_32, "is in EPSG 32732 with"),
+        (grid_in(25845, "0", "0"), {"zone": UtmZone(number=45)}, "is in EPSG 25845 with"),
+        (grid_in(32632, "-683195.5"), UTM_32, "is in EPSG 32632 with offset (-683195.5, -4928877.56)"),
+        (grid_in(32632, offset_y="0"), UTM_32, "offset (-683195.58, 0)"),
+        (grid_in(32632), {}, "its positions are degrees"),
+    ],
+)
+def test_positions_of_another_frame_than_the_grids_are_known_as_such(
+    domain: SquareGrid, how: dict[str, object], said: str
+) -> None:
+    why = source_at("127.0.0.1:1", *PLACE, **how).misplaced(domain)
+
+    assert said in why
+    assert bool(why) is bool(said)
+
+
+@pytest.mark.parametrize(("epsg", "kind", "asked"), [(32632, "delivered", 5), (32633, "refused", 0)])
+async def test_a_device_whose_zone_is_not_the_tasks_answers_nothing_and_its_owner_reads_why(
+    tmp_path: Path, epsg: int, kind: str, asked: int
+) -> None:
+    world = Deployment()
+    task, series = world.task(domain=grid_in(epsg)), world.series(domain=grid_in(epsg))
+    fake = FakeDatabroker(values={PLACE[0]: ({"double": 11.3}, 0.0), PLACE[1]: ({"double": 44.5}, 0.0)})
+    async with databroker(fake) as address:
+        device = world.device(tmp_path / "device.db", world.transport(world.sign(task)), join=JoinRule.AUTO)
+        device._signals = {task.signal: source_at(address, *PLACE, **UTM_32)}
+        judged = device.would_refuse(world.sign(task))
+        outcomes = [*await device.answer()]
+        world.offers = [world.offer(series)]
+        outcomes += await device.answer()
+
+    assert [one.kind.value for one in outcomes] == [kind] * 6  # The second time the task too, from what is stored.
+    assert len(fake.asked) == asked
+    refusals = device.spool.refusals()
+    assert (judged is None) is bool(asked)
+    assert len(refusals) == (0 if asked else 5)
+    assert all("is in EPSG 32633" in one.message and one.rule == "signals" for one in refusals)
+    assert sum(one.sent for one in device.spool.charges()) == asked
+
+
+async def test_a_coroutine_that_takes_too_long_has_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleetcount_client.signals._LONGEST_READ_S", 0.05)
+
+    async def late() -> Reading:
+        await asyncio.sleep(2)
+        return "late"
+
+    assert await read_signal({SPEED: late}, SPEED) is None
+
+
+async def test_a_source_without_a_value_raises_for_who_asks_it_directly() -> None:
+    async with databroker(FakeDatabroker()) as address:
+        with pytest.raises(SignalUnavailable):
+            await source_at(address, SPEED)()
+
+
+KUKSA = """
+[kuksa]
+address = "databroker.vehicle:55555"
+ca_file = "aggregators.crt"
+server_name = "Server"
+token_file = "device.key"
+timeout_s = 3
+
+[signals."Vehicle.Speed"]
+kuksa = "Vehicle.Speed"
+fresh_s = 5
+factor = "3.6"
+
+[signals."Vehicle.CurrentLocation"]
+kuksa = ["Vehicle.CurrentLocation.Longitude", "Vehicle.CurrentLocation.Latitude"]
+utm = "32N"
+offset_x = "-683195.58"
+"""
+CONFIG = GOOD[: GOOD.index("[signals.")] + KUKSA
+
+
+def test_the_configuration_says_where_a_databroker_is_and_what_its_signals_mean(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    settings = load_settings(write(CONFIG))
+
+    speed, place = settings.signals[SPEED], settings.signals["Vehicle.CurrentLocation"]
+    assert isinstance(speed, KuksaSource)
+    assert isinstance(place, KuksaSource)
+    assert speed._signal == VehicleSignal(paths=(SPEED,), fresh_s=5.0, factor=Fraction("3.6"))
+    assert place._signal == VehicleSignal(
+        paths=PLACE, fresh_s=60.0, zone=UtmZone(number=32), offset_x=Fraction("-683195.58")
+    )
+    assert speed._databroker is place._databroker
+    assert speed._databroker._settings == DatabrokerSettings(
+        address="databroker.vehicle:55555",
+        ca_file=tmp_path / "aggregators.crt",
+        server_name="Server",
+        token_file=tmp_path / "device.key",
+        timeout_s=3.0,
+    )
+
+
+def test_a_databroker_of_this_machine_needs_its_address_alone(write) -> None:  # type: ignore[no-untyped-def]
+    rows = '[kuksa]\naddress = "127.0.0.1:55555"\n[signals."Vehicle.Speed"]\nkuksa = "Vehicle.Speed"\n'
+
+    speed = load_settings(write(GOOD[: GOOD.index("[signals.")] + rows)).signals[SPEED]
+
+    assert isinstance(speed, KuksaSource)
+    assert speed._databroker._settings == DatabrokerSettings(address="127.0.0.1:55555")
+    assert speed._signal == VehicleSignal(paths=(SPEED,), fresh_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('ca_file = "aggregators.crt"\nserver', "server", r"kuksa\.address is 'databroker\.vehicle:55555'.*loopback"),
+        ('ca_file = "aggregators.crt"\nserver', "insecure = true\nserver", r"kuksa\.token_file.*together with ca_file"),
+        ('address = "databroker.vehicle:55555"', "", r"kuksa\.address is missing"),
+        ('address = "databroker.vehicle:55555"', 'address = "databroker"', r"kuksa\.address is 'databroker'"),
+        ('token_file = "device.key"', 'token_file = "aggregators.crt"', r"kuksa\.token_file.*0600"),
+        ('token_file = "device.key"', 'token = "abc"', r"kuksa\.token is unknown"),
+        ("timeout_s = 3", "timeout_s = 60", r"kuksa\.timeout_s is 60.*0\.1 to 20"),
+        ("fresh_s = 5", "fresh_s = 0", r"fresh_s is 0.*0\.1 to 86400"),
+        ("fresh_s = 5", "fresh = 5", r"fresh is unknown.*'fresh_s'"),
+        ('factor = "3.6"', 'factor = "fast"', r"factor is 'fast'"),
+        ('factor = "3.6"', 'utm = "32N"', r"utm.*goes with \[longitude, latitude\]"),
+        ('utm = "32N"', 'factor = "2"', r"factor.*goes with one path"),
+        ('utm = "32N"', 'utm = "61N"', r"utm is '61N'"),
+        ('kuksa = "Vehicle.Speed"', 'kuksa = "Vehicle.*"', r"kuksa is 'Vehicle\.\*'"),
+        ('kuksa = "Vehicle.Speed"', 'kuksa = ["Vehicle.Speed"]', "two: "),
+        ("[kuksa]", "[private]\n[kusa]", r"kusa is unknown.*'kuksa'"),
+    ],
+)
+def test_a_wrong_line_about_a_databroker_is_refused(write, old: str, new: str, said: str) -> None:  # type: ignore[no-untyped-def]
+    assert old in CONFIG
+
+    with pytest.raises(ConfigError, match=said):
+        load_settings(write(CONFIG.replace(old, new, 1)))
+
+
+def test_without_grpc_the_extra_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("fleetcount_client.kuksa_config.find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"install fleetcount-client\[kuksa\] or fleetcount\[kuksa\]"):
+        load_settings(write(CONFIG))
+
+
+def test_a_signal_of_a_databroker_needs_one_and_one_source_only(write) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ConfigError, match=r"reads from kuksa; give the section \[kuksa\]"):
+        load_settings(write(GOOD.replace('file = "speed.txt"', 'kuksa = "Vehicle.Speed"')))
+    with pytest.raises(ConfigError, match=r"has file and kuksa; allowed is exactly one of"):
+        load_settings(write(CONFIG.replace("fresh_s = 5", 'file = "speed.txt"')))
+
+
+@pytest.mark.parametrize(
+    ("zone", "longitude", "latitude", "expected"),
+    [
+        # By PROJ, EPSG 32632.
+        (UtmZone(number=32), 11.3426, 44.4949, (686248.6552, 4929511.9015)),
+        (UtmZone(number=1), 179.9, 10.0, (160097.0061, 1107010.3951)),  # Across the date line; EPSG 32601.
+        (UtmZone(number=32), 40.0, 10.0, None),
+        (UtmZone(number=32), 9.0, 85.0, None),
+        (UtmZone(number=32), math.nan, 10.0, None),
+        (UtmZone(number=32), 369.0, 10.0, None),
+    ],
+)
+def test_metres_of_a_zone(
+    zone: UtmZone, longitude: float, latitude: float, expected: tuple[float, float] | None
+) -> None:
+    reached = zone.metres(longitude, latitude)
+
+    assert reached == (expected if expected is None else pytest.approx(expected, abs=0.001))
+
+
+def test_metres_of_a_zone_are_those_of_proj() -> None:
+    pyproj = pytest.importorskip("pyproj")
+    for code, zone in (
+        (32632, UtmZone(number=32)),
+        (25833, UtmZone(number=33)),
+        (32701, UtmZone(number=1, south=True)),
+    ):
+        theirs = pyproj.Transformer.from_crs(4326, code, always_xy=True)
+        meridian = 6 * zone.number - 183
+        for east in range(-12, 13, 3):
+            for latitude in range(-83, 84, 16):
+                longitude = (meridian + east + 180) % 360 - 180
+                assert zone.metres(longitude, latitude) == pytest.approx(
+                    theirs.transform(longitude, latitude), abs=0.001
+                )
