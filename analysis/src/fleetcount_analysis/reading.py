@@ -1,5 +1,8 @@
 """Read a release: estimates, standard errors and intervals of the cells 1..V, one release or many at once.
 
+With zooms the cells are the squares of all of them, in the order in which they are opened, each read by itself;
+`answers.zooms` makes them agree.
+
 Run by aggregators, analysts and studies. It must not use anything but the question's design and the opened numbers, so
 that all of them read the same. No other module may choose the formula for a design.
 """
@@ -32,7 +35,7 @@ _MEAN_GRID: Final = 10**9
 class Reading:
     """Estimates, their standard errors and interval ends of cells 1..V, in devices; all of one shape.
 
-    The shape is (V,) for one release and (runs, V) for many.
+    The shape is (V,) for one release and (runs, V) for many; with zooms V stands for `Design.cell_count`.
     """
 
     estimates: Floats
@@ -58,7 +61,7 @@ def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
             f"a release has shape {opened.shape}; allowed is {design.output_count} numbers, or rows of them"
         )
     cells, ends = _read_rows(design, rows, level)
-    shape = (design.values,) if opened.ndim == 1 else (len(rows), design.values)
+    shape = (design.cell_count,) if opened.ndim == 1 else (len(rows), design.cell_count)
     both = np.array(ends, dtype=np.int64).reshape(*shape, 2)
     counts, errors = (one.reshape(shape) for one in (cells.counts, cells.standard_errors))
     return Reading(estimates=counts, standard_errors=errors, low=both[..., 0], high=both[..., 1])

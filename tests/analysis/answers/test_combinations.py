@@ -12,6 +12,7 @@ from fleetcount_analysis.intervals import response_intervals, sum_interval, unar
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
+from numpy.typing import NDArray
 
 from tests.analysis.answers.samples import LEVEL, NOISE, direct, random_table, sampling, table_of
 from tests.support.designs import design_name, every_design
@@ -114,8 +115,31 @@ def test_one_sided_sums_are_never_wrong_on_their_side() -> None:
     assert answer.high == 57
     assert answer.low < 57
     assert difference(table, Region.of(1, 1), Region.of(1, 0)).low < 4
-    with pytest.raises(RangeError, match="1 and 2 counts; allowed is as many"):
-        difference(table, Region.of(1, 1), Region.of([1, 2], 0))
+
+
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+@pytest.mark.parametrize(("later", "earlier"), [([1], [1, 2, 3]), ([2, 3], [4]), ([1, 2], [3, 4])])
+def test_differences_of_one_sided_sums_have_the_exact_law(up: bool, later: list[int], earlier: list[int]) -> None:
+    noise = OneSidedNoise(Fraction(1, 2), "up" if up else "down")
+    table = table_of(direct(noise=noise), ROWS)
+
+    answer = difference(table, Region.of(later, 1), Region.of(earlier, 0))
+
+    # By adding draws one by one, without the negative binomial's own functions.
+    geometric = (1 - np.exp(-0.5)) * np.exp(-0.5 * np.arange(400))
+    law = np.ones(1)
+    for _ in range(2 * len(later)):
+        law = np.convolve(law, geometric)
+    for _ in range(2 * len(earlier)):
+        law = np.convolve(law, geometric[::-1])
+    added = (np.arange(law.size) - 2 * len(earlier) * 399) * (1 if up else -1)
+    value = sum(ROWS[1][cell - 1] for cell in later) - sum(ROWS[0][cell - 1] for cell in earlier)
+    inside = [d for d in range(value - 150, value + 151) if min(_tails(law, added, value - d)) > 0.025]
+    assert (answer.low, answer.high) == (inside[0], inside[-1])
+
+
+def _tails(law: NDArray[np.float64], added: NDArray[np.int64], noise: int) -> tuple[float, float]:
+    return float(law[added >= noise].sum()), float(law[added <= noise].sum())
 
 
 @pytest.mark.parametrize("design", every_design((2,)), ids=design_name)

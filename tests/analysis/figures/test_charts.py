@@ -19,7 +19,7 @@ from fleetcount_analysis.figures.charts import (
 )
 from fleetcount_analysis.figures.maps import Outlines, map_panel
 from fleetcount_analysis.figures.panels import Chart, Panel, chart_figure, panel_figure
-from fleetcount_analysis.figures.scales import scale_of
+from fleetcount_analysis.figures.scales import Scale, scale_of
 from fleetcount_analysis.figures.style import COLOURS
 from fleetcount_analysis.figures.svg import page_svg, rendered
 from matplotlib.figure import Figure
@@ -217,6 +217,17 @@ def test_nothing_is_drawn_outside_the_picture() -> None:
         assert box.x1 <= wide + 1, text.get_text()
         assert box.y0 >= 0, text.get_text()
         assert box.y1 <= high, text.get_text()
+
+
+@pytest.mark.parametrize("last", [0.9, 0.97, 1.0])
+def test_the_word_of_the_last_tick_stands_in_a_panel_alone(last: float) -> None:
+    x = Scale(low=0, high=1, log=False, label="share", ticks=(last,), said=lambda value: f"100,000,000 {value}")
+    figure = panel_figure(row_panel(ROWS, x, alt="rows"))
+    [word] = [text for text in figure.texts if text.get_text() == x.said(last)]
+
+    assert word.get_window_extent().x1 <= figure.get_size_inches()[0] * 72 + 1
+    tick = figure.axes[0].transData.transform((last, 0))[0]
+    assert tick == pytest.approx((word.get_window_extent().x0 + word.get_window_extent().x1) / 2, abs=1)
 
 
 def test_labels_do_not_run_into_the_plot() -> None:

@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.figures.lines import Line, LinePanel, line_panels, plan_plot
+from fleetcount_analysis.figures.maps import Outlines
 from fleetcount_analysis.figures.releases import GridGeometry, bars_with_intervals, count_map
 from fleetcount_analysis.figures.style import PALETTE
 from fleetcount_analysis.figures.svg import save_figure
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
 GRID = GridGeometry(size=250, columns=3, rows=2)
@@ -50,6 +53,8 @@ def test_a_map_without_truth_has_two_panels() -> None:
 
     assert not any("Truth" in word for word in words(figure))
     assert "Where? (north up, side of a square 250 m)" in words(figure)
+    figure = count_map(GRID, estimate=[1] * 6, low=[0] * 6, high=[2] * 6, title="Where? (epsilon 1)")
+    assert "Where? (epsilon 1; north up, side of a square 250 m)" in words(figure)
 
 
 def test_a_number_is_written_in_every_cell_of_a_small_map_only() -> None:
@@ -144,3 +149,44 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         plan_plot([1], sampling=[1, 2], noise=[1], both=[1], smallest_count_seen=None)
     with pytest.raises(RangeError, match="grid"):
         GridGeometry(size=0, columns=1, rows=1)
+
+
+def test_streets_lie_over_the_cells_that_they_run_through() -> None:
+    corners = [np.array([(0.0, 0.0), (3.0, 0.0), (3.0, 2.0), (0.0, 2.0)])]
+
+    [street] = Outlines.grid(3, 2, corners).streets
+    shapes = Outlines.grid(3, 2).shapes
+
+    assert street.tolist() == [
+        shapes[0][0].tolist(),
+        shapes[2][1].tolist(),
+        shapes[5][2].tolist(),
+        shapes[3][3].tolist(),
+    ]
+
+
+def test_a_map_over_streets_draws_them_on_every_panel_and_says_whose_they_are() -> None:
+    streets = [[(0.0, 0.0), (750.0, 500.0)], [(10.0, 20.0), (30.0, 40.0), (50.0, 60.0)]]
+    over = GridGeometry(size=250, columns=3, rows=2, streets=streets, source="streets: ours")
+
+    with_streets = count_map(over, estimate=[1] * 6, low=[0] * 6, high=[2] * 6, truth=[1] * 6, title="Where?")
+    without = count_map(GRID, estimate=[1] * 6, low=[0] * 6, high=[2] * 6, truth=[1] * 6)
+
+    def drawn(figure: Figure) -> list[int]:
+        return [
+            len(one.get_segments())
+            for axes in figure.axes
+            for one in axes.collections
+            if isinstance(one, LineCollection)
+        ]
+
+    assert drawn(with_streets) == [2, 2, 2]
+    assert drawn(without) == []
+    # Behind each number, over the streets, its cell's colour.
+    for figure, rooms in ((with_streets, 6), (without, 0)):
+        [cells, *over_streets] = [one for one in figure.axes[0].collections if isinstance(one, PolyCollection)]
+        assert [len(one.get_paths()) for one in over_streets] == [rooms] * bool(rooms)
+        for one in over_streets:
+            assert one.get_zorder() > LineCollection([]).get_zorder()
+            assert one.get_facecolor().tolist() == cells.get_facecolor().tolist()
+    assert "Where? (north up, side of a square 250 m; streets: ours)" in words(with_streets)

@@ -20,7 +20,7 @@ from matplotlib.font_manager import FontProperties
         (999_700.0, "1M"),
         (2.5e9, "2.5bn"),
         (-3.14159, "−3.14"),
-        (0.00001, "1.0e−05"),
+        (0.00001, "1e−5"),
         (math.nan, "–"),
     ],
 )

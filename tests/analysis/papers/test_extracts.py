@@ -3,11 +3,12 @@
 import gzip
 from pathlib import Path
 
+import fleetcount_data
 import numpy as np
 import pytest
 from fleetcount_analysis.papers.extracts import Census, ExtractError, Extracts
 
-DATA = Path(__file__).parents[3] / "data"
+DATA = fleetcount_data.folder()
 SHIPPED = Extracts.shipped()
 CENSUS = "Age,Occupation,Education\n30,a,x\n31,b,y\n30,a,x\n"
 
@@ -34,7 +35,7 @@ def test_gowalla_is_shipped_as_counts_of_many_users_and_without_places() -> None
 
 
 def test_every_extract_names_its_source_and_all_are_small() -> None:
-    folders = [path for path in DATA.iterdir() if path.is_dir()]
+    folders = [path for path in DATA.iterdir() if path.is_dir() and path.name != "__pycache__"]
 
     assert {"adult", "breast_cancer", "city", "gowalla_nyc"} <= {path.name for path in folders}
     assert all((path / "SOURCE.md").is_file() for path in folders)

@@ -1,10 +1,10 @@
 """Answers people can use: sums, changes and simultaneous intervals of a series' table, readable numbers, exports.
 
 `table` holds what was released; `combinations` answers questions fixed before looking and `chosen` those found by
-looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing` and `hierarchy` are readings
-beside the raw numbers; `sides`, `metering` and `telling` say what is proven and what is inferred; `places` and `export`
-write files. Works on plain columns and never sees a task. The page for analysts is docs/answers.md. Loads nothing
-before a name is used.
+looking; `drill_down` reads walks and says what one will find; `readings`, `smoothing`, `hierarchy` and `zooms` are
+readings beside the raw numbers; `sides`, `metering` and `telling` say what is proven and what is inferred; `places` and
+`export` write files. Works on plain columns and never sees a task. The page for analysts is docs/answers.md. Loads
+nothing before a name is used.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +30,8 @@ __all__ = [
     "cells_inside",
     "compare_one_sided",
     "consistent",
+    "consistent_errors",
+    "consistent_zooms",
     "difference",
     "even_variances",
     "find_chance",
@@ -40,6 +42,7 @@ __all__ = [
     "levels_of_grid",
     "meter",
     "most_told",
+    "one_zoom",
     "pruned_places",
     "readable",
     "series_table",
@@ -54,6 +57,7 @@ __all__ = [
     "write_csv",
     "write_geojson",
     "write_parquet",
+    "zoom_numbers",
 ]
 
 if TYPE_CHECKING:
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import Region, SeriesTable, WindowCounts, series_table
     from fleetcount_analysis.answers.telling import OpenedWindow, most_told, smallest_refused
+    from fleetcount_analysis.answers.zooms import consistent_errors, consistent_zooms, one_zoom, zoom_numbers
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -97,5 +102,6 @@ else:
             "smoothing": "smoothed",
             "table": "Region SeriesTable WindowCounts series_table",
             "telling": "OpenedWindow most_told smallest_refused",
+            "zooms": "consistent_errors consistent_zooms one_zoom zoom_numbers",
         },
     )

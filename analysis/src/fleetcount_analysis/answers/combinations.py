@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fleetcount_analysis.answers.ends import Sums, difference_ends, estimates_of, sum_ends
 from fleetcount_analysis.answers.table import Region, SeriesTable
 from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_analysis.intervals import simultaneous_level
 
 __all__ = ["Answer", "difference", "differing", "sums_of", "total", "totals_at_once"]
@@ -38,6 +39,14 @@ class Answer:
     level: Fraction
     together: int = 1
     assumes: str = ""
+
+    def __str__(self) -> str:
+        """Return the interval first, which is what is known, then the number and what it rests on."""
+        ends, assumed = (
+            interval_text(self.estimate, self.low, self.high),
+            f", if {self.assumes}" if self.assumes else "",
+        )
+        return f"{ends} ({level_text(self.level)} interval, estimate {self.estimate:,.1f}{assumed})"
 
 
 def total(table: SeriesTable, region: Region, *, seen_at_most: int | None = None) -> Answer:

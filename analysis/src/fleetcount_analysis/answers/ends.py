@@ -31,10 +31,10 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from fleetcount_analysis.answers.noises import NoiseTotal, ScaledNoise, noise_total
+from fleetcount_analysis.answers.noises import ScaledNoise, noise_total
 from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
-from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSum
-from fleetcount_analysis.errors import RangeError
+from fleetcount_analysis.channels import LARGEST_COUNT, AnySum
+from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.intervals import channel_ends
 from fleetcount_analysis.response_tails import ResponseChannel
 
@@ -46,6 +46,9 @@ Ends = tuple[Integers, Integers]
 
 _DOUBT: Final = 0.05
 """The share of each side's error that is spent on the upper end of n + n'."""
+_IGNORED: Final = 1e-6
+"""The share of each side's error of noise so large that it is not added up; it is counted as missed."""
+_MOST_TERMS: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,14 +119,16 @@ def difference_ends(
     the regions have no window in common.
 
     Raises:
-        RangeError, TooLargeError: as `sum_ends`; one-sided noise on regions of two sizes.
+        RangeError, TooLargeError: as `sum_ends`.
     """
     tail, values = tail_of(level), later.values - earlier.values
     for one in (later, earlier):
         _check_size(one.values)
     if design.outputs is not Outputs.CELLS:
         return _response_difference(design, (later, earlier), level, apart=apart)
-    noise = _difference_noise(design, later, earlier)
+    if isinstance(design.noise, OneSidedNoise):
+        return _one_sided_difference(design, values, later.terms, earlier.terms, tail)
+    noise = noise_total(design.noise, design.aggregators * (later.terms + earlier.terms))
     if design.channel[0] == 1:
         reach = noise.central_reach(tail)
         return values - reach, values + reach
@@ -161,16 +166,6 @@ def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tupl
     variance = inside * hit * (1 - hit) + (total - inside) * miss * (1 - miss) + noise
     least = -float(special.ndtri(tail)) * np.sqrt(variance) / (hit - miss)
     return estimates, np.maximum(estimates - low, least), np.maximum(high - estimates, least)
-
-
-def _difference_noise(design: Design, later: Sums, earlier: Sums) -> NoiseTotal:
-    """Return the law of the noises of both regions; of one-sided noise as many against as many are two-sided."""
-    if not isinstance(design.noise, OneSidedNoise):
-        return noise_total(design.noise, design.aggregators * (later.terms + earlier.terms))
-    if later.terms != earlier.terms:
-        sizes = f"{later.terms} and {earlier.terms} counts"
-        raise RangeError("difference of one-sided sums", sizes, "as many counts in both")
-    return NoiseSum(epsilon=design.noise.epsilon, terms=design.aggregators * later.terms)
 
 
 def _difference_search(law: SumLaw, values: Integers, devices: Integers, step: int, tail: float) -> Ends:
@@ -219,6 +214,33 @@ def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float)
     """Return [Y - m, Y] for noise >= 0 and [Y, Y + m] for noise <= 0, m the upper quantile of the negative binomial."""
     reach = max(0, int(stats.nbinom.isf(error, terms, -math.expm1(-float(noise.epsilon)))))
     return (values - reach, values) if noise.direction == "up" else (values, values + reach)
+
+
+def _one_sided_difference(design: Design, values: Integers, later: int, earlier: int, tail: float) -> Ends:
+    """Return [D - m, D + m'] for sums of so many counts, exact; m is m' if there are as many of both."""
+    noise = cast("OneSidedNoise", design.noise)
+    added, taken = (later, earlier) if noise.direction == "up" else (earlier, later)
+    chance, k = -math.expm1(-float(noise.epsilon)), design.aggregators
+    down = _negative_binomial_reach(k * added, k * taken, chance, tail)
+    return values - down, values + _negative_binomial_reach(k * taken, k * added, chance, tail)
+
+
+def _negative_binomial_reach(added: int, taken: int, chance: float, tail: float) -> int:
+    """Return the largest m with P[A - B >= m] > tail, A and B independent sums of so many geometric draws from 0 on."""
+    last = int(stats.nbinom.isf(_IGNORED * tail, taken, chance))
+    if last > _MOST_TERMS:
+        raise TooLargeError(f"one-sided noise that spreads over {last} numbers; exact differences go to {_MOST_TERMS}")
+    below = np.arange(last + 1)
+    masses = stats.nbinom.pmf(below, taken, chance)
+
+    def likely(m: int) -> bool:
+        return float(masses @ stats.nbinom.sf(below + (m - 1), added, chance)) + _IGNORED * tail > tail
+
+    low, high = -last - 1, int(stats.nbinom.isf(_IGNORED * tail, added, chance)) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if likely(middle) else (low, middle)
+    return low
 
 
 def _response_channel(design: Design, sums: Sums, tail: float) -> tuple[ResponseChannel, Integers, AnySum]:

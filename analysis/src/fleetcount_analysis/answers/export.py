@@ -93,7 +93,7 @@ def metadata_of(table: SeriesTable, title: str = "") -> dict[str, Any]:
 
 
 def write_csv(table: SeriesTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:
-    """Write the table as UTF-8 CSV whose first line is `# ` and the metadata as JSON, the second the names.
+    """Write the table as UTF-8 CSV whose first line is `#`, a space and the metadata as JSON, the second the names.
 
     Times are ISO 8601 in UTC. Readers skip one line.
 

@@ -1,7 +1,8 @@
 """One report counted at several zooms: consistent counts of a pyramid of levels, each noised on its own.
 
-It must not read sampled or randomized answers: it is for direct counts, whose noise is all that parts them. How a
-report carries several levels is the protocol's.
+It must not read randomized answers. A sampled device is in the sample at every level or at none, so sampled counts add
+up as counts do: the same combination of the opened numbers is best for them too, and is divided by p. Which squares a
+release has is `fleetcount_mechanisms.zooms`'.
 
 Every level l of V_l cells is released with noise of its own; a device stands in one cell of every level. The sum of
 four squares then differs from the square above them by noise alone. The least-squares counts that add up are found
@@ -30,8 +31,17 @@ from scipy import special
 from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.intervals import sampling_intervals
 
-__all__ = ["ConsistentCounts", "Pyramid", "consistent", "even_variances", "half_width", "levels_of_grid"]
+__all__ = [
+    "ConsistentCounts",
+    "Pyramid",
+    "consistent",
+    "consistent_variances",
+    "even_variances",
+    "half_width",
+    "levels_of_grid",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -83,6 +93,7 @@ class ConsistentCounts:
     high: tuple[Integers, ...]
 
 
+@lru_cache(maxsize=16)
 def levels_of_grid(columns: int, rows: int, levels: int) -> Pyramid:
     """Return a square grid of columns * rows squares and the grids of two, four, ... times its side above it.
 
@@ -115,18 +126,32 @@ def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:
     return tuple(min(2, size) * len(pyramid.sizes) / (2 * rho) for size in pyramid.sizes)
 
 
+def consistent_variances(pyramid: Pyramid, variances: Sequence[float]) -> tuple[Floats, ...]:
+    """Return the variances of the consistent counts, noise of these variances on every level; before any data."""
+    return tuple(_Upward(pyramid, variances).down([np.zeros(size) for size in pyramid.sizes])[1])
+
+
 def consistent(
-    pyramid: Pyramid, counts: Sequence[ArrayLike], noise: Sequence[NoiseLaw], aggregators: int, level: Fraction
+    pyramid: Pyramid,
+    counts: Sequence[ArrayLike],
+    noise: Sequence[NoiseLaw],
+    aggregators: int,
+    level: Fraction,
+    sampling_rate: Fraction = Fraction(1),
 ) -> ConsistentCounts:
     """Return the consistent counts of one report: `counts[l]` are the opened numbers of level l, `noise[l]` its law.
 
-    Intervals come from the exact law of the very combination of noises that each estimate holds.
+    Intervals come from the exact law of the very combination of noises that each estimate holds. Where devices were
+    sampled half of the error is spent on it and half on the binomial: never too narrow, up to 1.6 times as wide.
 
     Raises:
         ShapeError: not one number a cell and one law a level.
-        RangeError: one-sided noise or none, a level outside (0, 1 - 2e-10], or fewer than 1 aggregator.
+        RangeError: one-sided noise or none, a level outside (0, 1 - 2e-10], fewer than 1 aggregator, or a sampling rate
+            outside (0, 1].
     """
     tail_of(level)
+    if not 0 < sampling_rate <= 1:
+        raise RangeError("sampling rate", sampling_rate, "above 0 and at most 1")
     opened = [np.asarray(one, dtype=np.float64) for one in counts]
     if [one.shape for one in opened] != [(size,) for size in pyramid.sizes] or len(noise) != len(opened):
         raise ShapeError(
@@ -139,19 +164,40 @@ def consistent(
         raise RangeError("law of noise", "none", "noise on every level")
     up = _Upward(pyramid, [law.variance for law in laws])
     estimates, variances = up.down(opened)
+    sure = level if sampling_rate == 1 else (1 + level) / 2
     low, high = [], []
-    for number, one in enumerate(estimates):
-        reach = np.array([half_width(up.parts(number, cell, laws), level) for cell in range(one.size)])
+    for reach, one in zip(_reaches(pyramid, tuple(laws), sure), estimates, strict=True):
         middle = np.rint(one)
         low.append(np.maximum(np.minimum(np.ceil(one - reach), middle), 0).astype(np.int64))
         high.append(np.maximum(np.maximum(np.floor(one + reach), middle), 0).astype(np.int64))
+        if sampling_rate < 1:
+            low[-1] = _of_sample(low[-1], sampling_rate, sure, 0)
+            high[-1] = _of_sample(high[-1], sampling_rate, sure, 1)
+    rate = float(sampling_rate)
+    tossed = [np.maximum(one, 0) * (1 - rate) for one in estimates]
     return ConsistentCounts(
         level=level,
-        estimates=tuple(estimates),
-        standard_errors=tuple(np.sqrt(one) for one in variances),
+        estimates=tuple(one / rate for one in estimates),
+        standard_errors=tuple(np.sqrt(one + more) / rate for one, more in zip(variances, tossed, strict=True)),
         low=tuple(low),
         high=tuple(high),
     )
+
+
+@lru_cache(maxsize=16)
+def _reaches(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], level: Fraction) -> tuple[Floats, ...]:
+    """Return the half width of every cell of every level, which the laws decide and no number: once for a series."""
+    up = _Upward(pyramid, [law.variance for law in laws])
+    return tuple(
+        np.array([half_width(up.parts(number, cell, laws), level) for cell in range(size)])
+        for number, size in enumerate(pyramid.sizes)
+    )
+
+
+def _of_sample(sampled: Integers, rate: Fraction, level: Fraction, end: int) -> Integers:
+    """Return the lower (0) or upper (1) ends of the counts of which so many may have been sampled."""
+    ends = sampling_intervals(sampled.tolist(), rate, None, 1, level)
+    return np.array([one[end] for one in ends], dtype=np.int64)
 
 
 class _Upward:

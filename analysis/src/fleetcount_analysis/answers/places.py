@@ -48,7 +48,8 @@ class Places(Protocol):
 class GridPlaces:
     """Squares of side `size` from the corner (x0, y0), row by row northwards, as `SquareGrid` tasks number them.
 
-    `to_degrees` turns arrays of x and y into longitudes and latitudes; without it outlines stay in the grid's own unit.
+    `to_degrees` turns arrays of x and y into longitudes and latitudes (`fleetcount_analysis.places.to_degrees` makes it
+    from a frame); without it outlines stay in the grid's own unit.
 
     Raises:
         RangeError: a side, number of columns or of rows that is not above 0.

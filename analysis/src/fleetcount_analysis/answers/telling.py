@@ -54,7 +54,7 @@ def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 
 
     Raises:
         ShapeError: no window, not V cells, or only some windows with participants.
-        RangeError: a weight below 1, or a number beyond 10^12 in size.
+        RangeError: a weight below 1, a number beyond 10^12 in size, or a release of several zooms.
     """
     counted = _check(design, windows, weight)
     if design.outputs is not Outputs.CELLS or not design.noised or (design.values == 1 and not counted):
@@ -133,6 +133,9 @@ def _steps(low: int, high: int) -> tuple[NDArray[np.int64], int]:
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
     """Return whether the numbers of participants are told."""
+    if design.zooms is not None:
+        # Squares of other zooms tell of the same people; what one zoom tells would be too little.
+        raise RangeError("zooms", design.zoom_count, "1: what several zooms tell together is not computed")
     if weight < 1:
         raise RangeError("weight", weight, "1 or more")
     if not windows or any(len(one.cells) != design.values for one in windows):

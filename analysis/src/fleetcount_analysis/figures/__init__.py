@@ -4,7 +4,7 @@ By matplotlib alone, without a display and without pyplot; it must not compute a
 """
 
 from fleetcount_analysis.figures.lines import Line, LinePanel, line_panels, plan_plot
-from fleetcount_analysis.figures.releases import GridGeometry, bars_with_intervals, count_map
+from fleetcount_analysis.figures.releases import GridGeometry, StepMap, bars_with_intervals, count_map, step_maps
 from fleetcount_analysis.figures.style import PALETTE, new_figure
 from fleetcount_analysis.figures.svg import save_figure
 
@@ -13,10 +13,12 @@ __all__ = [
     "GridGeometry",
     "Line",
     "LinePanel",
+    "StepMap",
     "bars_with_intervals",
     "count_map",
     "line_panels",
     "new_figure",
     "plan_plot",
     "save_figure",
+    "step_maps",
 ]

@@ -175,12 +175,18 @@ def row_panel(
     band: tuple[float, float] | None = None,
     line: float | None = None,
     share: bool = False,
+    named_by: str = "",
 ) -> Panel:
-    """Return one row an item: dot, interval and further marks; `band` is where the dots should be."""
+    """Return one row an item: dot, interval and further marks.
+
+    `band` is where the dots should be, `named_by` stands above the labels and says what they are.
+    """
     labels = [fitted(item.label, LABEL_PX, SMALL_PX) for item in items]
     left = max(text_width(label, SMALL_PX) for label in labels) + 12
-    height = len(items) * _ROW_PX + 52
-    rows = Scale(low=0, high=len(items), log=False, label="", ticks=())
+    head = 16 if named_by else 0
+    height = len(items) * _ROW_PX + 52 + head
+    named_by = fitted(named_by, WIDTH_PX - 4, SMALL_PX)
+    rows = Scale(low=0, high=len(items), log=False, label=named_by, ticks=())
 
     def draw(area: Area) -> None:
         axes = _framed(area, height, x, rows, left=left)
@@ -190,7 +196,7 @@ def row_panel(
         if line is not None:
             axes.axvline(x.clipped(line), color=COLOURS["rule"], linewidth=1.4)
         for place, (item, label) in enumerate(zip(items, labels, strict=True)):
-            base = 8 + (place + 0.5) * (height - 50) / len(items) + 4
+            base = 8 + head + (place + 0.5) * (height - 50 - head) / len(items) + 4
             area.text(0, base, label, size=SMALL_PX)
             _draw_row(axes, item, place + 0.5, x, share=share)
             if not item.measure.known:
@@ -273,6 +279,9 @@ def _framed(area: Area, height: float, x: Scale, y: Scale, *, title: str = "", l
     """Return axes with grid, ticks and labels, and room for their words; `left` is room wanted besides."""
     top = (22.0 if title else 4.0) + (20.0 if y.label else 4.0)
     left, right, bottom = max(left, y.widest + 10), WIDTH_PX - 14, height - 42
+    if x.ticks and x.share(x.ticks[-1]) > 0.5:  # The word of the last tick stands in the picture too.
+        half = text_width(x.said(x.ticks[-1]), SMALL_PX) / 2 + 2
+        right = min(right, left + (WIDTH_PX - half - left) / x.share(x.ticks[-1]))
     axes = area.axes(left, top, right, bottom)
     axes.set(
         xscale="log" if x.log else "linear",

@@ -14,7 +14,18 @@ from fleetcount_analysis.errors import ShapeError
 from fleetcount_analysis.figures.style import PALETTE, in_style, new_figure
 from fleetcount_analysis.figures.words import number
 
-__all__ = ["TITLE", "Line", "LinePanel", "hide", "legend_below", "line_panels", "plan_plot", "set_scales"]
+__all__ = [
+    "TITLE",
+    "Line",
+    "LinePanel",
+    "draw_panel",
+    "hide",
+    "legend_below",
+    "line_panels",
+    "plan_panels",
+    "plan_plot",
+    "set_scales",
+]
 
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
@@ -50,6 +61,8 @@ class LinePanel:
     x_ticks: Sequence[float] = ()
     legend_below: bool = False
     rings: Sequence[tuple[float, float, str]] = ()
+    mark: float | None = None
+    """A place on the x axis that a dotted line points out."""
 
 
 @in_style
@@ -62,9 +75,9 @@ def line_panels(
     names = [{line.label for line in panel.lines} for panel in panels]
     shared = len(panels) > 1 and all(labels == names[0] for labels in names)
     for axis, panel, labels in zip(axes, panels, names, strict=False):
-        _draw_lines(axis, panel)
+        draw_panel(axis, panel)
         if panel.legend_below:
-            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
+            _below(axis)
         elif not shared and labels != {""}:
             axis.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
     hide(axes[len(panels) :])
@@ -75,7 +88,9 @@ def line_panels(
     return figure
 
 
-def _draw_lines(axis: Axes, panel: LinePanel) -> None:
+@in_style
+def draw_panel(axis: Axes, panel: LinePanel, *, legend: bool = False) -> None:
+    """Draw a panel into axes, with a legend of its own if asked for."""
     for line in panel.lines:
         style: dict[str, Any] = {"color": panel.colours[line.label], "label": line.label}
         style["linestyle"] = (0, (4, 2)) if line.dashed else "-"
@@ -89,11 +104,21 @@ def _draw_lines(axis: Axes, panel: LinePanel) -> None:
     axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     set_scales(axis, log_x=panel.log_x, log_y=panel.log_y)
     if panel.x_ticks:
-        axis.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
+        axis.set_xticks(panel.x_ticks, [number(tick) for tick in panel.x_ticks])
         axis.minorticks_off()
+    if panel.mark is not None:
+        axis.axvline(panel.mark, color=PALETTE[6], lw=1.2, ls=":")
     for x, y, text in panel.rings:
         axis.plot([x], [y], "o", ms=10, mfc="none", mec="#c00000", mew=1.6)
         axis.annotate(text, (x, y), xytext=(9, 7), textcoords="offset points", fontsize=8.5)
+    if legend and panel.legend_below:
+        _below(axis)
+    elif legend:
+        axis.legend(frameon=True, facecolor="white", edgecolor="none", framealpha=0.85)
+
+
+def _below(axis: Axes) -> None:
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
 
 
 def set_scales(axis: Axes, *, log_x: bool = False, log_y: bool = False) -> None:
@@ -126,18 +151,16 @@ def legend_below(figure: Figure, axis: Axes, **options: Any) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=across, fontsize=9, **options)
 
 
-@in_style
-def plan_plot(
+def plan_panels(
     counts: Sequence[float],
     *,
     sampling: Sequence[float],
     noise: Sequence[float],
     both: Sequence[float],
     smallest_count_seen: int | None,
-    title: str = "",
     level_percent: float = 95,
-) -> Figure:
-    """Return what a plan promises over the true count: half the interval in devices, its two causes, and in percent.
+) -> list[LinePanel]:
+    """Return what a plan promises over the true count: half the interval with its two causes, and it in percent.
 
     `sampling`, `noise` and `both` are half widths in devices, one for each of `counts`, all above 0.
 
@@ -157,7 +180,8 @@ def plan_plot(
         ("Error in devices", lines, "devices"),
         ("Error in percent", [replace(lines[0], y=relative, label="")], "percent of the count"),
     )
-    panels = [
+    seen = smallest_count_seen is not None and counts[0] <= smallest_count_seen <= counts[-1]
+    return [
         LinePanel(
             title=name,
             lines=ours,
@@ -166,18 +190,31 @@ def plan_plot(
             y_label=label,
             log_x=True,
             log_y=True,
+            mark=smallest_count_seen if seen else None,
+            # Inside the panel it would lie over the line that points out the smallest count.
+            legend_below=len(ours) > 1,
         )
         for name, ours, label in drawn
     ]
+
+
+@in_style
+def plan_plot(
+    counts: Sequence[float], *, smallest_count_seen: int | None, title: str = "", **half_widths: Any
+) -> Figure:
+    """Return the panels of a plan (`plan_panels`) side by side, the smallest count told apart from 0 in both.
+
+    Raises:
+        ShapeError: as `plan_panels`.
+    """
+    panels = plan_panels(counts, smallest_count_seen=smallest_count_seen, **half_widths)
     figure = line_panels(panels, columns=2, title=title, width=5.2)
     percent = figure.axes[1]
     percent.yaxis.set_major_formatter(FuncFormatter(_said_in_percent))
-    if smallest_count_seen is not None and counts[0] <= smallest_count_seen <= counts[-1]:
-        for axis in figure.axes:
-            axis.axvline(smallest_count_seen, color=PALETTE[6], lw=1.2, ls=":")
+    if panels[1].mark is not None:
         percent.annotate(
             f"{smallest_count_seen}: the smallest count\ntold apart from 0",
-            (smallest_count_seen, relative[0]),
+            (panels[1].mark, panels[1].lines[0].y[0]),
             xytext=(8, -4),
             textcoords="offset points",
             va="top",

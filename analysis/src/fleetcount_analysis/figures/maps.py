@@ -6,7 +6,7 @@ Outlines come as well-known text or as a grid. Maps of many cells are a picture 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -19,7 +19,7 @@ from fleetcount_analysis.figures.panels import Area, Panel
 from fleetcount_analysis.figures.style import SMALL_PX
 from fleetcount_analysis.figures.words import fitted, number, text_width
 
-__all__ = ["Outlines", "map_panel"]
+__all__ = ["Outlines", "map_panel", "readable_on"]
 
 Floats = NDArray[np.float64]
 Axes = Any  # matplotlib's own annotations of Axes are partial.
@@ -29,10 +29,12 @@ _MOST_HEIGHT_PX: Final = 420.0
 _LEAST_HEIGHT_PX: Final = 90.0
 _TOP_PX: Final = 26.0
 _NUMBER_PX: Final = 10.5
+_CORNERS: Final = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
 _MOST_SHAPES: Final = 500
 """Cells from which on a map is a picture: as shapes they would fill the page."""
 _MOST_NUMBERED: Final = 150
 _EMPTY: Final = "#b9b9b9"
+_STREET: Final = "#a8a8a8"
 _AREA: Final = "POLYGON(("
 _LINE: Final = "LINESTRING("
 _NO_NUMBER: Final = re.compile(r"[A-Z(),]+")
@@ -40,11 +42,15 @@ _NO_NUMBER: Final = re.compile(r"[A-Z(),]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outlines:
-    """The shapes of all cells in the pixels of a map, made once for all its panels: an array (n, 2) for each."""
+    """The shapes of all cells in the pixels of a map, made once for all its panels: an array (n, 2) for each.
+
+    `streets` are thin lines over the cells' colours, in pixels too, so that a reader sees where a cell is.
+    """
 
     shapes: Sequence[Floats] = field(repr=False)
     height: float
     lines: bool = False
+    streets: Sequence[Floats] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, texts: Sequence[str], unit: str) -> "Outlines":
@@ -65,11 +71,22 @@ class Outlines:
         return cls._scaled(corners, np.cumsum(counts)[:-1], lines=texts[0].startswith(_LINE))
 
     @classmethod
-    def grid(cls, columns: int, rows: int) -> "Outlines":
-        """Return squares row by row from the south-western corner, as the cells 1..V of a square grid are numbered."""
+    def corners(cls, text: str) -> list[tuple[float, float]]:
+        """Return the corners that an outline's text names, as they stand there."""
+        numbers = [float(one) for one in _NO_NUMBER.sub(" ", text).split()]
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+    @classmethod
+    def grid(cls, columns: int, rows: int, streets: Sequence[Floats] = ()) -> "Outlines":
+        """Return squares row by row from the south-western corner, as the cells 1..V of a square grid are numbered.
+
+        `streets` are lines (n, 2) in sides of a square from that corner.
+        """
         column, row = np.tile(np.arange(columns), rows), np.repeat(np.arange(rows), columns)
         corners = np.stack([np.stack([column + x, row + y], axis=1) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))], 1)
-        return cls._scaled(corners.reshape(-1, 2).astype(np.float64), np.arange(4, 4 * columns * rows, 4))
+        made = cls._scaled(corners.reshape(-1, 2).astype(np.float64), np.arange(4, 4 * columns * rows, 4))
+        corner, side = made.shapes[0][0], np.ptp(made.shapes[0][:, 0])
+        return replace(made, streets=[corner + line * (side, -side) for line in streets])
 
     @classmethod
     def _scaled(cls, corners: Floats, splits: NDArray[np.int64], *, lines: bool = False) -> "Outlines":
@@ -97,7 +114,12 @@ def map_panel(outlines: Outlines, values: Floats, *, title: str, top: float, col
         axes.set(xlim=(0, MAP_WIDTH_PX), ylim=(outlines.height, 0))
         _draw_shapes(axes, outlines, painted)
         if len(values) <= _MOST_NUMBERED and not outlines.lines:
-            _write_numbers(area, outlines.shapes, values, painted)
+            rooms = _write_numbers(area, outlines.shapes, values, painted)
+            if outlines.streets and rooms:  # No street runs through a number.
+                boxes, paints = zip(*rooms, strict=True)
+                axes.add_collection(
+                    PolyCollection(boxes, facecolors=paints, edgecolors="none", zorder=3), autolim=False
+                )
         _draw_scale(area, bottom + 10, top, colours, unit)
 
     known = values[np.isfinite(values)]
@@ -115,10 +137,21 @@ def _draw_shapes(axes: Axes, outlines: Outlines, painted: Floats) -> None:
         drawn = PolyCollection(outlines.shapes, facecolors=painted, edgecolors="none", antialiased=not many)
     drawn.set(rasterized=many, clip_on=False)
     axes.add_collection(drawn, autolim=False)
+    if outlines.streets:
+        # In a grey that stands out from dark cells and from light ones, and thin: the colours are the message.
+        axes.add_collection(
+            LineCollection(outlines.streets, colors=_STREET, linewidths=0.5, capstyle="round"), autolim=False
+        )
 
 
-def _write_numbers(area: Area, shapes: Sequence[Floats], values: Floats, painted: Floats) -> None:
-    """Write the numbers of cells that have room for them, in black on light cells and in white on dark ones."""
+def _write_numbers(
+    area: Area, shapes: Sequence[Floats], values: Floats, painted: Floats
+) -> list[tuple[Floats, Sequence[float]]]:
+    """Write the numbers of cells that have room for them, in black on light cells and in white on dark ones.
+
+    Returns the corners of the room that each number takes and the colour of its cell.
+    """
+    rooms: list[tuple[Floats, Sequence[float]]] = []
     for shape, value, colour in zip(shapes, values.tolist(), painted.tolist(), strict=True):
         if not math.isfinite(value):
             continue
@@ -127,11 +160,15 @@ def _write_numbers(area: Area, shapes: Sequence[Floats], values: Floats, painted
         wide, tall = high - low
         if text_width(text, _NUMBER_PX) > wide - 2 or tall < _NUMBER_PX + 2:
             continue
-        x, y = (low + high) / 2 + (0, _TOP_PX + 4)
-        area.text(float(x), float(y), text, size=_NUMBER_PX, colour=_readable(colour), anchor="middle")
+        middle = (low + high) / 2
+        x, y = float(middle[0]), float(middle[1]) + _TOP_PX + 4
+        area.text(x, y, text, size=_NUMBER_PX, colour=readable_on(colour), anchor="middle")
+        reach = np.array([text_width(text, _NUMBER_PX) / 2 + 1.5, _NUMBER_PX / 2 + 0.5])
+        rooms.append((middle + reach * _CORNERS, colour))
+    return rooms
 
 
-def _readable(colour: Sequence[float]) -> str:
+def readable_on(colour: Sequence[float]) -> str:
     """Return black or white, whichever stands out more from a colour (relative luminance of WCAG 2.2)."""
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in colour[:3])
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"

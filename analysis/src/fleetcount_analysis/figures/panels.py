@@ -82,13 +82,17 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chart:
-    """A figure: panels side by side under a common key, file name without ending, title and caption (plain text)."""
+    """A figure: panels side by side under a common key, file name without ending, title and caption (plain text).
+
+    `numbers` is JSON of what the panels show, for a page that draws it itself; "" where a page has no way to.
+    """
 
     name: str
     title: str
     caption: str
     panels: Sequence[Panel]
     key: Panel | None = None
+    numbers: str = ""
 
 
 @in_style

@@ -1,10 +1,10 @@
-"""Pictures of one release: maps of a square grid, or a row a category.
+"""Pictures of one release, maps of a square grid or a row a category, and of a walk: a map a step.
 
 It must not compute a number that is not in its arguments.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from fleetcount_analysis.figures.maps import Outlines, map_panel
 from fleetcount_analysis.figures.panels import Chart, chart_figure
 from fleetcount_analysis.figures.scales import scale_of
 
-__all__ = ["GridGeometry", "bars_with_intervals", "count_map"]
+__all__ = ["GridGeometry", "StepMap", "bars_with_intervals", "count_map", "step_maps"]
 
 Floats = NDArray[np.float64]
 
@@ -26,11 +26,16 @@ MOST_BARS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridGeometry:
-    """The cells of a square grid: their side in metres and their number; cell v is column (v-1) % columns."""
+    """The cells of a square grid: their side in metres and their number; cell v is column (v-1) % columns.
+
+    `streets` are lines of points (x, y) in metres from the south-western corner, and `source` says whose they are.
+    """
 
     size: float
     columns: int
     rows: int
+    streets: Sequence[Sequence[tuple[float, float]]] = field(default=(), repr=False)
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.columns < 1 or self.rows < 1:
@@ -76,13 +81,46 @@ def count_map(  # noqa: PLR0913 - what is drawn and how it is labelled, by name
         (f"Width of the {level_percent:g} % interval", width, max(1.0, float(np.max(width))), "cividis"),
         ("Truth (known only in a simulation)", truths, shared, "viridis"),
     ]
-    outlines = Outlines.grid(geometry.columns, geometry.rows)
+    streets = [np.asarray(line, dtype=np.float64) / geometry.size for line in geometry.streets]
+    outlines = Outlines.grid(geometry.columns, geometry.rows, streets)
     panels = [
         map_panel(outlines, values, title=name, top=top, colours=colours, unit=unit)
         for name, values, top, colours in (drawn if truth is not None else drawn[:2])
     ]
-    where = f"{title} (north up, side of a square {geometry.size:g} m)".strip()
+    drawn_over = f"; {geometry.source}" if geometry.source else ""
+    note = f"north up, side of a square {geometry.size:g} m{drawn_over})"
+    where = f"{title[:-1]}; {note}" if title.endswith(")") else f"{title} ({note}".strip()
     return chart_figure(Chart(name="map", title=where, caption="", panels=panels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMap:
+    """One step of a drill-down: its title, and of each cell asked the outline, as well-known text, and the estimate."""
+
+    title: str
+    outlines: Sequence[str]
+    estimates: Sequence[float]
+
+
+def step_maps(steps: Sequence[StepMap], *, truth: Sequence[float], title: str = "", unit: str = "vehicles") -> Figure:
+    """Return a map of every step, each of the squares that it asked alone, and one of the truth in those of the last.
+
+    The last step and the truth share one colour scale.
+
+    Raises:
+        ShapeError: not one outline, estimate and, in the last step, truth a cell.
+    """
+    shared = max(1.0, *steps[-1].estimates, *truth)
+    seen = StepMap(title="Truth (known only in a simulation)", outlines=steps[-1].outlines, estimates=truth)
+    panels = []
+    for one in (*steps, seen):
+        if len(one.outlines) != len(one.estimates):
+            raise ShapeError(f"{len(one.estimates)} values for {len(one.outlines)} cells of {one.title!r}")
+        top = shared if one.outlines is seen.outlines else max(1.0, *one.estimates)
+        values = np.asarray(one.estimates, dtype=np.float64)
+        outlines = Outlines.of(one.outlines, "m")
+        panels.append(map_panel(outlines, values, title=one.title, top=top, colours="viridis", unit=unit))
+    return chart_figure(Chart(name="walk", title=title, caption="", panels=panels))
 
 
 def bars_with_intervals(

@@ -12,6 +12,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 __all__ = ["COLOURS", "DARK", "FONT_PX", "PALETTE", "PX_PER_INCH", "SMALL_PX", "in_style", "new_figure", "sheet"]
 
@@ -21,6 +22,7 @@ _Result = TypeVar("_Result")
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 
 PX_PER_INCH: Final = 72
+_MARGIN_IN: Final = 0.1
 """A pixel of a panel is a point of matplotlib, and the unit of its SVG; a PNG has two pixels for one."""
 FONT_PX: Final = 13.0
 """Size of the text of a panel that is shown at its own width."""
@@ -117,6 +119,7 @@ def sheet(width: float, height: float) -> Figure:
 @in_style
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Return an empty figure, sizes in inches, and its axes row by row, placed by matplotlib."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    # Words at the edge of a picture need as much room as those between panels.
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_MARGIN_IN, h_pad=_MARGIN_IN))
     FigureCanvasAgg(figure)
     return figure, list(np.atleast_1d(figure.subplots(rows, columns)).ravel())

@@ -37,8 +37,14 @@ def _digits(value: float) -> str:
     elif size >= 0.01 or size == 0:
         text = f"{value:.3g}"
     else:
-        text = f"{value:.1e}" if size < 1e-4 else f"{value:.2g}"
+        text = _power(value) if size < 1e-4 else f"{value:.2g}"
     return "0" if text in {"-0", "0"} else text.replace("-", "−")
+
+
+def _power(value: float) -> str:
+    """Return a tiny number as "2.5e-7", "1e-6": without the zeros that say nothing."""
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
 
 def percent(share: float) -> str:

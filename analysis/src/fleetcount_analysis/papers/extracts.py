@@ -1,4 +1,4 @@
-"""Read the data the experiments run on: the repository's extracts, or a folder of the same layout.
+"""Read the data the experiments run on: the shipped extracts, or a folder of the same layout.
 
 It must not read or hand out a row of a person: counts only, but for a census file the user names.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+import fleetcount_data
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,22 +83,22 @@ class Census:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracts:
-    """The data folders: a user's first, then the repository's."""
+    """The data folders: a user's first, then the shipped one."""
 
     folders: tuple[Path, ...]
     census: Census = Census()
 
     @staticmethod
     def shipped(extra: Path | None = None, census: Census | None = None) -> "Extracts":
-        """Return the repository's folder behind the user's.
+        """Return the shipped folder behind the user's.
 
         Raises:
             ExtractError: the user's folder is no directory.
         """
         if extra is not None and not extra.is_dir():
             raise ExtractError(f"data folder {str(extra)!r} is not a directory")
-        repository = Path(__file__).resolve().parents[4] / "data"
-        return Extracts(folders=(repository,) if extra is None else (extra, repository), census=census or Census())
+        ours = fleetcount_data.folder()
+        return Extracts(folders=(ours,) if extra is None else (extra, ours), census=census or Census())
 
     def locations(self) -> list[Location]:
         """Return the Gowalla locations with at least 12 users, busiest first."""
@@ -142,7 +143,7 @@ class Extracts:
         for folder in self.folders:
             if (folder / name).is_file():
                 return folder / name
-        raise ExtractError(f"{name} is not part of this installation: run in the repository, or name a folder with it")
+        raise ExtractError(f"{name} is not part of this installation; name a folder with it")
 
     def _table(self, name: str, header: list[str], read: Callable[[list[str]], ReadT]) -> list[ReadT]:
         path = self._path(name)

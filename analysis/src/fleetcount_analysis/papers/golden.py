@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, TypeVar, cast
 
+from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.papers.golden_groups import Recompute, matrix_group, row_group
-from fleetcount_analysis.papers.golden_rows import GoldenRow, MalformedGoldenError, ratio_of, shown
+from fleetcount_analysis.papers.golden_rows import Beyond, GoldenRow, MalformedGoldenError, ratio_of, shown
 
 __all__ = ["TOLERANCE", "Difference", "GroupResult", "MalformedGoldenError", "check_group", "differences"]
 
 TOLERANCE: Final = 1e-9
+_REFUSAL: Final = 240
+"""Characters of a refusal: it names the value and what is allowed."""
+_EXACT_TOLERANCE: Final = Fraction(1, 10**9)
 ResultT = TypeVar("ResultT")
 
 
@@ -83,9 +87,15 @@ def _equal(expected: object, computed: object) -> bool:
         return ratio_of(expected, "the expected value") == computed
     if not isinstance(expected, int | Fraction) or not isinstance(computed, int | float | Fraction):
         return False
-    if isinstance(expected, int) and isinstance(computed, int | Fraction):
+    return _close(expected, computed)
+
+
+def _close(expected: int | Fraction, computed: float | Fraction) -> bool:
+    if isinstance(computed, float):
+        return abs(float(expected) - computed) <= TOLERANCE * abs(float(expected))
+    if isinstance(expected, int):
         return expected == computed
-    return abs(float(expected) - float(computed)) <= TOLERANCE * abs(float(expected))
+    return abs(expected - computed) <= _EXACT_TOLERANCE * abs(expected)  # Floats that small are all zero.
 
 
 # Groups.
@@ -94,8 +104,8 @@ def _equal(expected: object, computed: object) -> bool:
 def check_group(name: str, content: object) -> GroupResult:
     """Recompute one group of a golden file and compare.
 
-    Decimals in `content` must have been parsed to exact Fractions. A group this version does not know, or arguments
-    that a public function refuses, are differences.
+    Decimals in `content` must have been parsed to exact Fractions, those that cannot be judged to `Beyond`: they, a
+    group this version does not know, and arguments that a public function refuses are differences.
 
     Raises:
         MalformedGoldenError: the content does not have the form of the group.
@@ -108,7 +118,7 @@ def check_group(name: str, content: object) -> GroupResult:
     if matrix is None:
         unknown = Difference(where="the group", expected="a group this version knows", computed="nothing")
         return GroupResult(group=shown(name), rows=0, differences=(unknown,))
-    computed = _guarded(lambda: matrix(content), name)
+    computed = _guarded(lambda: matrix(content), name, content)
     found = computed if isinstance(computed, list) else differences(content, computed, name)
     return GroupResult(group=name, rows=1, differences=tuple(found))
 
@@ -128,7 +138,7 @@ def _rows(name: str, content: object) -> list[GoldenRow]:
 
 
 def _check_row(row: GoldenRow, recompute: Recompute) -> list[Difference]:
-    computed = _guarded(lambda: recompute(row), row.where)
+    computed = _guarded(lambda: recompute(row), row.where, row.fields)
     if isinstance(computed, list):
         return computed
     unknown = sorted(set(row.fields) - row.used - set(computed))
@@ -137,10 +147,13 @@ def _check_row(row: GoldenRow, recompute: Recompute) -> list[Difference]:
     return [d for name, value in computed.items() for d in differences(row.raw(name), value, f"{row.where}, {name}")]
 
 
-def _guarded(compute: Callable[[], ResultT], where: str) -> ResultT | list[Difference]:
+def _guarded(compute: Callable[[], ResultT], where: str, content: object) -> ResultT | list[Difference]:
     try:
+        beyond = Beyond.within(content)
+        if beyond is not None:
+            raise AnalysisError(beyond.message)
         return compute()
     except MalformedGoldenError:
         raise
     except (ValueError, ArithmeticError) as error:  # MechanismError and AnalysisError are ValueErrors.
-        return [Difference(where=where, expected="an answer", computed=f"a refusal: {shown(str(error))}")]
+        return [Difference(where=where, expected="an answer", computed=f"a refusal: {shown(str(error), _REFUSAL)}")]

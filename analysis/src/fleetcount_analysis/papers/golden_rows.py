@@ -3,20 +3,47 @@
 It must not compute or compare anything.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import Final, cast
 
 from fleetcount_analysis.errors import AnalysisError
 
-__all__ = ["GoldenRow", "MalformedGoldenError", "integers_of", "ratio_of", "shown"]
+__all__ = ["LARGEST_EXPONENT", "Beyond", "GoldenRow", "MalformedGoldenError", "integers_of", "ratio_of", "shown"]
 
+LARGEST_EXPONENT: Final = 100_000
+"""Numbers are read from 1e-100000 on: p**U of a long series is far below what a float holds, and compared exactly."""
 _SHOWN: Final = 80
+_FLOAT_BITS: Final = 1000
+_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)
 
 
 class MalformedGoldenError(AnalysisError):
     """A golden file does not have the fields or the types of its group; the message names group, row and field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """A number of a file that is too large, too small or too long to be judged; its row is a miss, the others are not.
+
+    `message` names it and what is allowed.
+    """
+
+    message: str
+
+    @classmethod
+    def within(cls, value: object) -> "Beyond | None":
+        """Return the first such number in a value as it was parsed, None if there is none."""
+        if isinstance(value, Beyond):
+            return value
+        parts: Iterable[object] = ()
+        if isinstance(value, Mapping):
+            parts = cast("Mapping[str, object]", value).values()  # A JSON object.
+        elif isinstance(value, list):
+            parts = cast("list[object]", value)  # A JSON list.
+        return next((found for part in parts if (found := cls.within(part))), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +135,15 @@ def integers_of(value: object, where: str) -> tuple[int, ...]:
     return found
 
 
-def shown(value: object) -> str:
-    """Return a value for a message, at most 80 characters long."""
-    text = repr(float(value)) if isinstance(value, Fraction) else repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+def shown(value: object, most: int = _SHOWN) -> str:
+    """Return a value for a message, at most 80 characters long or as many as `most` says."""
+    text = _decimal_text(value) if isinstance(value, Fraction) else repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _decimal_text(value: Fraction) -> str:
+    """Return a number as a float shows it, beyond a float's range to 15 digits."""
+    top, bottom = abs(value.numerator).bit_length(), value.denominator.bit_length()
+    if not value or abs(top - bottom) < _FLOAT_BITS:
+        return repr(float(value))
+    return str(_DIGITS.divide(Decimal(value.numerator), Decimal(value.denominator)))

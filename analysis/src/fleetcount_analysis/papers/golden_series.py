@@ -38,7 +38,8 @@ from fleetcount_mechanisms.renyi import (
     pure_rho,
 )
 
-from fleetcount_analysis.papers.golden_rows import GoldenRow, MalformedGoldenError, shown
+from fleetcount_analysis.errors import AnalysisError
+from fleetcount_analysis.papers.golden_rows import LARGEST_EXPONENT, GoldenRow, MalformedGoldenError, shown
 from fleetcount_analysis.papers.series_accuracy import (
     change_variance,
     discrete_gaussian_variance,
@@ -53,7 +54,9 @@ _CLOSE: Final = Fraction(1, 10**12)
 _LEDGER_STEP: Final = Fraction(1, 10**11)
 """Ledgers round up each charge to 2**-40."""
 _MOST_DIGITS: Final = 400
-_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-99999, Emax=99999)
+_MOST_BITS: Final = 400_000
+"""Of a power of p: a little more than the smallest number that is read has."""
+_DIGITS: Final = Context(prec=15, rounding=ROUND_HALF_EVEN, Emin=-999_999, Emax=999_999)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,12 @@ class _Inputs:
 
 
 def _exact(value: object, where: str) -> Fraction:
-    """Return a number, or its text: decimal, or a fraction like '9/10'."""
+    """Return a number, or its text: decimal, or a fraction like '9/10'.
+
+    Raises:
+        MalformedGoldenError: it is neither.
+        AnalysisError: it is a number that is too large or too small to be judged.
+    """
     if isinstance(value, int | Fraction) and not isinstance(value, bool):
         return Fraction(value)
     try:
@@ -112,11 +120,13 @@ def _exact(value: object, where: str) -> Fraction:
             raise ValueError("no short text")
         top, _, bottom = value.partition("/")
         parts = [Decimal(part) for part in ((top, bottom) if bottom else (top,))]
-        if any(not part.is_finite() or abs(part.adjusted()) > 10_000 for part in parts):
-            raise ValueError("too large or too small")
-        return Fraction(parts[0]) / (Fraction(parts[1]) if bottom else 1)
-    except (ValueError, InvalidOperation, ZeroDivisionError):
+        if not all(part.is_finite() for part in parts) or (bottom and not parts[1]):
+            raise ValueError("no number")
+    except (ValueError, InvalidOperation):
         raise MalformedGoldenError(f"{where} is {shown(value)}; it must be a number like '0.5' or '9/10'") from None
+    if any(part and abs(part.adjusted()) > LARGEST_EXPONENT for part in parts):
+        raise AnalysisError(f"{where} is {shown(value)}, allowed: 1e-{LARGEST_EXPONENT} to 1e{LARGEST_EXPONENT}, or 0")
+    return Fraction(parts[0]) / (Fraction(parts[1]) if bottom else 1)
 
 
 def _group(answer: Callable[[_Inputs], Number]) -> Callable[[GoldenRow], Mapping[str, object]]:
@@ -154,6 +164,15 @@ def _panel_pure(one: _Inputs) -> Fraction:
     return panel_pure_epsilon(one.number("p"), windows, changed, one.number("e1"), one.whole("cells"))
 
 
+def _tosses(one: _Inputs) -> tuple[Fraction, int]:
+    """Return p and U, of which p**U can be written down."""
+    rate, units = one.number("p"), one.whole("units")
+    bits = rate.denominator.bit_length()
+    if units * bits > _MOST_BITS:
+        raise MechanismError(f"units is {units}, allowed: 1..{_MOST_BITS // bits} for this p")
+    return rate, units
+
+
 def _units(one: _Inputs) -> tuple[int, ...]:
     units = require_at_least("units", one.whole("units"), 1)
     if units > 100_000:
@@ -166,17 +185,29 @@ def _fixed_loss_sd(one: _Inputs) -> float:
     return release_sd(one.whole("count"), rate, noise_epsilon_two_cell(epsilon, rate), 2)
 
 
+def _noise_variance(one: _Inputs) -> Fraction:
+    """Return the variance of the noise of a row whose input `variance` is the law's parameter s.
+
+    A golden file writes sigma^2 for the parameter and Var for the law's own variance, "exact variance of N_Z(0,s)" in
+    its group `gaussian_variance`, where `variance` = 1/4 has Var = .215. Its rows `variance_*` have s = 9 and 660, at
+    which both are the same to 70 digits; at s = 1 they differ by 2e-7, below that by a seventh and more.
+    """
+    variance = one.number("variance")
+    # Beyond 100 both agree to 800 digits, and without noise the variance is none.
+    return discrete_gaussian_variance(variance) if 0 != variance <= 100 else variance
+
+
 def _window(one: _Inputs) -> Fraction:
     one.raw("n_s")
     one.raw("n_both")
-    return window_variance(one.number("p"), one.number("variance"), one.whole("aggregators"), one.whole("n_t"))
+    return window_variance(one.number("p"), _noise_variance(one), one.whole("aggregators"), one.whole("n_t"))
 
 
 def _change(sign: int) -> Callable[[_Inputs], Fraction]:
     def answer(one: _Inputs) -> Fraction:
         counts, noises = (one.whole("n_t"), one.whole("n_s")), one.whole("aggregators")
         shared = sign * 2 * one.whole("n_both")
-        return change_variance(one.number("p"), one.number("variance"), noises, counts, shared)
+        return change_variance(one.number("p"), _noise_variance(one), noises, counts, shared)
 
     return answer
 
@@ -247,8 +278,8 @@ _ANSWERS: Final[Mapping[str, Callable[[_Inputs], Number]]] = {
     "kov_approximate": lambda one: optimal_loss_approximate(
         one.number("epsilon"), one.number("delta_each"), one.whole("releases"), one.number("delta")
     ),
-    "exposure_any": lambda one: chance_of_any(one.number("p"), one.whole("units")),
-    "exposure_all": lambda one: chance_of_all(one.number("p"), one.whole("units")),
+    "exposure_any": lambda one: chance_of_any(*_tosses(one)),
+    "exposure_all": lambda one: chance_of_all(*_tosses(one)),
     "exposure_quantile": lambda one: Fraction(quantile(one.number("p"), _units(one))),
     "exposure_expected": lambda one: expected_answers(one.number("p"), _units(one)),
     "gaussian_variance": lambda one: discrete_gaussian_variance(one.number("variance")),

@@ -115,7 +115,7 @@ def _diversity(tables: list[SensitiveTable], _settings: Settings, results: Resul
         lines=lines,
         colours=colours(*(table.label for table in tables)),
         x_label="privacy coefficient θ",
-        y_label="l",
+        y_label="l of l-diversity",
         log_x=True,
         x_ticks=THETAS,
     )

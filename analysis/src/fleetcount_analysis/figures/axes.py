@@ -1,0 +1,143 @@
+"""Counts with their intervals in axes that somebody else has made: rows of labels, cells on a map, a line over time.
+
+The house style in the figures of notebooks. It must not make a figure or show a number without its interval.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import PowerNorm
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import ArrayLike, NDArray
+
+from fleetcount_analysis.errors import ShapeError
+from fleetcount_analysis.figures.maps import readable_on
+from fleetcount_analysis.figures.style import PALETTE, in_style
+from fleetcount_analysis.figures.words import drawable, number
+
+__all__ = ["MOST_ROWS", "draw_band", "draw_places", "draw_rows"]
+
+Axes = Any  # matplotlib's own annotations of Axes are partial.
+Floats = NDArray[np.float64]
+
+MOST_ROWS: Final = 40
+_MOST_NUMBERED: Final = 64
+_GAMMA: Final = 0.6
+"""A few full cells stand among many nearly empty ones; the same as in maps of the report."""
+
+
+@in_style
+def draw_rows(
+    axes: Axes, labels: Sequence[str], *, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, unit: str
+) -> None:
+    """Draw a row a label, the interval as a line and the estimate as a dot; the 40 largest if there are more.
+
+    Raises:
+        ShapeError: the sequences differ in length, or are empty.
+    """
+    values, lower, upper = _same_length(len(labels), estimate, low, high)
+    order = np.sort(np.argsort(-values, kind="stable")[:MOST_ROWS])
+    places = np.arange(order.size)
+    # Ends with caps: an interval narrower than its dot is seen all the same.
+    axes.hlines(places, lower[order], upper[order], color=PALETTE[0], linewidth=1.6)
+    for ends in (lower, upper):
+        axes.plot(ends[order], places, linestyle="none", marker="|", markersize=8, color=PALETTE[0])
+    axes.plot(values[order], places, linestyle="none", marker="o", markersize=3.6, color=PALETTE[1], zorder=3)
+    axes.set_yticks(places, [drawable(labels[int(place)]) for place in order])
+    axes.set(ylim=(order.size - 0.4, -0.6), xlabel=unit)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if order.size < len(labels):
+        axes.set_title(f"the {order.size} largest of {len(labels):,}", loc="right", fontsize=8.5, fontweight="normal")
+
+
+@in_style
+def draw_places(
+    axes: Axes, rings: Sequence[Sequence[tuple[float, float]]], *, estimate: ArrayLike, unit: str, degrees: bool
+) -> None:
+    """Draw every cell in the colour of its estimate, below 0 as 0, with a scale that names the unit.
+
+    `rings` are corners in degrees, or in one unit of length both ways. Up to 64 cells show their numbers.
+
+    Raises:
+        ShapeError: not one estimate a cell, or no cell.
+    """
+    values = _same_length(len(rings), estimate)[0]
+    shapes = [np.asarray(ring, dtype=np.float64) for ring in rings]
+    end = max(1.0, float(values.max()))
+    norm = PowerNorm(_GAMMA, vmin=0, vmax=end, clip=True)
+    drawn = PolyCollection(shapes, array=values, norm=norm, cmap="viridis", edgecolors="face", linewidths=0.2)
+    drawn.set_rasterized(len(shapes) > 500)
+    axes.add_collection(drawn)
+    axes.autoscale_view()
+    corners = np.concatenate(shapes)
+    middle = float(corners[:, 1].min() + corners[:, 1].max()) / 2
+    axes.set_aspect(1 / max(0.05, float(np.cos(np.radians(middle)))) if degrees else "equal")
+    names = ("longitude in degrees", "latitude in degrees") if degrees else ("metres east", "metres north")
+    axes.set(xlabel=names[0], ylabel=names[1])
+    axes.grid(visible=False)
+    axes.ticklabel_format(style="plain", useOffset=False)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=3 if degrees else 4))
+    # None above the end: the norm clips, and would put its label upon the last one.
+    steps = [step for step in MaxNLocator(nbins=4, integer=True).tick_values(0, end) if 0 <= step <= end]
+    scale = axes.figure.colorbar(drawn, ax=axes, shrink=0.85, ticks=steps, format=FuncFormatter(_whole))
+    scale.set_label(unit)
+    scale.outline.set_visible(False)
+    if len(shapes) <= _MOST_NUMBERED:
+        _write_numbers(axes, shapes, values, drawn.to_rgba(values))
+
+
+def _whole(value: float, _place: int | None) -> str:
+    return number(round(value))
+
+
+def _write_numbers(axes: Axes, shapes: Sequence[Floats], values: Floats, colours: Floats) -> None:
+    for shape, value, colour in zip(shapes, values.tolist(), colours.tolist(), strict=True):
+        x, y = (shape.min(axis=0) + shape.max(axis=0)) / 2
+        shade = readable_on(colour)
+        axes.text(x, y, number(round(value)), ha="center", va="center", fontsize=7.5, color=shade)
+
+
+@in_style
+def draw_band(
+    axes: Axes,
+    x: ArrayLike,
+    *,
+    estimate: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    label: str,
+    x_label: str,
+    unit: str,
+) -> None:
+    """Draw a line over time or windows with the band of its intervals; a place that is not a number is left out.
+
+    Raises:
+        ShapeError: the sequences differ in length, or are empty.
+    """
+    places = np.asarray(x)
+    values, lower, upper = _same_length(len(places), estimate, low, high)
+    colour = PALETTE[len(axes.lines) % len(PALETTE)]
+    axes.fill_between(places, lower, upper, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(places, values, color=colour, marker="o", markersize=3.5, label=drawable(label))
+    axes.set(xlabel=x_label, ylabel=unit)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.margins(x=0.02)
+    if places.size and isinstance(places.flat[0], datetime):
+        every: Any = AutoDateLocator  # matplotlib's dates have no annotations.
+        words: Any = ConciseDateFormatter
+        dates = every(minticks=3, maxticks=7, tz=UTC)
+        axes.xaxis.set_major_locator(dates)
+        axes.xaxis.set_major_formatter(words(dates, tz=UTC))
+
+
+def _same_length(count: int, *numbers: ArrayLike) -> list[Floats]:
+    found = [np.asarray(one, dtype=np.float64) for one in numbers]
+    if count < 1 or any(one.shape != (count,) for one in found):
+        raise ShapeError(f"{[one.shape for one in found]} numbers for {count} places; allowed is one each, 1 or more")
+    return found

@@ -1,0 +1,161 @@
+"""From a grid's own metres to longitude and latitude, by the frame that its task signs.
+
+Pure: arrays in, arrays out, no protocol bytes. It must not guess: a code whose formula is not here is refused by name.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fleetcount_analysis.errors import RangeError
+
+__all__ = ["PLACED", "Frame", "can_place", "corners", "to_degrees"]
+
+Floats = NDArray[np.float64]
+Inverse = Callable[[Floats, Floats], tuple[Floats, Floats]]
+
+PLACED: Final = (
+    "WGS 84 / UTM (32601-32660, 32701-32760), ETRS89 / UTM (25828-25838), Web Mercator (3857), degrees (4326)"
+)
+"""The reference systems that can be placed, for people."""
+
+_RADIUS_M: Final = 6_378_137.0
+"""Semi-major axis of both ellipsoids, WGS 84 and GRS 80."""
+_WGS84_FLATTENING: Final = 1 / 298.257223563
+_GRS80_FLATTENING: Final = 1 / 298.257222101
+_UTM_SCALE: Final = 0.9996
+_UTM_EASTING_M: Final = 500_000.0
+_SOUTHERN_NORTHING_M: Final = 10_000_000.0
+_MOST_EAST_M: Final = 1_000_000.0
+"""Farthest from a central meridian; zones end before 350 km, and the series is exact to a millimetre far beyond."""
+_MOST_NORTH_M: Final = 10_000_000.0
+_HALF_EQUATOR_M: Final = math.pi * _RADIUS_M
+
+
+class Frame(Protocol):
+    """Where a grid is, as `fleetcount_protocol.task.domain.Frame`: a position is easting and northing plus offset."""
+
+    @property
+    def epsg(self) -> int:
+        """The code of the reference system in the EPSG register."""
+        ...
+
+    @property
+    def offset_x(self) -> str:
+        """What was added to the easting, a decimal."""
+        ...
+
+    @property
+    def offset_y(self) -> str:
+        """What was added to the northing, a decimal."""
+        ...
+
+
+def can_place(epsg: int) -> bool:
+    """Return whether `to_degrees` knows the formula of a reference system; `PLACED` says which it knows."""
+    return _inverse(epsg) is not None
+
+
+def to_degrees(frame: Frame) -> Inverse:
+    """Return the function that turns a grid's own x and y, arrays, into longitudes and latitudes (WGS 84, degrees).
+
+    ETRS89 is taken for WGS 84: in Europe they lie less than a metre apart. Longitudes may pass 180 beside a zone there.
+
+    Raises:
+        RangeError: a code that cannot be placed; from the function, a position that the system has not.
+    """
+    inverse = _inverse(frame.epsg)
+    if inverse is None:
+        raise RangeError("EPSG code of the frame", frame.epsg, f"one that can be placed: {PLACED}")
+    # In exact numbers first: the offsets have more digits than what remains of a float beside millions of metres.
+    east, north = float(Fraction(frame.offset_x)), float(Fraction(frame.offset_y))
+
+    def placed(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        return inverse(x - east, y - north)
+
+    return placed
+
+
+def corners(frame: Frame, west: float, south: float, side: float) -> list[tuple[float, float]]:
+    """Return the longitudes and latitudes of a square's corners anticlockwise, the first again at the end.
+
+    `west` and `south` are those of its lower left corner, `side` its length, in the grid's own unit.
+
+    Raises:
+        RangeError: as `to_degrees`.
+    """
+    x = np.array([west, west + side, west + side, west, west])
+    y = np.array([south, south, south + side, south + side, south])
+    return [(float(east), float(north)) for east, north in zip(*to_degrees(frame)(x, y), strict=True)]
+
+
+def _inverse(epsg: int) -> Inverse | None:
+    series, zone = divmod(epsg, 100)
+    if epsg == 4326:
+        return _degrees
+    if epsg == 3857:
+        return _web_mercator
+    if series in (326, 327) and 1 <= zone <= 60:
+        return _utm(zone, _WGS84_FLATTENING, _SOUTHERN_NORTHING_M if series == 327 else 0.0)
+    if series == 258 and 28 <= zone <= 38:
+        return _utm(zone, _GRS80_FLATTENING, 0.0)
+    return None
+
+
+def _within(what: str, values: Floats, limit: float, zero: float = 0.0) -> None:
+    if not np.all(np.abs(values - zero) <= limit):  # Also when one is no number.
+        worst = values.flat[int(np.argmax(~(np.abs(values - zero) <= limit)))]
+        raise RangeError(f"{what} in the frame", f"{worst:.10g}", f"{zero - limit:.10g} to {zero + limit:.10g}")
+
+
+def _degrees(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    _within("longitude", x, 180.0)
+    _within("latitude", y, 90.0)
+    return x, y
+
+
+def _web_mercator(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return the inverse of the spherical Mercator projection (IOGP Guidance Note 7-2, method 1024)."""
+    _within("easting", x, _HALF_EQUATOR_M)
+    _within("northing", y, _HALF_EQUATOR_M)
+    return np.degrees(x / _RADIUS_M), np.degrees(np.arctan(np.sinh(y / _RADIUS_M)))
+
+
+def _utm(zone: int, flattening: float, northing: float) -> Inverse:
+    """Return the inverse transverse Mercator projection of a zone, Kruger's series in the third flattening n to n**4.
+
+    IOGP Guidance Note 7-2, method 9807, its coefficients h1' to h4'; derived in Karney, Transverse Mercator with an
+    accuracy of a few nanometers (J. Geodesy 85, 2011). Latitude follows from conformal latitude by the series in n of
+    Kawase (Bulletin of the GSI 59, 2011). What is left out, n**5, is three micrometres at 1,000 km from the meridian.
+    """
+    n = flattening / (2 - flattening)
+    radius = _RADIUS_M / (1 + n) * (1 + n**2 / 4 + n**4 / 64)
+    sphere = (
+        n / 2 - 2 / 3 * n**2 + 37 / 96 * n**3 - n**4 / 360,
+        n**2 / 48 + n**3 / 15 - 437 / 1440 * n**4,
+        17 / 480 * n**3 - 37 / 840 * n**4,
+        4397 / 161280 * n**4,
+    )
+    latitude = (
+        2 * n - 2 / 3 * n**2 - 2 * n**3 + 116 / 45 * n**4,
+        7 / 3 * n**2 - 8 / 5 * n**3 - 227 / 45 * n**4,
+        56 / 15 * n**3 - 136 / 35 * n**4,
+        4279 / 630 * n**4,
+    )
+
+    def inverse(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+        _within("easting", x, _MOST_EAST_M, _UTM_EASTING_M)
+        _within("northing", y, _MOST_NORTH_M, northing)
+        north, east = (y - northing) / (_UTM_SCALE * radius), (x - _UTM_EASTING_M) / (_UTM_SCALE * radius)
+        xi = north - sum(b * np.sin(2 * j * north) * np.cosh(2 * j * east) for j, b in enumerate(sphere, 1))
+        eta = east - sum(b * np.cos(2 * j * north) * np.sinh(2 * j * east) for j, b in enumerate(sphere, 1))
+        conformal = np.arctan2(np.sin(xi), np.hypot(np.sinh(eta), np.cos(xi)))
+        angle = np.arctan2(np.sinh(eta), np.cos(xi))
+        latitudes = conformal + sum(d * np.sin(2 * j * conformal) for j, d in enumerate(latitude, 1))
+        return np.degrees(angle) + 6 * zone - 183, np.degrees(latitudes)
+
+    return inverse

@@ -1,0 +1,70 @@
+"""Plain sentences promise what the views of a statement promise, and never more."""
+
+import re
+from decimal import Decimal
+from math import exp
+
+import pytest
+from fleetcount_mechanisms.accounting.series_statement import series_views
+from fleetcount_mechanisms.statement_words import plain_sentences
+
+from tests.support.protocol_samples import every_task
+from tests.support.series_samples import every_series
+
+TASKS = every_task()
+SERIES = every_series()
+POWER = re.compile(r"(?:a factor of ([0-9.]+) \()?e\^([0-9.]+)")
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_one_or_two_sentences_round_every_number_up(name: str) -> None:
+    design = TASKS[name].design
+    views = design.views()
+
+    public, together = plain_sentences(design, views)
+
+    for sentence, slug in ((public, "public_and_broker"), (together, "all_aggregators")):
+        view = next(view for view in views if view.adversary == slug)
+        shown = POWER.search(sentence)
+        if shown is None:
+            assert view.epsilon is None or view.neighbours == "one-sided"
+            continue
+        assert view.epsilon is not None
+        assert view.epsilon <= Decimal(shown[2]) <= view.epsilon + Decimal("0.01")
+        assert shown[1] is None or exp(view.epsilon) <= float(shown[1]) <= exp(view.epsilon) + 0.1
+
+
+def test_what_has_one_direction_says_that_the_other_has_no_bound() -> None:
+    mangat, exact = TASKS["mangat"].design, SERIES["one_sided"]
+
+    noised, opened = plain_sentences(mangat, mangat.views())
+    window, _ = plain_sentences(exact.design, series_views(exact.design, exact.shape, exact.delta))
+
+    assert "no bound" not in noised
+    assert "said Yes rather than No" in opened
+    assert opened.endswith("The odds of any other change have no bound.")
+    assert "one answer against none" in window
+    assert window.endswith("The odds of any other change have no bound.")
+
+
+@pytest.mark.parametrize("name", sorted(SERIES))
+def test_a_window_speaks_of_one_answer_and_of_all_of_them(name: str) -> None:
+    series = SERIES[name]
+    views = series_views(series.design, series.shape, series.delta)
+
+    public, together = plain_sentences(series.design, views)
+
+    one, whole = (Decimal(power) for _, power in POWER.findall(public))
+    assert one >= (views[0].epsilon or 0)
+    assert whole >= (views[2].epsilon or 0)
+    assert "each answer" in together or "randomized answers" in together
+
+
+def test_exact_counts_are_called_exact() -> None:
+    design = TASKS["sampling_exact"].design
+
+    public, _ = plain_sentences(design, design.views())
+
+    assert public.startswith("The counts are exact: ")
+    assert public.endswith("learns a device's answer with probability 0.25.")
+    assert "honest" not in public
