@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_simulator.model import Case, Mechanism, Question
 from numpy.typing import NDArray
 
@@ -22,10 +23,12 @@ class People:
     values: int
     off: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     epochs: int = 1
+    domain: SquareGrid | None = None
 
     @property
     def question(self) -> Question:
-        return Question(title="where?", labels=tuple(f"place {value}" for value in range(1, self.values + 1)))
+        labels = tuple(f"place {value}" for value in range(1, self.values + 1))
+        return Question(title="where?", labels=labels, domain=self.domain)
 
     def truths(self, epoch: int, start: int, stop: int) -> NDArray[np.uint16]:
         return (np.arange(start, stop) % (self.values + 1)).astype(np.uint16)

@@ -3,8 +3,17 @@
 import gzip
 from pathlib import Path
 
+import pyproj
 import pytest
+import shapely
+from fleetcount_analysis.answers.places import GridPlaces
+from fleetcount_analysis.places import to_degrees
+from fleetcount_data.streets import bologna_streets
+from fleetcount_protocol.task.domain import PLACE_BITS
 from fleetcount_simulator.demo_scenarios import (
+    BOLOGNA_GRID,
+    BOLOGNA_TREE,
+    bologna_place,
     bologna_position,
     bologna_speed,
     category,
@@ -36,6 +45,20 @@ def test_the_default_fleet_has_vehicles_on_and_off_the_road_in_many_cells() -> N
 
     assert 600 < sum(truths) < 1400
     assert sum(count > 0 for count in truths) >= 40
+
+
+def test_the_places_of_a_walk_are_those_in_which_the_same_vehicles_are() -> None:
+    where, scenario = bologna_position(TRACES, 500, 7).readings, bologna_place(TRACES, 500, 7, 8)
+
+    assert scenario.domain.values == 256
+    for position, place in zip(where, scenario.readings, strict=True):
+        assert (position is None) == (place is None)
+        if isinstance(position, tuple) and isinstance(place, int):
+            left, lower, right, upper = BOLOGNA_TREE.corners(place, PLACE_BITS)
+            assert left <= position[0] < right
+            assert lower <= position[1] < upper
+    # The city lies on no edge of a large square: it is in one of 524 km and one of 33 km.
+    assert len({place >> 16 for place in scenario.readings if isinstance(place, int)}) == 1
 
 
 def test_faster_than_fifty_counts_the_fast_only() -> None:
@@ -103,3 +126,24 @@ def test_a_truncated_or_foreign_or_bloated_archive_is_refused(tmp_path: Path) ->
     for name, reason in [("half.gz", "cannot be read"), ("text.gz", "cannot be read"), ("bomb.gz", "more than")]:
         with pytest.raises(ScenarioError, match=reason):
             read_traces(tmp_path / name)
+
+
+def test_every_street_lies_on_earth_inside_the_cell_that_its_vehicles_report() -> None:
+    grid = BOLOGNA_GRID
+    assert grid.frame is not None
+    placed = GridPlaces(
+        x0=grid.x0, y0=grid.y0, size=grid.size, columns=grid.columns, rows=grid.rows, to_degrees=to_degrees(grid.frame)
+    )
+    project = pyproj.Transformer.from_crs(grid.frame.epsg, 4326, always_xy=True)
+    points = [(float(x), float(y)) for street in bologna_streets() for x, y in street.line]
+
+    cells = [grid.value_of(point) for point in points]
+    rings = {cell: shapely.Polygon(placed.outline(cell)) for cell in set(cells)}
+
+    assert 0 not in cells
+    for (x, y), cell in zip(points, cells, strict=True):
+        east = x - float(grid.frame.offset_x)
+        on_earth = shapely.Point(project.transform(east, y - float(grid.frame.offset_y)))
+        assert rings[cell].distance(on_earth) < 1e-7  # Of a degree: a centimetre, for points on an edge.
+    everywhere = shapely.union_all(list(rings.values()))
+    assert everywhere.contains(shapely.Point(11.3097, 44.4922))  # The stadium beside Via Andrea Costa.

@@ -1,5 +1,7 @@
 """Truth files: what the grammar knows is read exactly, everything else is refused with its line."""
 
+import re
+
 import pytest
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.truths import parse_truths
@@ -59,6 +61,25 @@ def test_anything_else_is_refused_with_its_line(text: str, named: str) -> None:
 
     assert named in str(refusal.value)
     assert len(str(refusal.value)) < 200
+
+
+@pytest.mark.parametrize(("wrong", "more"), [(2, ""), (10, ""), (13, "; and 3 more")])
+def test_bad_rows_are_named_together_ten_at_most(wrong: int, more: str) -> None:
+    rows = "".join(f"{number},a\n{number},{'b' * 300}\n" for number in range(wrong))
+
+    with pytest.raises(ScenarioError) as caught:
+        parse_truths("vehicle,value\n" + rows, "t.csv")
+
+    said = str(caught.value)
+    lines = [3 + 2 * number for number in range(min(wrong, 10))]
+    assert said.startswith(f"t.csv: {wrong} bad rows: line 3: 'bbb")
+    assert [int(one) for one in re.findall(r"line (\d+): ", said)] == lines
+    assert said.endswith(more or "bytes")
+
+
+def test_rows_behind_a_broken_quote_are_not_judged() -> None:
+    with pytest.raises(ScenarioError, match=r"t.csv: 2 bad rows: line 2: the vehicle is empty; line 4: "):
+        parse_truths('vehicle,value\n,a\n1,"a\n2,b\n', "t.csv")
 
 
 def test_more_vehicles_than_the_limit_are_refused() -> None:

@@ -16,17 +16,32 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from fleetcount_protocol.task.domain import Bins, Categories, Signal, SquareGrid, ValueDomain
+import fleetcount_data
+from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET
+from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_protocol.task.domain import (
+    PLACE_BITS,
+    Bins,
+    Categories,
+    Frame,
+    Prefixes,
+    Signal,
+    SquareGrid,
+    ValueDomain,
+)
 
 from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.quadtree import Quadtree
 from fleetcount_simulator.truths import Truths
 
 __all__ = [
     "BOLOGNA_GRID",
+    "BOLOGNA_TREE",
     "MOST_WINDOWS",
     "Scenario",
     "Sighting",
     "Traces",
+    "bologna_place",
     "bologna_position",
     "bologna_speed",
     "category",
@@ -40,8 +55,17 @@ SPEED: Final = "Vehicle.Speed"
 CATEGORY: Final = "Vehicle.Category"
 KMH: Final = 3.6
 # One corner 50 m outside the network's frame: every position of the extract lies inside the grid.
-BOLOGNA_GRID: Final = SquareGrid(x0=Fraction(-50), y0=Fraction(-50), size=Fraction(250), columns=9, rows=8)
-BOLOGNA_FILE: Final = Path("bologna") / "positions.csv.gz"
+BOLOGNA_GRID: Final = SquareGrid(
+    x0=Fraction(-50),
+    y0=Fraction(-50),
+    size=Fraction(250),
+    columns=9,
+    rows=8,
+    frame=Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1]),
+)
+BOLOGNA_TREE: Final = Quadtree(x0=-686_000, y0=-4_928_000, size=128)
+"""A square of 8,389 km in which the city lies about where zone 32 of UTM has it: on no edge of a large cell."""
+BOLOGNA_FILE: Final = "bologna/positions.csv.gz"
 MOST_WINDOWS: Final = 13
 """Moments of the shipped morning, five minutes apart."""
 MAX_TRACE_BYTES: Final = 64 * 2**20
@@ -84,15 +108,15 @@ class Scenario:
 
 
 def find_bologna() -> Path:
-    """Return the extract shipped in the repository's data folder.
+    """Return the shipped positions.
 
     Raises:
-        ScenarioError: this installation has no data folder.
+        ScenarioError: this installation has no data.
     """
-    path = Path(__file__).resolve().parents[3] / "data" / BOLOGNA_FILE
-    if not path.is_file():
-        raise ScenarioError(f"{BOLOGNA_FILE} is not part of this installation: run in the repository, or use --truths")
-    return path
+    try:
+        return fleetcount_data.path(BOLOGNA_FILE)
+    except FileNotFoundError as error:
+        raise ScenarioError(f"{error}; use --truths") from None
 
 
 def read_traces(path: Path) -> Traces:
@@ -185,6 +209,18 @@ def bologna_position(traces: Traces, vehicles: int, seed: int, window: int = 0, 
     )
 
 
+def bologna_place(traces: Traces, vehicles: int, seed: int, bits: int) -> Scenario:
+    """Ask every vehicle for the first `bits` bits of its place of 128 m, one of 2^32 of `BOLOGNA_TREE`."""
+    fleet = _fleet(traces, vehicles, seed, 0, 1)
+    return Scenario(
+        task_name="bologna-morning-places",
+        question=f"In which of {2**PLACE_BITS:,} places of {BOLOGNA_TREE.size:g} m are you now?",
+        signal=LOCATION,
+        domain=Prefixes(bits=bits, cells=tuple(range(1 << bits))),
+        readings=tuple(None if one is None else BOLOGNA_TREE.place_of(one.x, one.y) for one in fleet),
+    )
+
+
 def bologna_speed(traces: Traces, vehicles: int, seed: int, window: int = 0, windows: int = 1) -> Scenario:
     """Ask every vehicle whether it is faster than 50 km/h, in one of `windows` windows (at most `MOST_WINDOWS`)."""
     fleet = _fleet(traces, vehicles, seed, window, windows)
@@ -215,8 +251,8 @@ def yes_or_no(truths: Truths, yes: str, vehicles: int, seed: int) -> Scenario:
         ScenarioError: no vehicle has that category.
     """
     if yes not in truths.categories:
-        known = ", ".join(repr(name) for name in truths.categories[:5])
-        raise ScenarioError(f"--yes is {yes[:40]!r}, a value no vehicle has; there are {known}, ...")
+        known, near = ", ".join(map(repr, truths.categories[:5])), did_you_mean(yes, truths.categories)
+        raise ScenarioError(f"--yes is {yes[:40]!r}, a value no vehicle has; there are {known}, ...{near}")
     return Scenario(
         task_name="category-yes-or-no",
         question=f"Is your category {yes!r}?",

@@ -15,7 +15,9 @@ from fleetcount_mechanisms.answers import AnswerLaw, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
-from fleetcount_protocol.task.domain import ValueDomain
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.task.domain import ValueDomain, zooms_of
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
@@ -126,7 +128,7 @@ class Mechanism:
     `sampling` needs sampling_rate; responses need epsilon_local (or their own `parameters`, exact fractions by the
     names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
     two-sided (one-sided: asymmetric) geometric noise, `noise_variance` the parameter of discrete Gaussian noise
-    instead; None for both is none.
+    instead; None for both is none. `zooms` is at how many zooms a square grid is counted.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Mechanism:
     noise_variance: Fraction | None = None
     direction: Literal["up", "down"] | None = None
     parameters: tuple[tuple[str, Fraction], ...] = ()
+    zooms: int = 1
 
     def answer(self, values: int) -> AnswerLaw:
         """Return the law of a device's answer for V values.
@@ -161,20 +164,20 @@ class Mechanism:
             return OneSidedNoise(self.noise_epsilon, cast("Side", self.direction))  # Which refuses None by name.
         return TwoSidedNoise(self.noise_epsilon)
 
-    def design(self, values: int, aggregators: int) -> Design:
-        """Return the design of a question of V values among so many aggregators.
+    def design(self, values: int, aggregators: int, zooms: Zooms | None = None) -> Design:
+        """Return the design of a question of V values among so many aggregators, at the zooms of its grid.
 
         Raises:
             MechanismError: as `answer` and `noise`, or parts that do not fit.
         """
-        return _design(self, values, aggregators)
+        return _design(self, values, aggregators, zooms)
 
 
 @lru_cache(maxsize=256)
-def _design(mechanism: Mechanism, values: int, aggregators: int) -> Design:
+def _design(mechanism: Mechanism, values: int, aggregators: int, zooms: Zooms | None) -> Design:
     # Cached, so that a study computes the statement of a design once.
     answer, noise = mechanism.answer(values), mechanism.noise
-    return Design(answer=answer, noise=noise, values=values, aggregators=aggregators)
+    return Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +254,15 @@ class Case:
         Raises:
             ScenarioError: a mechanism that cannot ask this question; names it.
         """
+        question, mechanism = self.population.question, self.mechanism
+        if mechanism.zooms > 1 and (self.attackers or question.domain is None):
+            lacks = "a square grid" if question.domain is None else "no attackers, who read releases of one zoom"
+            raise ScenarioError(f"mechanism {mechanism.name!r}: zooms is {mechanism.zooms}, allowed with {lacks}")
         try:
-            return self.mechanism.design(self.population.question.values, self.aggregators)
-        except MechanismError as error:
-            raise ScenarioError(f"mechanism {self.mechanism.name!r}: {error}") from error
+            zooms = None if mechanism.zooms == 1 else zooms_of(cast("ValueDomain", question.domain), mechanism.zooms)
+            return mechanism.design(question.values, self.aggregators, zooms)
+        except (MechanismError, TaskError) as error:
+            raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -262,8 +270,9 @@ class CaseOutcome:
     """What a shard of runs of one case at one epoch gave; the first axis of every array is the run.
 
     `outputs` (runs, outputs) is what is opened, noise included: V numbers for sampling, direct, one-sided and bits,
-    V+1 (with value 0 first) for responses; all zero where `released` (runs,) is False. `counted` (runs, V+1) is the
-    histogram of the devices in the agreed set, `participants` (runs,) their number: known to the study alone.
+    V+1 (with value 0 first) for responses, and behind V those of every coarser zoom; all zero where `released` (runs,)
+    is False. `counted` (runs, V+1) is the histogram of the devices in the agreed set, `participants` (runs,) their
+    number: known to the study alone.
     `tallies` are further numbers per run by name, int64: reports "lost", "half_pairs", "late", "counted_twice", ...
     """
 

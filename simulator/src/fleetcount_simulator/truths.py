@@ -18,6 +18,9 @@ MAX_VEHICLES: Final = 100_000
 MAX_DISTINCT: Final = 4095
 MAX_NAME_BYTES: Final = 200
 COLUMNS: Final = ("vehicle", "value")
+_MOST_NAMED: Final = 10
+_LONGEST_SHOWN: Final = 24
+"""Ten bad rows fit into the one line of an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +42,42 @@ def parse_truths(text: str, name: str) -> Truths:
     value means "none of them". Texts are brought to Unicode NFC.
 
     Raises:
-        ScenarioError: anything else, with the file's name and the line.
+        ScenarioError: anything else, with the file's name and the line; of several bad rows the first ten.
     """
     if "\0" in text:
         raise ScenarioError(f"{name}: holds a NUL character")
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     values: list[str] = []
     seen: set[str] = set()
+    bad: list[str] = []
     order: tuple[int, int] | None = None
     try:
         for row in reader:
             if order is None:
                 order = _column_order(row, name)
                 continue
-            vehicle, value = _checked(row, order, f"{name} line {reader.line_num}")
-            if vehicle in seen:
-                raise ScenarioError(f"{name} line {reader.line_num}: vehicle {_shown(vehicle)} stands twice")
+            problem, vehicle, value = _checked(row, order)
+            if vehicle in seen and not problem:
+                problem = f"vehicle {_shown(vehicle)} stands twice"
+            if problem:
+                bad.append(f"line {reader.line_num}: {problem}")
             seen.add(vehicle)
             values.append(value)
             if len(values) > MAX_VEHICLES:
                 raise ScenarioError(f"{name}: more than {MAX_VEHICLES} vehicles")
-    except csv.Error as error:
-        raise ScenarioError(f"{name} line {reader.line_num}: {error}") from error
+    except csv.Error as error:  # No row behind it can be told from the next.
+        bad.append(f"line {reader.line_num}: {error}")
+    _refuse(bad, name)
     return _whole(values, name)
+
+
+def _refuse(bad: list[str], name: str) -> None:
+    if len(bad) == 1:
+        raise ScenarioError(f"{name} {bad[0]}")
+    if bad:
+        first = "; ".join(bad[:_MOST_NAMED])
+        more = f"; and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
+        raise ScenarioError(f"{name}: {len(bad)} bad rows: {first}{more}")
 
 
 def _whole(values: list[str], name: str) -> Truths:
@@ -80,21 +96,24 @@ def _column_order(header: list[str], name: str) -> tuple[int, int]:
     return header.index(COLUMNS[0]), header.index(COLUMNS[1])
 
 
-def _checked(row: list[str], order: tuple[int, int], place: str) -> tuple[str, str]:
+def _checked(row: list[str], order: tuple[int, int]) -> tuple[str, str, str]:
+    """Return what is wrong with a row, "" for nothing, its vehicle and its value."""
     if len(row) != len(COLUMNS):
-        raise ScenarioError(f"{place}: {len(row)} fields, not 2")
+        return f"{len(row)} fields, not 2", "", ""
     vehicle, value = (unicodedata.normalize("NFC", row[index]) for index in order)
-    if not vehicle:
-        raise ScenarioError(f"{place}: the vehicle is empty")
+    problem = "" if vehicle else "the vehicle is empty"
     for cell in (vehicle, value):
-        if len(cell.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-            raise ScenarioError(f"{place}: {_shown(cell)} is longer than {MAX_NAME_BYTES} bytes")
-        if any(unicodedata.category(character) in {"Cc", "Cs"} for character in cell):
-            raise ScenarioError(f"{place}: {_shown(cell)} holds a control character or a line end")
-        if cell != cell.strip():
-            raise ScenarioError(f"{place}: {_shown(cell)} starts or ends with a blank")
-    return vehicle, value
+        problem = problem or _wrong(cell)
+    return problem, vehicle, value
+
+
+def _wrong(cell: str) -> str:
+    if len(cell.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        return f"{_shown(cell)} is longer than {MAX_NAME_BYTES} bytes"
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in cell):
+        return f"{_shown(cell)} holds a control character or a line end"
+    return f"{_shown(cell)} starts or ends with a blank" if cell != cell.strip() else ""
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:39] + "…")
+    return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…")

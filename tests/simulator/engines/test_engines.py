@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_simulator.engines import engine
+from fleetcount_simulator.engines.exact_law import drawn_outputs
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.engines.per_device import PerDevice
 from fleetcount_simulator.errors import ScenarioError
@@ -313,3 +314,20 @@ def test_a_case_is_not_changed_by_a_run() -> None:
         engine(name).run(one, 0, range(2), seed())
 
     assert np.array_equal(population.values, before)
+
+
+@pytest.mark.parametrize("mechanism", [NOISED, K_ARY, BITS[0], DIRECT], ids=lambda one: one.name)
+def test_releases_drawn_from_a_histogram_are_those_of_the_exact_law(mechanism: Mechanism) -> None:
+    one = case(fleet((400, 200, 300)), mechanism)
+    histogram = one.population.histogram(0)
+
+    drawn = drawn_outputs(one.design, histogram, 400, np.random.default_rng(1))
+    outcome = engine("exact-law").run(one, 0, range(400), seed(1))
+
+    expected = outcome.outputs
+    assert drawn.shape == (400, one.design.output_count)
+    # Bits have the number of devices before them, which an outcome keeps apart.
+    cells = drawn[:, drawn.shape[1] - expected.shape[1] :]
+    spread = np.maximum(expected.std(axis=0), 1.0)
+    assert (np.abs(cells.mean(axis=0) - expected.mean(axis=0)) < 6 * spread * np.sqrt(2 / 400)).all()
+    assert (np.abs(cells.std(axis=0) / spread - 1) < 0.35).all()

@@ -18,7 +18,7 @@ async def carried(address: str) -> list[bytes]:
     host, _, port = address.partition(":")
     async with aiomqtt.Client(host, int(port), identifier="one") as client:
         await client.subscribe("a/+", qos=1)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(client.publish("a/b", b"%d" % number, qos=1) for number in range(MESSAGES)))
             return [bytes((await anext(client.messages)).payload) for _ in range(MESSAGES)]
 

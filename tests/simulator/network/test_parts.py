@@ -4,6 +4,8 @@ import asyncio
 import random
 import socket
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +26,6 @@ from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.counted import account_of, explains
-from fleetcount_simulator.network.deployments import free_ports
 from fleetcount_simulator.network.device_faults import DeviceFault, draw_device_faults
 from fleetcount_simulator.network.faulty_transport import FaultyTransport, Tally, Trace
 from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
@@ -32,6 +33,7 @@ from fleetcount_simulator.network.fleet_spec import FleetSpec, SeriesPart
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.outages import first_failpoints, outages_of
 from fleetcount_simulator.network.parties import Parties
+from fleetcount_simulator.network.ports import free_ports
 from fleetcount_simulator.network.question import question_of, reading_of
 from fleetcount_simulator.network.windows import (
     COST_S,
@@ -197,8 +199,10 @@ def test_receipts_explain_the_agreed_set_or_do_not() -> None:
         (ReportId(bytes([number]) * 16), Digest(bytes([200 - number]) * 32)) for number in (0, 9)
     ]  # as `report` names them
 
-    assert explains(reports, set_digest(items))
-    assert not explains(reports, set_digest(items[:1]))
+    task = TaskId(bytes(32))
+    assert explains(task, reports, set_digest(task, items))
+    assert not explains(task, reports, set_digest(task, items[:1]))
+    assert not explains(TaskId(bytes([1]) * 32), reports, set_digest(task, items))
 
 
 def test_what_a_process_reports_survives_its_private_file(tmp_path: Path) -> None:
@@ -331,6 +335,23 @@ def test_outages_are_told_in_the_time_of_the_runs_windows() -> None:
     assert first_failpoints(faults) == {0: "leader.after_proposals", 1: "helper.after_seal_store"}
 
 
+def test_what_one_process_may_listen_on_no_other_is_given_while_it_lives() -> None:
+    """Though nobody listens yet, or for a while nobody does any more."""
+    program = (
+        "from fleetcount_simulator.network.ports import free_ports; print(*free_ports('127.0.0.1', 2000)); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        own = set(free_ports("127.0.0.1", 2000))
+        other.communicate("\n")
+
+    assert (len(theirs), len(own)) == (2000, 2000)
+    assert not theirs & own
+
+
 def test_ports_to_listen_on_are_none_that_an_outgoing_connection_may_take() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", free_ports("127.0.0.1", 1)[0]))
@@ -398,6 +419,7 @@ def instalment(task: Task, round_number: int = 1) -> Instalment:
         task_id=TaskId(task.task_id),
         report_id=ReportId(bytes(16)),
         session_id=SessionId(bytes(16)),
+        key_number=1,
         round=round_number,
         public_share=b"" if round_number == 1 else bytes(64),
         ciphertext=bytes(40),
@@ -444,7 +466,7 @@ async def test_a_repeated_message_arrives_twice_with_the_same_bytes_and_counts_o
     task = task_now()
 
     await transport.upload(task, 0, [instalment(task)])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(far.arrived) < 2:
             await asyncio.sleep(0.01)
     await transport.stop()

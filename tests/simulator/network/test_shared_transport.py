@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, PeerError
-from fleetcount_simulator.network import shared_transport
 from fleetcount_simulator.network.shared_transport import Channel, SharedTransport
+
+from tests.support.told_time import told_time, turns_until
 
 
 class Far:
@@ -44,9 +45,7 @@ async def test_no_batch_is_larger_than_allowed_and_two_are_under_way_at_once() -
     far.hold.clear()
     channel = Channel(far.send, 10)
     waiting = [asyncio.create_task(channel.put(item)) for item in range(35)]
-    async with asyncio.timeout(10):
-        while len(far.batches) < 2:
-            await asyncio.sleep(0.01)
+    await turns_until(lambda: len(far.batches) == 2)
     await asyncio.sleep(0.1)
     under_way = len(far.batches)
     far.hold.set()
@@ -54,6 +53,22 @@ async def test_no_batch_is_larger_than_allowed_and_two_are_under_way_at_once() -
     assert await asyncio.gather(*waiting) == [f"answer {item}" for item in range(35)]
     assert under_way == 2
     assert max(map(len, far.batches)) == 10
+
+
+async def test_who_asks_again_as_both_batches_come_back_is_not_forgotten() -> None:
+    far = Far()
+    far.hold.clear()
+    channel = Channel(far.send, 1)
+
+    async def asks_again() -> list[str]:
+        return [await channel.put(1), await channel.put(2)]
+
+    waiting = [asyncio.create_task(asks_again()), asyncio.create_task(channel.put(3))]
+    await turns_until(lambda: len(far.batches) == 2)
+    far.hold.set()
+    await turns_until(lambda: all(one.done() for one in waiting))
+
+    assert [one.result() for one in waiting] == [["answer 1", "answer 2"], "answer 3"]
 
 
 @pytest.mark.parametrize(
@@ -73,16 +88,18 @@ async def test_a_batch_that_fails_fails_for_each_of_its_devices_and_the_next_one
     assert await channel.put(7) == "answer 7"
 
 
-async def test_a_device_that_is_switched_off_while_it_waits_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_transport, "_GATHER_S", 0.2)
+async def test_a_device_that_is_switched_off_while_it_waits_sends_nothing() -> None:
     far = Far()
     channel = Channel(far.send, 100)
-    gone = asyncio.create_task(channel.put(1))
-    stays = asyncio.create_task(channel.put(2))
-    await asyncio.sleep(0.02)
-    gone.cancel()
+    with told_time() as told:
+        gone = asyncio.create_task(channel.put(1))
+        stays = asyncio.create_task(channel.put(2))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        gone.cancel()
+        told.passes(1.0)  # Whoever gathers sends what is there.
 
-    assert await stays == "answer 2"
+        assert await stays == "answer 2"
     assert far.batches == [[2]]
 
 
@@ -91,9 +108,7 @@ async def test_closing_tells_everybody_who_waits() -> None:
     far.hold.clear()
     channel = Channel(far.send, 1)
     waiting: list[asyncio.Task[Any]] = [asyncio.create_task(channel.put(item)) for item in range(4)]
-    async with asyncio.timeout(10):
-        while len(far.batches) < 2:
-            await asyncio.sleep(0.01)
+    await turns_until(lambda: len(far.batches) == 2)
 
     await channel.close()
     errors = await asyncio.gather(*waiting, return_exceptions=True)

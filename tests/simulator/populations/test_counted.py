@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import fleetcount_data
 import numpy as np
 import pytest
 from fleetcount_simulator.model import Population
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 NONE = {"cells": "none"}
-DATA = Path(__file__).parents[3] / "data"
+DATA = fleetcount_data.folder()
 BOX = {"cells": "square", "size_m": 100, "bounds": [0, 0, 4000, 2000]}
 
 

@@ -87,7 +87,7 @@ BAD_TRACES: dict[str, tuple[Any, str]] = {
     "sixteen digits": (HEAD + "0,a,1234567890123456,2\n", "t.csv line 2: x is"),
     "too far": (HEAD + "0,a,1000000001,2\n", "t.csv line 2: x is 1000000001; it must be"),
     "time before zero": (HEAD + "-1,a,1,2\n", "t.csv line 2: time is -1; it must be 0 to"),
-    "unsorted": (ROWS + "59,b,1,2\n", "t.csv line 5: time 59 after 60; sort by time"),
+    "unsorted": (ROWS + "59,b,1,2\n", "t.csv line 5: time 59 after 60; sort by time, for example"),
     "twice at once": (ROWS + "60,a,5,6\n", "t.csv line 5: vehicle 'a' stands twice at 60"),
     "no name": (HEAD + "0,,1,2\n", "t.csv line 2: the vehicle is ''"),
     "a name with a blank": (HEAD + "0, a,1,2\n", "t.csv line 2: the vehicle is ' a'"),
@@ -118,6 +118,27 @@ def test_a_bad_trace_is_refused_with_its_line(content: Any, named: str, tmp_path
 )
 def test_positions_that_are_not_on_earth_are_refused(rows: str, named: str, tmp_path: Path) -> None:
     assert named in refusal(DEGREES, HEXAGONS, tmp_path, "t.csv", EARTH + rows)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [("lon", "lat"), ("lat", "lon"), ("Longitude", "Latitude"), ("lng_deg", "lat_deg")]
+)
+def test_degrees_read_as_metres_are_refused_with_the_keys_that_convert_them(x: str, y: str, tmp_path: Path) -> None:
+    rows = f"time,vehicle,{x},{y}\n0,a,11.3,44.5\n0,b,11.4,-44.6\n"
+    lon, lat = (y, x) if x == "lat" else (x, y)
+
+    message = refusal(TRACE | {"x": x, "y": y}, SQUARES, tmp_path, "t.csv", rows)
+
+    assert f"write lon = '{lon}' and lat = '{lat}'" in message
+    named = {"lon": lon, "lat": lat}
+    converted = build(TRACE | named, SQUARES | {"origin": [Decimal("11.3"), Decimal(0)], "size_m": 10**7}, 1, tmp_path)
+    assert converted.devices == 2
+
+
+def test_metres_in_columns_that_are_named_like_degrees_are_metres(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time,vehicle,lon,lat\n0,a,686200,4929100\n0,b,686300,4929200\n")
+
+    assert build(TRACE | {"x": "lon", "y": "lat"}, SQUARES, 1, tmp_path).devices == 2
 
 
 @pytest.mark.parametrize("question", [HEXAGONS, SQUARES])

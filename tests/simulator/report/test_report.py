@@ -419,11 +419,20 @@ def test_long_names_of_cases_become_their_values(tmp_path: Path) -> None:
         for share in (0.0, 0.05)
         for naive in ("false", "true")
     )
-    page = written(tmp_path, axes=("population.devices", "faults.drop_out", "faults.naive"), points=points)
+    written(tmp_path, axes=("population.devices", "faults.drop_out", "faults.naive"), points=points)
     svg = (tmp_path / "study" / "figures" / "coverage.svg").read_text(encoding="utf-8")
 
-    assert "Cases are named by devices, drop out, naive." in page.text
+    assert ">devices · drop out · naive</text>" in svg
     assert ">100k · 0.05 · true</text>" in svg
+
+
+def test_what_only_epsilon_changes_is_drawn_once(tmp_path: Path) -> None:
+    points = tuple({"mechanism.sampling.epsilon": epsilon} for epsilon in (1.0, 2.0))
+    written(tmp_path, axes=("mechanism.sampling.epsilon",), points=points)
+
+    names = {path.stem for path in (tmp_path / "study" / "figures").glob("*.svg")}
+    assert "epsilon" in names
+    assert "error" not in names
 
 
 # What is refused.

@@ -4,8 +4,9 @@ It must not depend on a single attacker.
 """
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
+
+from fleetcount_mechanisms.errors import did_you_mean
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker
@@ -29,11 +30,9 @@ class Parameters:
             raise ScenarioError(f"attacker {attacker.name!r}: a parameter is given twice")
         for key in self._values:
             if key not in keys:
-                near = get_close_matches(key, keys, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ScenarioError(
                     f"attacker {attacker.name!r}: {key!r} is not a key of kind {attacker.kind!r}; "
-                    f"allowed are: {', '.join(keys)}{hint}"
+                    f"allowed are: {', '.join(keys)}{did_you_mean(key, keys)}"
                 )
 
     def integer(self, key: str, default: int, low: int, high: int) -> int:
@@ -56,7 +55,7 @@ class Parameters:
         """
         text = self._values.get(key, default)
         if text not in allowed:
-            raise self._refusal(key, text, ", ".join(repr(one) for one in allowed))
+            raise self._refusal(key, text, ", ".join(map(repr, allowed)) + did_you_mean(text, allowed))
         return text
 
     def text(self, key: str, default: str) -> str:

@@ -156,7 +156,7 @@ def check_reading(question: Question, releases: int) -> Check:
     p_values = [
         2 * ndtr(-abs(score))
         for truth in question.truths
-        for score in _scores(np.array(_estimates(question, truth, releases)), truth)
+        for score in _scores(np.array(_estimates(question, truth, releases)), question.design.opened_sums(truth))
     ]
     design = question.design
     name = f"{question.label}, V = {design.values}, k = {design.aggregators}: estimates right on average"

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, answer_named
 from fleetcount_mechanisms.design import Design
@@ -16,6 +16,7 @@ from fleetcount_mechanisms.loss_formulas import Neighbours
 from fleetcount_mechanisms.losses import noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.zooms import Zooms
 
 from fleetcount_simulator.errors import ScenarioError
 
@@ -32,6 +33,8 @@ _NOISED_RESPONSE_EPSILON: Final = Fraction(1, 2)
 _GAUSSIAN: Final = GaussianNoise(Fraction(4))
 _GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
 """Wide enough that the noise promises more than the devices' own coins."""
+_ZOOMS: Final = Zooms(4, 2, 2)
+"""With the noise of other designs, so that no further law has to be checked."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary")
 DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
@@ -51,12 +54,30 @@ class Question:
         """Design and law of noise, for tables; "one by one" where each release's noise is a call of its own."""
         noise = self.design.noise
         law = f"{noise.name} {noise.direction}" if isinstance(noise, OneSidedNoise) else noise.name
-        return f"{self.design.name}, noise {law}{', one by one' if self.one_a_call else ''}"
+        zooms = "" if self.design.zooms is None else f", {self.design.zoom_count} zooms"
+        return f"{self.design.name}, noise {law}{zooms}{', one by one' if self.one_a_call else ''}"
+
+    @property
+    def _far_apart(self) -> tuple[int, int]:
+        """Two values of a grid with zooms that share no square of any of them."""
+        column = cast("Zooms", self.design.zooms).columns // 2
+        return 1, 1 + column
+
+    @property
+    def moved(self) -> list[int]:
+        """Which opened numbers some truth moves, from 0: with zooms too few to look at all of them."""
+        every = range(self.design.output_count)
+        if self.design.zooms is None:
+            return list(every)
+        counted = [self.design.zooms.all_sums(truth) for truth in self.truths]
+        return [place for place in every if any(row[place] for row in counted)]
 
     @property
     def truths(self) -> tuple[DeviceTruth, ...]:
-        """Every truth that one device can have."""
+        """Every truth that one device can have; with zooms none and two values that are far apart."""
         values = self.design.values
+        if self.design.zooms is not None:
+            return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in (0, *self._far_apart))
         if self.design.kind.multi_hot:
             return tuple(itertools.product((0, 1), repeat=values))
         return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in range(values + 1))
@@ -94,17 +115,23 @@ def questions(name: str | None = None) -> tuple[Question, ...]:
 
 def _wished(design: Design) -> Fraction:
     geometric = isinstance(design.noise, TwoSidedNoise)
-    if design.name != "sampling" or not geometric or design.aggregators != _AGGREGATORS[0]:
+    if design.name != "sampling" or not geometric or design.zooms is not None or design.aggregators != _AGGREGATORS[0]:
         return Fraction(0)
     return Fraction(1, 2) if design.values == 1 else Fraction(1, 5)
 
 
 def _designs() -> list[Design]:
-    return [
+    plain = [
         Design(answer=answer, noise=noise, values=answer.values, aggregators=aggregators)
         for answer in _answers()
         for noise in _noises(answer)
         for aggregators in _AGGREGATORS
+    ]
+    return plain + [
+        Design(answer=answer, noise=noise, values=answer.values, aggregators=_AGGREGATORS[0], zooms=_ZOOMS)
+        for answer in (answer_named("sampling", 8, parameters={"sampling_rate": default_sampling_rate(2)}), Truth(8))
+        for noise in _noises(answer)
+        if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"
     ]
 
 

@@ -5,7 +5,7 @@ the responses, the noise, the noised share and the opening are the deployed ones
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, cast
 
 import numpy as np
@@ -55,6 +55,10 @@ class Seen:
     sampled: NDArray[np.bool_]
     opened: Integers
     noises: Integers
+
+    def only(self, numbers: Sequence[int]) -> "Seen":
+        """Return the same of some opened numbers."""
+        return replace(self, opened=self.opened[:, numbers], noises=self.noises[:, :, numbers])
 
 
 def draw_releases(question: Question, truth: DeviceTruth, count: int) -> Seen:
@@ -110,9 +114,11 @@ def _contributions(design: Design, messages: Integers) -> Integers:
     """Return what each answer adds to the opened numbers, before shares and noise: (n, c)."""
     if design.outputs is Outputs.PARTICIPATION:
         return np.concatenate([np.ones((len(messages), 1), dtype=np.int64), messages], axis=1)
-    cells = np.arange(0 if design.outputs is Outputs.ALL else 1, design.values + 1)
-    added = (messages[:, -1:] == cells).astype(np.int64)
-    return np.asarray(added - (messages[:, :1] == cells) if design.rounds == 2 else added)
+    every = np.eye(design.values + 1, dtype=np.int64)[:, 0 if design.outputs is Outputs.ALL else 1 :]
+    # What an answer adds to the numbers of all zooms: aggregators make them out of their shares in the same way.
+    table = np.array([design.opened_sums(row) for row in every.tolist()], dtype=np.int64)
+    added = table[messages[:, -1]]
+    return np.asarray(added - table[messages[:, 0]] if design.rounds == 2 else added)
 
 
 def release(design: Design, totals: Integers, noise: Noise, source: RandomSource) -> tuple[Integers, Integers]:

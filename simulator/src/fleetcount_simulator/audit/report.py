@@ -8,13 +8,13 @@ import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fleetcount_analysis.figures import PALETTE, new_figure, save_figure
 
 from fleetcount_simulator.audit.run import Audit, Line
 
-__all__ = ["audit_rows", "printed_lines", "write_audit"]
+__all__ = ["audit_record", "audit_rows", "printed_lines", "write_audit"]
 
 _HEAD: Final = ("adversary", "loss", "claim", "lower bound for k = 2, 3, 5", "gap")
 
@@ -71,6 +71,22 @@ def _printed(slug: str, lines: list[Line]) -> str:
     return f"  {slug:<25} {loss:<8} {lines[0].claim:8.5f}  {bounds:<28} {gap:8.5f}{broken}"
 
 
+def audit_record(audit: Audit) -> dict[str, Any]:
+    """Return an audit for programs: every line with its bound, every check, and what failed."""
+    return {
+        "releases": audit.releases,
+        "seconds": round(audit.seconds, 1),
+        "processes": audit.processes,
+        "releases_a_second": round(audit.releases_a_second),
+        "failures": audit.failures,
+        "lines": audit_rows(audit),
+        "checks": [
+            {"check": one.name, "p_value": one.p_value, "draws": one.draws, "passed": one.passed}
+            for one in audit.checks
+        ],
+    }
+
+
 def write_audit(audit: Audit, directory: Path) -> None:
     """Write audit.json, audit.csv, audit.svg and audit.png into a directory."""
     rows = audit_rows(audit)
@@ -78,19 +94,7 @@ def write_audit(audit: Audit, directory: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    record = {
-        "releases": audit.releases,
-        "seconds": round(audit.seconds, 1),
-        "processes": audit.processes,
-        "releases_a_second": round(audit.releases_a_second),
-        "failures": audit.failures,
-        "lines": rows,
-        "checks": [
-            {"check": one.name, "p_value": one.p_value, "draws": one.draws, "passed": one.passed}
-            for one in audit.checks
-        ],
-    }
-    (directory / "audit.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (directory / "audit.json").write_text(json.dumps(audit_record(audit), indent=1) + "\n", encoding="utf-8")
     _draw(audit, directory / "audit")
 
 

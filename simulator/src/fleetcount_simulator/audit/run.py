@@ -207,7 +207,7 @@ def _count(job: _Job) -> Counts:
 
 def _add_outcomes(counts: Counts, question: Question, place: int, rows: int) -> None:
     truths = question.truths
-    seen = draw_releases(question, truths[place], rows)
+    seen = draw_releases(question, truths[place], rows).only(question.moved)
     for view in question.design.views():
         observed = observation_of(view)(seen)
         size, codes = outcome_count(observed.shape[1]), outcomes(observed)

@@ -124,7 +124,10 @@ def declare(question: Settings, frame: Frame, title: str) -> Cells:
         raise question.refuse("bounds", "longitudes from -180 to 180 and latitudes from -85 to 85")
     if origin is None:
         if bounds is None:
-            raise question.refuse("origin", "given, or bounds: the data are longitude and latitude, squares are metres")
+            raise question.refuse(
+                "origin",
+                "[longitude, latitude] of where metres begin, or give bounds: the data are degrees, squares metres",
+            )
         origin = bounds[0], (bounds[1] + bounds[3]) / 2
     return _over(title, size, bounds, Projection(*origin))
 

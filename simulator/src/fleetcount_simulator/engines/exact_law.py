@@ -28,8 +28,10 @@ Noise is that of `noise_sums.summed_noise`. Faults thin each n_v by one multinom
 from collections.abc import Sequence
 
 import numpy as np
+from fleetcount_mechanisms.design import Design
 
-from fleetcount_simulator.engines.answer_laws import AnswerLaw
+from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
+from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.engines.opened_sums import (
     Sums,
     checked_law,
@@ -50,7 +52,7 @@ from fleetcount_simulator.engines.participation import (
 from fleetcount_simulator.faults import Fates, fates
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 
-__all__ = ["ExactLaw", "engine"]
+__all__ = ["ExactLaw", "drawn_outputs", "engine"]
 
 
 class ExactLaw:
@@ -89,6 +91,24 @@ class ExactLaw:
 def engine() -> Engine:
     """Return the engine."""
     return ExactLaw()
+
+
+def drawn_outputs(design: Design, histogram: Integers, runs: int, generator: np.random.Generator) -> Integers:
+    """Return shape (runs, outputs): releases of a design when all devices of a histogram (V+1,) are counted.
+
+    Raises:
+        ScenarioError: a response that tells values apart, or noise whose sums are not drawn.
+    """
+    law = answer_law(design)
+    sums = (design.opened_sums(_opened(law, histogram, generator)) for _ in range(runs))
+    noise = (summed_noise(design.noise, design.aggregators, design.output_count, generator) for _ in range(runs))
+    return np.array([row + added for row, added in zip(sums, noise, strict=True)], dtype=np.int64)
+
+
+def _opened(law: AnswerLaw, histogram: Integers, generator: np.random.Generator) -> list[int]:
+    """Return the sums of one release before noise; for bits that of who takes part stands first."""
+    sums: list[int] = _answers(law, histogram, generator).tolist()
+    return [int(histogram.sum()), *sums] if law.shape == "bits" else sums
 
 
 def _panels(case: Case, epoch: int, law: AnswerLaw, coins: Sequence[np.random.SeedSequence]) -> Integers:

@@ -95,12 +95,20 @@ def open_release(
     series = case.epochs.series
     survives = faults.is_released(case.faults) and not (series is not None and series.is_missing(epoch))
     released = np.zeros(len(generators), dtype=np.bool_)
+    sums.opened = _zoomed(case, sums.opened)
     for row, generator in enumerate(generators):
         _add_attackers(case, law, sums, row, generator)
         released[row] = survives and int(sums.counted[row].sum()) >= case.min_batch_size
         _add_noise(case, law, sums, row, generator)
     sums.opened[~released] = 0
     return CaseOutcome(outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies)
+
+
+def _zoomed(case: Case, sums: Integers) -> Integers:
+    """Return the sums of every zoom, finest first, as aggregators get them out of those of the finest."""
+    if case.design.zooms is None:
+        return sums
+    return np.array([case.design.opened_sums(row) for row in sums.tolist()], dtype=np.int64)
 
 
 def _add_attackers(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
@@ -116,7 +124,8 @@ def _add_attackers(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: 
 
 
 def _add_noise(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
-    sums.opened[row] += summed_noise(case.design.noise, case.aggregators, law.outputs, generator)
+    numbers = sums.opened.shape[1]
+    sums.opened[row] += summed_noise(case.design.noise, case.aggregators, numbers, generator)
     if law.shape == "bits":
         devices = int(sums.counted[row].sum())
         noise = summed_noise(case.design.noise, case.aggregators, 1, generator)

@@ -16,7 +16,8 @@ from typing import Final
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child, Children, last_line
-from fleetcount_simulator.network.deployments import HOST, free_ports
+from fleetcount_simulator.network.deployments import HOST
+from fleetcount_simulator.network.ports import free_ports
 
 __all__ = ["BROKERS", "EMBEDDED", "MOSQUITTO", "StartedBroker", "find_mosquitto", "restart_broker", "start_broker"]
 

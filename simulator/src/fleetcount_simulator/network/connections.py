@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount_client.transport import Transport
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -103,7 +104,8 @@ def own_transport(
     if transport == "mqtt":
         from fleetcount_client.mqtt_transport import MqttTransport  # Each library only where it is used.
 
-        return MqttTransport(deployment=deployment, broker=broker, call_timeout_s=call_timeout_s)
+        name = key_name(identity.certificate)  # The broker of a run asks for no name.
+        return MqttTransport(deployment=deployment, broker=broker, user=lambda: name, call_timeout_s=call_timeout_s)
     from fleetcount_client.grpc_transport import GrpcTransport, TaskServer  # As above.
 
     servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]

@@ -5,11 +5,9 @@ keys; this is for simulations, demos, tests and first steps. Starts nothing (`pa
 """
 
 import base64
-import errno
 import json
 import os
 import secrets
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +24,12 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
+from fleetcount_simulator.network.ports import free_ports
+
 __all__ = [
     "AggregatorPlan",
     "Authorities",
     "Deployment",
-    "free_ports",
     "local_plans",
     "write_aggregators",
 ]
@@ -39,7 +38,6 @@ HOST: Final = "127.0.0.1"
 NAMES: Final = ("alpha", "beta", "gamma", "delta", "epsilon")
 HPKE_KEY_ID: Final = 1
 _DIRECTORY_MODE: Final = 0o700
-_PORTS: Final = range(20_000, 32_768)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,41 +103,6 @@ def local_plans(count: int, operators: Sequence[str] = ()) -> list[AggregatorPla
         )
         for i in range(count)
     ]
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` ports that are free on this host now, each another one.
-
-    From below the range out of which systems give ports to outgoing connections: those could take one between now and
-    the moment somebody listens on it.
-
-    Raises:
-        UsageError: the host is no address of this machine.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            sockets.append(socket.socket(family, socket.SOCK_STREAM))
-            if not _bound(sockets[-1], host):
-                sockets.pop().close()
-        return [int(one.getsockname()[1]) for one in sockets]
-    except OSError as error:
-        raise UsageError(f"host {host!r} is no address of this machine: {error.strerror}") from error
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def _bound(one: socket.socket, host: str) -> bool:
-    """Bind a socket to a port drawn at random; return whether it was free."""
-    try:
-        one.bind((host, secrets.choice(_PORTS)))
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return False
-    return True
 
 
 def write_aggregators(
@@ -214,7 +177,17 @@ def _write_keys(root: Path, plan: AggregatorPlan, authorities: Authorities) -> t
     for path, key in (("signing.key", signing), (f"hpke/{HPKE_KEY_ID}.key", sealing)):
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         _write_new(directory / "keys" / path, pem, 0o600)
+    write_store_key(directory / "keys" / "store.key")
     return signing.public_key().public_bytes_raw(), sealing.public_key().public_bytes_raw()
+
+
+def write_store_key(path: Path) -> None:
+    """Write a new at-rest key of an aggregator's store: 32 bytes in base64, mode 0600; nothing is overwritten.
+
+    Raises:
+        FileExistsError, OSError: the file is there, or the disk does not take it.
+    """
+    _write_new(path, base64.b64encode(secrets.token_bytes(32)) + b"\n", 0o600)
 
 
 def _hosts(host: str) -> list[str]:
@@ -251,6 +224,7 @@ def _aggregator_toml(deployment: Deployment, position: int, inflight: int | None
         "[keys]",
         'signing_key_file = "keys/signing.key"',
         'hpke_key_directory = "keys/hpke"',
+        'store_key_file = "keys/store.key"',
         "",
         "[tls]",
         'certificate_file = "keys/aggregator.crt"',

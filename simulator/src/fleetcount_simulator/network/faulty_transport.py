@@ -6,7 +6,7 @@ Wraps a transport and a clock; must not change a byte of a message. Its notes ar
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from fleetcount_client.timer import SystemTimer
@@ -97,10 +97,12 @@ class Trace:
 
 @dataclass(slots=True)
 class Tally:
-    """How far the devices of a process are: enrolled, receipts per round, when the latest came (Unix seconds)."""
+    """How far the devices of a process are: enrolled, receipts per round, when the latest came (Unix seconds), and
+    refusals by reason."""
 
     receipts: Counter[int] = field(default_factory=Counter[int])
     latest: dict[int, float] = field(default_factory=dict[int, float])
+    refused: Counter[str] = field(default_factory=Counter[str])
     enrolled: int = 0
 
 
@@ -108,6 +110,7 @@ class SkewedTimer(SystemTimer):
     """This machine's clock with a constant error, seconds; positive for a clock that is fast."""
 
     def __init__(self, error_s: float = 0.0) -> None:
+        super().__init__()
         self.error_s = error_s
 
     def now(self) -> float:
@@ -198,6 +201,8 @@ class FaultyTransport:
             if self.trace.note_answer(position, answer):
                 self._tally.receipts[answer.round] += 1
                 self._tally.latest[answer.round] = self._clock.now()
+            elif isinstance(answer, Refusal):
+                self._tally.refused[answer.reason.name.lower().replace("_", " ")] += 1
         return answers
 
     async def _repeat(self, task: Task, position: int, instalments: Sequence[Instalment]) -> None:
@@ -218,9 +223,15 @@ class FaultyTransport:
 class WindowTransport:
     """One device's transport through the windows of a series: each window's messages meet the faults of that window."""
 
-    def __init__(self, inner: Transport, of_window: Callable[[int], FaultyTransport]) -> None:
-        """Say what is on offer and open sessions over `inner`; upload over what `of_window` makes for a window."""
+    def __init__(
+        self, inner: Transport, of_window: Callable[[int], FaultyTransport], asked: MutableMapping[int, Task]
+    ) -> None:
+        """Say what is on offer and open sessions over `inner`; upload over what `of_window` makes for a window.
+
+        The task of every window in which something is uploaded is noted in `asked`, which devices share.
+        """
         self._inner = inner
+        self._asked = asked
         self._of_window = of_window
         self._windows: dict[int, FaultyTransport] = {}
 
@@ -254,6 +265,7 @@ class WindowTransport:
         """
         if task.series is None:
             raise Unreachable("this device answers a series alone")
+        self._asked.setdefault(task.series.index, task)
         return await self.window(task.series.index).upload(task, position, instalments)
 
     async def release(self, task: Task) -> ReleaseAnswer:

@@ -26,7 +26,7 @@ from fleetcount_protocol.task.task import SignedTask, Task
 
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.device_faults import DeviceFault
-from fleetcount_simulator.network.faulty_transport import Tally, Trace
+from fleetcount_simulator.network.faulty_transport import Tally, Trace, rounds_of
 from fleetcount_simulator.network.fleet_report import AskedOf, report_of, uncertain
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
 from fleetcount_simulator.network.series_fleet import SeriesFleet
@@ -42,6 +42,8 @@ _ENROLLING: Final = 64
 """Devices with connections of their own that connect at once: more would wait for each other's handshakes."""
 _PROBES: Final = 100
 _PROBE_S: Final = 0.3
+_MOST_TOLD: Final = 20_000
+"""Devices named in one line, which stays far below the longest that is read."""
 _COLLECT_AFTER: Final = 50_000
 """New objects between two looks of the collector, 700 as Python starts."""
 
@@ -63,6 +65,8 @@ class _Fleet:
         self._tasked = [] if spec.series else simulated_devices(maker, self.connections, self.tally)
         self._series = SeriesFleet(maker, spec.series, self.connections, self.tally) if spec.series else None
         self._asked: list[AskedOf] = []
+        self._task: Task | None = None
+        self._told: dict[str, set[int]] = {"first": set(), "every": set()}
 
     async def enrol(self) -> float:
         """Let every device that is on connect and open its sessions; return the seconds it took all but the first.
@@ -122,7 +126,7 @@ class _Fleet:
 
     async def _answer_all(self, signed: SignedTask) -> None:
         """Let every device answer the task to its end, or until its last window has long closed."""
-        task, skews = signed.task, self._spec.skews
+        self._task, task, skews = signed.task, signed.task, self._spec.skews
         window_s = task.round_one_closes - task.round_one_opens
         for one, skew in zip(self._tasked, skews, strict=True):
             one.timer.error_s = skew * window_s
@@ -137,6 +141,20 @@ class _Fleet:
             one.outcome = "absent"
         else:
             await one.answer(signed, deadline)
+
+    def news(self) -> dict[str, Any]:
+        """Return, where it is wanted, which devices newly hold their receipts, and how often messages were refused."""
+        if not self._spec.telling or self._task is None:
+            return {}
+        rounds, parties = rounds_of(self._task), range(len(self._task.aggregators))
+        needed = {"first": rounds[:1], "every": rounds}
+        held: dict[str, list[int]] = {}
+        for name, numbers in needed.items():
+            told, places = self._told[name], {(number, position) for number in numbers for position in parties}
+            new = [one.number for one in self._tasked if one.number not in told and places <= one.trace.receipted]
+            held[name] = new[:_MOST_TOLD]
+            told.update(held[name])
+        return {**held, "refused": dict(self.tally.refused)}
 
     async def probe(self) -> None:
         """Send every message without an answer again: an aggregator that holds it gives its receipt at any time.
@@ -192,7 +210,7 @@ def _say_progress(fleet: _Fleet, event: str, **more: Any) -> None:
     tally = fleet.tally
     latest = {str(number): moment for number, moment in tally.latest.items()}
     first, second = tally.receipts[0] + tally.receipts[1], tally.receipts[2]
-    _say(event=event, enrolled=tally.enrolled, round_one=first, round_two=second, latest=latest, **more)
+    _say(event=event, enrolled=tally.enrolled, round_one=first, round_two=second, latest=latest, **fleet.news(), **more)
 
 
 async def _report_progress(fleet: _Fleet) -> None:

@@ -55,7 +55,8 @@ class FleetSpec:
     fast by `skews[i]` windows (negative: slow). `spread` is the part of a window in which devices send first,
     `limits` what their owners allow (fields of `OwnerPolicy`), both as fractions in text. `coin_seed` decides every
     coin, secret and share and gives no privacy; None leaves them to the operating system. With `series` the devices
-    answer the series of the name `task_name` instead.
+    answer the series of the name `task_name` instead. With `telling` the process says which devices of a task hold
+    their receipts, as they come.
     """
 
     name: str
@@ -81,6 +82,7 @@ class FleetSpec:
     device_faults: Sequence[int] = field(repr=False)
     skews: Sequence[float] = field(repr=False)
     series: SeriesPart | None = None
+    telling: bool = False
 
     def encode(self) -> str:
         """Return the JSON text of the file."""

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 import aiomqtt
+from cryptography.x509 import load_der_x509_certificate
 from fleetcount_client.transport import Unreachable
+from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.errors import DecodeError, TaskError
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import ReportId, SessionId, TaskId, UserName
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -27,16 +29,27 @@ from fleetcount_protocol.messages import (
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_protocol.wire.device import INSTALMENT, INSTALMENT_REPLY, SESSION_REPLY, SESSION_REQUEST, SIGNED_TASK
 from fleetcount_protocol.wire.series import SERIES_OFFER
-from fleetcount_protocol.wire.topics import report_topic, series_filter, session_topic, task_filter
+from fleetcount_protocol.wire.topics import (
+    TopicKind,
+    parse_topic,
+    receipt_filter,
+    report_topic,
+    series_filter,
+    session_reply_filter,
+    session_topic,
+    task_filter,
+)
 from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
+from fleetcount_transport.mqtt_packets import Publication
 
 __all__ = ["SharedMqtt"]
 
 _LOG: Final = logging.getLogger(__name__)
 _UNACKNOWLEDGED: Final = 100
 """Publications on the way at once, far above the library's default of 20."""
-_MAX_QUEUED: Final = 1 << 20
 _KEEPALIVE_S: Final = 60
+_STRANGER: Final = UserName("unknown")
+"""Who sends a report whose session was not opened here; an aggregator answers whoever it is."""
 _KeyT = TypeVar("_KeyT")
 _AnswerT = TypeVar("_AnswerT")
 _ReportName = tuple[TaskId, ReportId, int, SessionId]
@@ -82,9 +95,10 @@ class SharedMqtt:
         self._deployment = deployment
         self._broker = broker
         self._call_timeout_s = call_timeout_s
-        self._connection = MqttOnDemand(self._new_connection, self._take, self._fail, self._subscribe)
+        self._connection = MqttOnDemand(self._new_connection, self._fail, self._subscribe)
         self._sessions: _Waiting[SessionId, SessionAccepted | SessionRefused] = _Waiting()
         self._receipts: _Waiting[_ReportName, Receipt | Refusal] = _Waiting()
+        self._users: dict[SessionId, UserName] = {}
         self._tasks: dict[TaskId, SignedTask] = {}
         self._offers: dict[str, SeriesOffer] = {}
 
@@ -110,19 +124,25 @@ class SharedMqtt:
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         """Publish session requests for one aggregator and wait for its answers, one a request, in order."""
-        client = await self._connected()
-        topic = session_topic(self._deployment, aggregator.aggregator_id)
-        messages = {request.session_id: SESSION_REQUEST.encode(request) for request in requests}
-        return await self._exchange(client, topic, messages, self._sessions)
+        client, aggregator_id = await self._connected(), aggregator.aggregator_id
+        messages: dict[SessionId, tuple[str, bytes]] = {}
+        for request in requests:
+            user = self._users[request.session_id] = key_name(load_der_x509_certificate(request.certificate))
+            topic = session_topic(self._deployment, aggregator_id, user)
+            messages[request.session_id] = topic, SESSION_REQUEST.encode(request)
+        return await self._exchange(client, messages, self._sessions)
 
     async def upload(
         self, task: Task, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         """Publish instalments for one aggregator and wait for its receipts and refusals, one each, in order."""
-        client = await self._connected()
-        topic = report_topic(self._deployment, task.task_id, position)
-        messages = {_name(one): INSTALMENT.encode(one) for one in instalments}
-        return await self._exchange(client, topic, messages, self._receipts)
+        client, aggregator_id = await self._connected(), task.aggregators[position].aggregator_id
+        messages: dict[_ReportName, tuple[str, bytes]] = {}
+        for one in instalments:
+            user = self._users.get(one.session_id, _STRANGER)
+            topic = report_topic(self._deployment, aggregator_id, user, task.task_id)
+            messages[_name(one)] = topic, INSTALMENT.encode(one)
+        return await self._exchange(client, messages, self._receipts)
 
     async def release(self, task: Task) -> ReleaseAnswer:
         """Return nothing: a study asks single tasks, and reads their releases at the aggregators.
@@ -137,12 +157,12 @@ class SharedMqtt:
         await self._connection.close()
 
     async def _exchange(
-        self, client: MqttConnection, topic: str, messages: Mapping[_KeyT, bytes], table: "_Waiting[_KeyT, _AnswerT]"
+        self, client: MqttConnection, messages: Mapping[_KeyT, tuple[str, bytes]], table: "_Waiting[_KeyT, _AnswerT]"
     ) -> tuple[_AnswerT, ...]:
-        """Publish messages and wait for the answer to each, in order."""
+        """Publish messages, each on its device's topic, and wait for the answer to each, in order."""
         waiting = [table.expect(name) for name in messages]
         try:
-            for payload in messages.values():
+            for topic, payload in messages.values():
                 client.send(topic, payload)
             async with asyncio.timeout(self._call_timeout_s):
                 return tuple(await asyncio.gather(*waiting))
@@ -161,20 +181,19 @@ class SharedMqtt:
             raise self._unreachable(error) from None
 
     async def _subscribe(self, connection: MqttConnection) -> None:
-        base = task_filter(self._deployment).removesuffix("+/task")
-        offers = (task_filter(self._deployment), series_filter(self._deployment))
-        for topic in (f"{base}receipt/+", f"{base}session-reply/+", *offers):
+        answers = receipt_filter(self._deployment, None), session_reply_filter(self._deployment, None)
+        for topic in (*answers, task_filter(self._deployment), series_filter(self._deployment)):
             await connection.subscribe(topic, qos=1)
 
     def _new_connection(self) -> MqttConnection:
         return MqttConnection(
             self._broker,
             identifier=f"fc{secrets.token_hex(8)}",
+            arrived=self._take,
             clean_session=True,
             timeout=self._call_timeout_s,
             keepalive=_KEEPALIVE_S,
             max_inflight_messages=_UNACKNOWLEDGED,
-            max_queued_incoming_messages=_MAX_QUEUED,
         )
 
     def _fail(self, error: aiomqtt.MqttError) -> None:
@@ -183,23 +202,24 @@ class SharedMqtt:
         self._sessions.fail(lost)
         self._receipts.fail(lost)
 
-    def _take(self, topic: str, payload: bytes) -> None:
-        kind = topic.rsplit("/", 2)[-2]
+    def _take(self, message: Publication) -> bool:
+        topic, payload = message.topic, message.payload
         try:
-            if kind == "receipt":
+            kind = parse_topic(topic).kind
+            if kind is TopicKind.RECEIPT:
                 reply = INSTALMENT_REPLY.decode(payload)
                 self._receipts.settle(_name(reply), reply)
-            elif kind == "session-reply":
+            elif kind is TopicKind.SESSION_REPLY:
                 answer = SESSION_REPLY.decode(payload)
                 self._sessions.settle(answer.session_id, answer)
-            elif topic.endswith("/series"):
-                if payload:
-                    self._offers[topic] = SERIES_OFFER.decode(payload)
-            elif payload:
+            elif kind is TopicKind.SERIES and payload:
+                self._offers[topic] = SERIES_OFFER.decode(payload)
+            elif kind is TopicKind.TASK and payload:
                 signed = SIGNED_TASK.decode(payload)
                 self._tasks[signed.task.task_id] = signed
         except (DecodeError, TaskError) as error:
             _LOG.info("a message of the broker cannot be read: %s", error)
+        return True
 
     def _unreachable(self, error: aiomqtt.MqttError) -> Unreachable:
         return Unreachable(f"broker {self._broker}: {error}")

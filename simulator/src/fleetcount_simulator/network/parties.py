@@ -129,7 +129,7 @@ class Parties:
             mqtt_broker="" if self._broker is None else self._broker.address,
             mqtt_inflight=None if self._broker is None else self._broker.inflight,
             largest_epsilon=str(LARGEST_BUDGET),
-            limits={"allow_one_sided": "true", **limits},
+            limits={"allow_one_sided": "true", "leeway_s": "0", **limits},  # Who is late is known to the second.
         )
 
     @property
@@ -150,12 +150,13 @@ class Parties:
         self._processes[position] = child
         return child
 
-    async def ready(self, position: int) -> None:
-        """Wait until an aggregator listens, if it does not yet. Raises ProcessError when it ends instead."""
+    async def ready(self, position: int) -> Child:
+        """Wait until an aggregator listens, if it does not yet; return it. Raises ProcessError when it ends instead."""
         child = self._processes[position]
         if child not in self._listening:
             await child.ready(START_S)
             self._listening.add(child)
+        return child
 
     def kill(self, position: int) -> None:
         """End an aggregator as a power cut would."""

@@ -126,7 +126,7 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
     if isinstance(noise, OneSidedNoise):
         if noise.direction == "down":
             raise ScenarioError(f"mechanism {mechanism.name!r}: direction 'down' is not on the wire; allowed is 'up'")
-        kind, thresholds = ReleaseKind.ONE_SIDED, (0,) * design.values
+        kind, thresholds = ReleaseKind.ONE_SIDED, (0,) * design.cell_count
     else:
         kind, thresholds = ReleaseKind.GEOMETRIC, ()
     if not design.noised:
@@ -137,7 +137,14 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
         kind = ReleaseKind.EXACT
     variance = noise.variance if isinstance(noise, GaussianNoise) else None
     kind = kind if variance is None else ReleaseKind.GAUSSIAN
-    return Release(kind=kind, noise_epsilon=noise.epsilon, noise_variance=variance, level=level, thresholds=thresholds)
+    return Release(
+        kind=kind,
+        noise_epsilon=noise.epsilon,
+        noise_variance=variance,
+        level=level,
+        thresholds=thresholds,
+        zooms=design.zoom_count,
+    )
 
 
 def reading_of(domain: ValueDomain, value: int) -> Signal:

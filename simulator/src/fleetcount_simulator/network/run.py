@@ -31,6 +31,7 @@ from fleetcount_simulator.network.counted import Account, account_of
 from fleetcount_simulator.network.device_faults import FleetFaults
 from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, SeriesPart, write_private
+from fleetcount_simulator.network.happenings import Listener, Signed
 from fleetcount_simulator.network.machine_speed import measure_speed
 from fleetcount_simulator.network.outages import outages_of
 from fleetcount_simulator.network.parties import START_S, Parties
@@ -76,7 +77,8 @@ class Ask:
     `readings[i]`. `connections` is "own", a connection a device, or "shared", one a process. `limits` are what the
     owners allow, fields of `OwnerPolicy`; None: exactly what is asked. `coin_seed` None leaves the coins to the
     operating system. With `series` the devices wait for a series of this name. `shape` makes room for faults in the
-    windows; it is told in how many seconds aggregators start.
+    windows; it is told in how many seconds aggregators start. `expected` is told how many seconds asking and checking
+    will take, all windows together, before the first one opens. `listener` is told what happens to a single task.
     """
 
     name: str
@@ -91,6 +93,8 @@ class Ask:
     series: SeriesPart | None = field(default=None, repr=False)
     shape: Callable[[Windows, float], Windows] = _as_they_are
     progress: ProgressCallback
+    expected: Callable[[int, int], None] | None = None
+    listener: Listener | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,6 +139,8 @@ async def ask(parties: Parties, asked: Ask, directory: Path) -> Asked:
     enrolled = await start_and_enrol(parties, asked, directory, Watch, ANNOUNCE_S)
     watch, windows, signed_at = enrolled.watch, enrolled.windows, time.time()
     task = parties.submit(_task(parties, asked, windows))
+    if asked.listener is not None:
+        asked.listener(Signed(task=task))
     answer = await watch.run(task, outages_of(asked.faults, _last_window(task)), windows.release_s)
     record = checked_record(answer, task, parties) if answer is not None else None
     reports = await watch.reports(released=record is not None)
@@ -170,10 +176,13 @@ async def start_and_enrol(
     }
     count, speed = len(parties.deployment.plans), measure_speed(draft)
     start_s = await _ready(parties, list(fleets), asked.progress)
-    watch = follow(parties, fleets, len(asked.readings), rounds, asked.progress)
+    watch = follow(parties, fleets, len(asked.readings), rounds, asked.progress, asked.listener)
     devices = _by_way(asked, parties.broker, count)
     enrolment = Enrolment(devices=devices, seconds=await watch.enrol(), load=load)
     windows = asked.shape(windows_for(enrolment, rounds, count, speed, announce_s), start_s)
+    if asked.expected is not None:
+        times = 1 if asked.series is None else len(asked.series.readings)
+        asked.expected(times * windows.asking_s, times * windows.checking_s)
     return Enrolled(watch=watch, windows=windows, ready_s=time.perf_counter() - started)
 
 
@@ -297,6 +306,7 @@ async def _start_fleet(
         device_faults=asked.device_faults.flags[chosen].tolist(),
         skews=asked.device_faults.skews[chosen].tolist(),
         series=None if asked.series is None else asked.series.of(chosen),
+        telling=asked.listener is not None,
     )
     path = directory / f"{name}.json"
     write_private(path, spec.encode().encode())

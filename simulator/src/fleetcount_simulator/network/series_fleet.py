@@ -20,6 +20,7 @@ from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Signal
+from fleetcount_protocol.task.task import Task
 
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.device_faults import DeviceFault
@@ -56,6 +57,7 @@ class SeriesFleet:
         self._tally = tally
         self._timer = SystemTimer()
         self._series: Series | None = None
+        self._tasks: dict[int, Task] = {}
         self.devices = [self._made(place) for place in range(len(maker.spec.numbers))]
 
     def _made(self, place: int) -> SeriesDevice:
@@ -70,7 +72,7 @@ class SeriesFleet:
         def reading() -> Signal:
             return self._part.readings[self._window()][place]
 
-        transport = WindowTransport(inner, of_window)
+        transport = WindowTransport(inner, of_window, self._tasks)
         device = self._maker.device(
             place,
             identity,
@@ -158,11 +160,14 @@ class SeriesFleet:
         await one.device.close()
 
     def _asked(self) -> list[AskedOf]:
-        """Return every window as a task that was asked of these devices."""
-        file = Path(self._maker.spec.report_file)
+        """Return every window as a task that was asked of these devices.
+
+        A window that none of them answered stands with the task of the first: the form of messages is the same.
+        """
+        file, first = Path(self._maker.spec.report_file), window_task(self._joined, 0)
         return [
             AskedOf(
-                task=window_task(self._joined, index),
+                task=self._tasks.get(index, first),
                 devices=[self._of_window(one, index) for one in self.devices],
                 file=window_file(file, index),
             )

@@ -10,7 +10,10 @@ from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms.accounting.budget import LARGEST_BUDGET
+from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_SERIES, MAX_SERIES_WINDOWS
+from fleetcount_protocol.series.drill_down import candidates
+from fleetcount_protocol.series.fields import DrillDown
 from fleetcount_protocol.task.domain import Signal, ValueDomain
 from fleetcount_protocol.task.fields import ReleaseKind
 from numpy.typing import NDArray
@@ -24,7 +27,7 @@ from fleetcount_simulator.network.fleet_spec import SeriesPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
 from fleetcount_simulator.series import Coin, Series, schedule_of, stays
 
-__all__ = ["SeriesPlan", "faultless_plan", "plan_of", "series_of"]
+__all__ = ["SeriesPlan", "faultless_plan", "plan_of", "series_of", "widest_step"]
 
 MOST_ANSWERS: Final = 1_000_000
 """Windows times devices: each answer takes milliseconds and its traces stay in memory to the end."""
@@ -44,7 +47,8 @@ class SeriesPlan:
     """What the fleet of one run does in a series. Arrays are (windows, devices).
 
     `truths` are values 0..V, `unharmed` says whom neither a fault nor its stay keeps from being counted, `pauses` are
-    (first, last) window of each outage, ascending and apart.
+    (first, last) window of each outage, ascending and apart. With `walk` the series drills down; `truths` are then
+    those of the domain of first steps.
     """
 
     series: Series
@@ -52,6 +56,25 @@ class SeriesPlan:
     truths: NDArray[np.int64] = field(repr=False)
     unharmed: NDArray[np.bool_] = field(repr=False)
     pauses: Sequence[tuple[int, int]]
+    walk: DrillDown | None = None
+
+    def truths_of(self, index: int, domain: ValueDomain) -> NDArray[np.int64]:
+        """Return what each device truly is in a window that asks `domain`, values 0..V."""
+        row = self.truths[index]
+        if self.walk is not None:
+            row = np.array([domain.value_of(reading) for reading in self.part.readings[index]], dtype=np.int64)
+        return np.asarray(row, dtype=np.int64)
+
+
+def widest_step(question: NetworkQuestion, walk: DrillDown) -> NetworkQuestion:
+    """Return the question of the step of a walk that may ask most: the windows of all steps are as long."""
+    most = [tuple(range(min(walk.most_survivors, 1 << bits))) for bits in walk.levels[:-1]]
+    steps = [candidates(survivors, walk, step) for step, survivors in enumerate(most, start=1)]
+    domain = max((question.domain, *steps), key=lambda one: one.values)
+    mechanism = question.mechanism
+    if isinstance(mechanism, SamplingDie):
+        mechanism = SamplingDie.uniform(mechanism.sampling_rate, domain.values, allow_large_rate=True)
+    return replace(question, domain=domain, mechanism=mechanism)
 
 
 def series_of(case: Case, question: NetworkQuestion) -> Series:
@@ -128,10 +151,12 @@ def plan_of(case: Case, question: NetworkQuestion, run: int, seed: np.random.See
     return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
 
 
-def faultless_plan(domain: ValueDomain, readings: Sequence[Sequence[Signal]]) -> SeriesPlan:
+def faultless_plan(
+    domain: ValueDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
+) -> SeriesPlan:
     """Return the plan of devices that draw a coin a window, stay from the first to the last and meet no fault.
 
-    `readings` are by window and device.
+    `readings` are by window and device; with `walk` the windows are its steps.
     """
     truths = np.array([[domain.value_of(reading) for reading in row] for row in readings], dtype=np.int64)
     windows, devices = truths.shape
@@ -144,7 +169,8 @@ def faultless_plan(domain: ValueDomain, readings: Sequence[Sequence[Signal]]) ->
     )
     series = Series(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=None, delta=_DELTA)
     unharmed = np.ones(truths.shape, dtype=np.bool_)
-    return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(series))
+    pauses = _pauses(series)
+    return SeriesPlan(series=series, part=part, truths=truths, unharmed=unharmed, pauses=pauses, walk=walk)
 
 
 def _pauses(series: Series) -> list[tuple[int, int]]:

@@ -11,22 +11,23 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from fleetcount_aggregator.verification.compile_ahead import STEPS, compile_ahead
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Participants, Schedule
 from fleetcount_protocol.series.series import Series, SignedSeries
-from fleetcount_protocol.task.task import UploadStyle
+from fleetcount_protocol.task.task import Task, UploadStyle
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.faults import TALLIES
 from fleetcount_simulator.network.counted import Account, account_of
 from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.parties import Parties
-from fleetcount_simulator.network.run import EXPIRY_S, Ask, Asked, checked_record, start_and_enrol
-from fleetcount_simulator.network.series_question import SeriesPlan
+from fleetcount_simulator.network.run import EXPIRY_S, Ask, Asked, start_and_enrol
+from fleetcount_simulator.network.series_question import SeriesPlan, widest_step
 from fleetcount_simulator.network.series_watch import SeriesWatch
-from fleetcount_simulator.network.windows import RELEASE_S, Windows
+from fleetcount_simulator.network.windows import RELEASE_S, Windows, with_records
 
 __all__ = ["SeriesAsked", "ask_series", "check_chain"]
 
@@ -35,6 +36,8 @@ _OFFER_S: Final = 4.0
 _JOIN_S: Final = 0.015
 _RESERVE_S: Final = 0.0005
 """For one device to check and join a series, and for each of its windows in the ledger: three times what it costs."""
+_RECORD_S: Final = 8
+"""Between two steps of a walk: the record of the first has to be there before the second opens."""
 _PAUSED: Final = "paused"
 
 
@@ -42,8 +45,8 @@ _PAUSED: Final = "paused"
 class SeriesAsked:
     """What came of a series: of every window what `run.ask` says of a task, in order.
 
-    A paused window has neither record nor answer, and all its devices are "absent". `stages` of a window holds "asked",
-    the seconds from its opening to its record.
+    A paused window has neither record nor answer, and all its devices are "absent"; a step that its walk does not come
+    to is not there. `stages` of a window holds "asked", the seconds from its opening to its record.
     """
 
     signed: SignedSeries
@@ -63,42 +66,46 @@ async def ask_series(parties: Parties, asked: Ask, plan: SeriesPlan, directory: 
             not explain what was counted, or records that do not follow each other.
         SignatureError: a record whose signatures do not verify.
     """
-    enrolled = await start_and_enrol(parties, asked, directory, SeriesWatch, 0.0)
+    widest = asked.question
+    if plan.walk is not None:
+        widest = widest_step(asked.question, plan.walk)
+        # The record of a step is due before the next one opens, that of the first too: nobody may still compile.
+        await compile_ahead(say=lambda _, step, of: asked.progress("compiling", step - 1, of))
+        asked.progress("compiling", len(STEPS), len(STEPS))
+    enrolled = await start_and_enrol(parties, replace(asked, question=widest), directory, SeriesWatch, 0.0)
     watch, windows = enrolled.watch, enrolled.windows
+    if plan.walk is not None:
+        windows = with_records(windows, plan.truths.shape[1])
     joining_s = _JOIN_S * plan.truths.shape[1] + _RESERVE_S * plan.truths.size
     lead_s = _OFFER_S + joining_s + windows.lead_s + windows.round_one_s
     signed = parties.submit_series(_series(parties, asked, plan, windows, lead_s))
     series = signed.series
     ends = await watch.attend(series, plan, windows.release_s)
-    records: dict[int, ReleaseRecord] = {}
-    for index, (answer, _) in ends.items():
-        record = None if answer is None else checked_record(answer, window_task(series, index), parties)
-        if record is not None:
-            records[index] = record
-    check_chain(records, plan.pauses)
-    reports = await watch.window_reports(series, list(records))
-    return SeriesAsked(
-        signed=signed,
-        windows=tuple(
-            Asked(
-                task=window_task(series, index),
-                record=records.get(index),
-                answer=ends[index][0] if index in ends else None,
-                account=_account(asked, plan, index, reports[index]),
-                reasons=watch.reasons,
-                stages={"asked": ends[index][1] - series.schedule.opens(index) if index in ends else 0.0},
-                broker=parties.broker,
-            )
-            for index in range(series.schedule.windows)
-        ),
-    )
+    check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
+    reports = await watch.window_reports(series, ends)
+
+    def window(index: int) -> Asked:
+        end = ends.get(index)
+        task = window_task(series, index) if end is None else end.task
+        return Asked(
+            task=task,
+            record=None if end is None else end.record,
+            answer=None if end is None else end.answer,
+            account=_account(asked, plan, index, task, reports[index]),
+            reasons=watch.reasons,
+            stages={"asked": 0.0 if end is None else end.at - series.schedule.opens(index)},
+            broker=parties.broker,
+        )
+
+    came_to = range(series.schedule.windows) if plan.walk is None else sorted(ends)
+    return SeriesAsked(signed=signed, windows=tuple(window(index) for index in came_to))
 
 
 def _series(parties: Parties, asked: Ask, plan: SeriesPlan, windows: Windows, lead_s: float) -> Series:
     """Return the series, its windows as near to each other as their releases let them be."""
     question = asked.question
     rounds_s = windows.round_one_s + windows.round_two_s
-    every_s = rounds_s + max(1, windows.release_s - RELEASE_S)
+    every_s = rounds_s + max(1 if plan.walk is None else _RECORD_S, windows.release_s - RELEASE_S)
     return Series(
         name=asked.name,
         deployment=parties.deployment.name,
@@ -123,6 +130,7 @@ def _series(parties: Parties, asked: Ask, plan: SeriesPlan, windows: Windows, le
         min_batch_size=question.min_batch_size,
         aggregators=tuple(replace(one, hpke_keys=()) for one in parties.deployment.aggregators),
         verify_seed_digest=Digest(bytes(32)),
+        drill_down=plan.walk,
     )
 
 
@@ -145,9 +153,9 @@ def check_chain(records: Mapping[int, ReleaseRecord], pauses: Sequence[tuple[int
         before = index
 
 
-def _account(asked: Ask, plan: SeriesPlan, index: int, reports: Sequence[FleetReport]) -> Account:
-    values, rounds = asked.question.domain.values, 2 if asked.question.two_rounds else 1
+def _account(asked: Ask, plan: SeriesPlan, index: int, task: Task, reports: Sequence[FleetReport]) -> Account:
+    values, rounds = task.values, 2 if asked.question.two_rounds else 1
     if any(first <= index <= last for first, last in plan.pauses):
         tallies = dict.fromkeys(TALLIES, 0) | {"absent": plan.truths.shape[1]}
         return Account(counted=np.zeros(values + 1, dtype=np.int64), missing=0, tallies=tallies)
-    return account_of(reports, plan.truths[index], plan.unharmed[index], values, rounds)
+    return account_of(reports, plan.truths_of(index, task.domain), plan.unharmed[index], values, rounds)

@@ -89,6 +89,8 @@ class Channel(Generic[_ItemT, _AnswerT]):
                 for answer, reply in zip(answers, replies, strict=True):
                     if not answer.done():
                         answer.set_result(reply)
+        # At once: who is answered and asks again before this task counts as done would wait for nobody.
+        self._pumps.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[_ItemT, asyncio.Future[_AnswerT]]]:
         batch: list[tuple[_ItemT, asyncio.Future[_AnswerT]]] = []

@@ -20,6 +20,7 @@ from fleetcount_client.signals import SignalSource, constant
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport
 from fleetcount_client.trust import TrustStore
+from fleetcount_client.walks import WalkRecords
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
@@ -91,6 +92,7 @@ class DeviceMaker:
         self._idle_close_s = connections.idle_close_s
         self._file = file
         self._trust = TrustStore(spec.deployment, [_trusted(one) for one in spec.aggregators])
+        self._walk_records = WalkRecords(self._trust)
         self._policies = {refusing: _policy(spec, refusing=refusing) for refusing in (False, True)}
         news_s = spec.series.news_s if spec.series else DeliverySettings().poll_interval_s
         self._settings = DeliverySettings(
@@ -130,6 +132,7 @@ class DeviceMaker:
             settings=self._settings,
             conditions=conditions,
             idle_close_s=self._idle_close_s,
+            walk_records=self._walk_records,
         )
 
 

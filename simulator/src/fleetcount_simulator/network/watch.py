@@ -18,6 +18,7 @@ from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.counted import explains
 from fleetcount_simulator.network.fleet_report import FleetReport
+from fleetcount_simulator.network.happenings import Held, Listener, Refused
 from fleetcount_simulator.network.outages import Outage, carry_out
 from fleetcount_simulator.network.parties import Parties
 
@@ -34,14 +35,21 @@ class Watch:
     """Follows one run: the devices' progress, the outages, aggregators that end unasked, the release."""
 
     def __init__(
-        self, parties: Parties, fleets: Mapping[Child, Path], devices: int, rounds: int, progress: ProgressCallback
+        self,
+        parties: Parties,
+        fleets: Mapping[Child, Path],
+        devices: int,
+        rounds: int,
+        progress: ProgressCallback,
+        listener: Listener | None = None,
     ) -> None:
-        """Follow the fleet processes; each leaves its report in its file."""
+        """Follow the fleet processes; each leaves its report in its file. `listener` is told what they name."""
         self._parties = parties
         self._fleets = fleets
         self._devices = devices
         self._rounds = rounds
         self._progress = progress
+        self._listener = listener
         self._lines: dict[str, dict[str, Any]] = {}
         self.reasons: Counter[str] = Counter()
         self.ended_at = 0.0
@@ -106,6 +114,7 @@ class Watch:
         async for line in fleet.lines():
             self._lines[fleet.name] = line
             self._show()
+            self._tell(fleet.name, line)
             if line.get("event") == event:
                 return line
         await fleet.succeed()
@@ -121,6 +130,14 @@ class Watch:
                 break
         if second := self._sum("round_two"):
             self._progress("round two", min(second // parties, devices), devices)
+
+    def _tell(self, process: str, line: Mapping[str, Any]) -> None:
+        if self._listener is None or "refused" not in line:
+            return
+        if line["first"] or line["every"]:
+            self._listener(Held(first=tuple(line["first"]), every=tuple(line["every"])))
+        if line["refused"]:
+            self._listener(Refused(process=process, reasons=line["refused"]))
 
     def _sum(self, key: str) -> int:
         return sum(int(line.get(key, 0)) for line in self._lines.values())
@@ -162,10 +179,10 @@ class Watch:
         reports = [FleetReport.read(file) for file in self._fleets.values()]
         if released:
             digest = await self._digest(self._task)
-            if not explains(reports, digest):
+            if not explains(self._task.task_id, reports, digest):
                 await asyncio.gather(*(self._probe(fleet) for fleet in self._fleets))
                 reports = [FleetReport.read(file) for file in self._fleets.values()]
-            if not explains(reports, digest):
+            if not explains(self._task.task_id, reports, digest):
                 raise ProcessError("the receipts of the devices do not explain the set the aggregators agreed on")
         await self._end_fleets()
         return reports

@@ -15,7 +15,7 @@ from fleetcount_simulator.network.brokers import EMBEDDED, MOSQUITTO
 from fleetcount_simulator.network.fleet_spec import OWN, SHARED
 from fleetcount_simulator.network.machine_speed import Speed
 
-__all__ = ["Enrolment", "Windows", "doubled", "load_before", "stretched", "windows_for", "with_outage"]
+__all__ = ["Enrolment", "Windows", "doubled", "load_before", "stretched", "windows_for", "with_outage", "with_records"]
 
 IN_TURNS: Final = "in turns"
 """Connections of their own for more devices than may be connected at once: each connects anew in every round."""
@@ -35,6 +35,8 @@ COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingPro
 """Processor seconds that one device costs all processes together, enrolling, in round one and in round two, by the kind
 of connections and what carries them, without the arithmetic of shares and proofs. Only how they relate matters."""
 MARGIN: Final = 1.5
+SHARED_MARGIN: Final = 1.2
+"""Where all devices share connections: what has to wait goes together, and the longer it waits the less each costs."""
 ANNOUNCE_S: Final = 1.5
 """Until devices hear of a task: the leader looks for new ones every second, then hands it to the helpers."""
 SLACK_S: Final = 0.7
@@ -46,6 +48,8 @@ SKEW_S: Final = 10
 LEAD_S: Final = 3
 RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
+RECORD_S: Final = 0.006
+"""To fetch a record of some hundred cells and to make the next step's task, in one device and its aggregator."""
 _LEAST_CORES: Final = 0.25
 _MOST_CORES: Final = 3.0
 """Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""
@@ -61,6 +65,16 @@ class Windows:
     round_one_s: int
     round_two_s: int
     release_s: int
+
+    @property
+    def asking_s(self) -> int:
+        """Seconds from signing to the close of the last window."""
+        return self.lead_s + self.round_one_s + self.round_two_s
+
+    @property
+    def checking_s(self) -> int:
+        """Seconds in which every report is checked one by one, the most that a release takes on a warm machine."""
+        return max(0, self.release_s - RELEASE_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +113,12 @@ def windows_for(
     one, two, shares = enrolment.work_s(1), enrolment.work_s(2), total * speed.share_s
     # What does not grow with the fleet is waiting for a turn: on a crowded machine each turn comes later.
     patience = max(1.0, enrolment.load)
+    margin = SHARED_MARGIN if {way for way, _ in enrolment.devices} == {SHARED} else MARGIN
     if rounds == 1:
         one, two, shares = one + shares, 0.0, 0.0
     return Windows(
-        round_one_s=_whole(one / enrolment.cores * MARGIN + (announce_s + SLACK_S) * patience),
-        round_two_s=_whole((two + shares) / enrolment.cores * MARGIN + SLACK_S * patience) if rounds == 2 else 0,
+        round_one_s=_whole(one / enrolment.cores * margin + (announce_s + SLACK_S) * patience),
+        round_two_s=_whole((two + shares) / enrolment.cores * margin + SLACK_S * patience) if rounds == 2 else 0,
         release_s=RELEASE_S + math.ceil(total * aggregators * speed.verify_s),
     )
 
@@ -125,6 +140,11 @@ def stretched(windows: Windows, shortest_s: int) -> Windows:
     """Return windows for clocks that are wrong: opened later, both of one length, at least `shortest_s` seconds."""
     length = max(windows.round_one_s, windows.round_two_s, shortest_s)
     return replace(windows, lead_s=LEAD_S, round_one_s=length, round_two_s=length if windows.round_two_s else 0)
+
+
+def with_records(windows: Windows, devices: int) -> Windows:
+    """Return windows in which devices read a record before they answer, each within the first fourth of round one."""
+    return replace(windows, round_one_s=_whole(windows.round_one_s * 4 / 3 + devices * RECORD_S))
 
 
 def doubled(windows: Windows, times: int) -> Windows:

@@ -1,6 +1,8 @@
-"""The data sets that come with the repository. It opens nothing."""
+"""The data sets that come with the package. It opens nothing."""
 
 from pathlib import Path
+
+import fleetcount_data
 
 from fleetcount_simulator.errors import ScenarioError
 
@@ -8,15 +10,12 @@ __all__ = ["shipped"]
 
 
 def shipped(kind: str, name: str) -> Path:
-    """Return the path of a file of the repository's data folder, such as "bologna/positions.csv.gz".
+    """Return the path of a file of a data set, such as "bologna/positions.csv.gz".
 
     Raises:
-        ScenarioError: this installation has no data folder; names the population's kind.
+        ScenarioError: this installation has no such file; names the population's kind.
     """
-    path = Path(__file__).resolve().parents[4] / "data" / name
-    if not path.is_file():
-        raise ScenarioError(
-            f"population.kind is {kind!r}: data/{name} is not part of this installation; run in the repository, "
-            "or name population.file"
-        )
-    return path
+    try:
+        return fleetcount_data.path(name)
+    except FileNotFoundError as error:
+        raise ScenarioError(f"population.kind is {kind!r}: {error}; name population.file") from None

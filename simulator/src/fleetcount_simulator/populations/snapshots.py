@@ -259,7 +259,10 @@ class Recorder:
         if back.any():
             row = int(back.argmax())
             before = piece.times[row - 1] if row else self._latest_time
-            raise ScenarioError(f"{piece.place(row)}: time {piece.times[row]:.15g} after {before:.15g}; sort by time")
+            raise ScenarioError(
+                f"{piece.place(row)}: time {piece.times[row]:.15g} after {before:.15g}; sort by time, for example"
+                " duckdb.sql(\"copy (from 'by_vehicle.csv' order by time) to 'by_time.csv'\") in Python"
+            )
         self._latest_time = float(piece.times[-1])
 
     def _check_once(self, piece: Sightings, vehicles: Integers) -> None:

@@ -28,7 +28,7 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import CLOCK_KEYS, FLEET_KEYS, clock_of, fleet_of
 from fleetcount_simulator.populations.fcd import recorded
 
-__all__ = ["ABOUT", "CELLS", "KEYS", "build"]
+__all__ = ["ABOUT", "CELLS", "KEYS", "SumoPrograms", "build", "sumo_home"]
 
 ABOUT: Final = "traffic that SUMO drives now on a generated grid or a given network (extra: traffic)"
 CELLS: Final = MOVING
@@ -55,8 +55,8 @@ _QUIET: Final = ("--no-step-log", "--no-warnings", "--duration-log.disable", "--
 
 
 @dataclass(frozen=True, slots=True)
-class _Sumo:
-    """The programs, and where they find their own files."""
+class SumoPrograms:
+    """SUMO's programs; `home` is where they find their own files."""
 
     home: Path
 
@@ -92,7 +92,7 @@ def build(settings: Settings, question: Mapping[str, Any], seed: int) -> Populat
     asked = read(question, settings.folder, CELLS)
     clock, fleet = clock_of(settings, Fraction(0)), fleet_of(settings, seed)
     _check_keys(settings)
-    sumo = _Sumo(_home())
+    sumo = SumoPrograms(sumo_home())
     with tempfile.TemporaryDirectory(prefix="fleetcount-sumo-") as name:
         directory = Path(name)
         arguments, roads = _drive(sumo, settings, seed, directory)
@@ -118,8 +118,12 @@ def _check_keys(settings: Settings) -> None:
         raise settings.wrong("vehicles", "is for made trips; routes are given")
 
 
-def _home() -> Path:
-    """Return where SUMO is installed: the package `eclipse-sumo`, or SUMO_HOME."""
+def sumo_home() -> Path:
+    """Return where SUMO is installed: the package `eclipse-sumo`, or SUMO_HOME.
+
+    Raises:
+        ScenarioError: nowhere; with the extra that brings it.
+    """
     package = find_spec("sumo")
     places = list(package.submodule_search_locations or ()) if package is not None else []
     for place in (*places, os.environ.get("SUMO_HOME", "")):
@@ -128,7 +132,7 @@ def _home() -> Path:
     raise ScenarioError("population.kind: 'sumo' needs the extra traffic: pip install 'fleetcount[traffic]'")
 
 
-def _drive(sumo: _Sumo, settings: Settings, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
+def _drive(sumo: SumoPrograms, settings: Settings, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
     """Return what SUMO is to drive, as arguments, and the roads when they are known."""
     if settings.has("config"):
         return ("-c", str(settings.file("config").resolve())), None
@@ -138,7 +142,7 @@ def _drive(sumo: _Sumo, settings: Settings, seed: int, directory: Path) -> tuple
     return ("-n", str(network), "-r", str(routes), "--ignore-route-errors", "true"), roads
 
 
-def _grid(sumo: _Sumo, settings: Settings, directory: Path) -> Path:
+def _grid(sumo: SumoPrograms, settings: Settings, directory: Path) -> Path:
     path = directory / "grid.net.xml"
     columns, rows = settings.integer("columns", 2, 100, 8), settings.integer("rows", 2, 100, 8)
     block = str(float(settings.number("block_m", Range("[50, 5000]"), Fraction(200))))

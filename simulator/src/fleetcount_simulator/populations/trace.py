@@ -4,6 +4,7 @@ One row a vehicle and moment, sorted by time. Positions are metres (columns x, y
 edge are read when their columns are named.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,9 @@ from fleetcount_simulator.populations.tables import Batch, read_table
 
 __all__ = ["ABOUT", "CELLS", "KEYS", "build", "recorded"]
 
-ABOUT: Final = "a table of sightings (CSV or Parquet): time, vehicle, x and y or lon and lat, perhaps speed and edge"
+_LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
+_DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
+ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
 CELLS: Final = MOVING
 KEYS: Final = (
     Key(name="file", about="the table: .csv, .csv.gz or .parquet", example='"buses.csv.gz"'),
@@ -58,9 +61,22 @@ def recorded(path: Path, columns: Mapping[str, Column], asked: Asked, clock: Clo
     degrees = columns["x"].high == 180
     frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)
     recorder = Recorder(declare(asked, frame), clock, path.name)
+    suspected = asked.kind == "square" and not degrees and all(_DEGREES.match(columns[one].name) for one in "xy")
     for piece in _pieces(path, columns, degrees=degrees):
+        if suspected:
+            _refuse_degrees(piece.positions, path.name, columns["x"].name, columns["y"].name)
         recorder.add(piece)
     return recorder.close(fleet)
+
+
+def _refuse_degrees(positions: Positions, file: str, x: str, y: str) -> None:
+    """Refuse columns with the names and the ranges of longitude and latitude as metres: all would lie in one square."""
+    if (abs(positions.x) <= 180).all() and (abs(positions.y) <= 180).all():
+        lon, lat = (y, x) if _LATITUDE.match(x) else (x, y)
+        raise ScenarioError(
+            f"{file}: {x} and {y} hold degrees, but population.x and y are metres: write lon = {lon!r} and"
+            f" lat = {lat!r} in [population] in their place, and origin or bounds in [question]; squares are metres"
+        )
 
 
 def _pieces(path: Path, columns: Mapping[str, Column], *, degrees: bool) -> Iterator[Sightings]:

@@ -127,7 +127,7 @@ def arranged(study: Study, x: Dimension, most: int = MOST_PANELS) -> View:
 
 
 def row_names(study: Study, room: float, size: float) -> tuple[dict[int, str], str]:
-    """Return a name for every case that fits into so many pixels, and how to read it ("" where it says so itself).
+    """Return a name for every case that fits into so many pixels, and what it is made of ("" where it says so itself).
 
     Where the names of the cases are too long, only what differs is left, without saying what it is.
     """
@@ -139,7 +139,7 @@ def row_names(study: Study, room: float, size: float) -> tuple[dict[int, str], s
         case.index: " · ".join(_plain(value) for one in dimensions if (value := one.of(case)) is not None)
         for case in study.cases
     }
-    return plain, f"Cases are named by {', '.join(_last(one.key) for one in dimensions)}. "
+    return plain, dimensions[0].label if len(dimensions) == 1 else " · ".join(_last(one.key) for one in dimensions)
 
 
 def _plain(value: Value) -> str:

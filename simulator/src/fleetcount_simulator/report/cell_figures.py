@@ -3,6 +3,7 @@
 It reads one case at one epoch from the tables, the one with most devices in its cells.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -58,7 +59,7 @@ def _column(cells: Sequence[Mapping[str, Any]], name: str) -> NDArray[np.float64
 def _maps(case: CaseResult, cells: Sequence[Mapping[str, Any]], tables: Tables, which: str) -> Chart | None:
     if case.places is None or not tables.has("places"):
         return None
-    places = tables.rows("SELECT unit, outline FROM {places} WHERE places = ? ORDER BY value", [case.places])
+    places = tables.rows("SELECT unit, label, outline FROM {places} WHERE places = ? ORDER BY value", [case.places])
     if len(places) != len(cells):
         return None
     outlines = Outlines.of([row["outline"] for row in places], places[0]["unit"])
@@ -80,7 +81,21 @@ def _maps(case: CaseResult, cells: Sequence[Mapping[str, Any]], tables: Tables, 
             map_panel(outlines, values, title=title, top=top, colours=colours, unit="devices")
             for title, values, top, colours in drawn
         ],
+        numbers="" if outlines.lines else _numbers(places, cells),
     )
+
+
+def _numbers(places: Sequence[Mapping[str, Any]], cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return labels, outlines and numbers of all cells as JSON, null for what is not known."""
+    shapes = [
+        {"value": value, "label": str(place["label"]), "ring": Outlines.corners(place["outline"])}
+        for value, place in enumerate(places, start=1)
+    ]
+    columns = {
+        name: [number if math.isfinite(number) else None for number in _column(cells, name).tolist()]
+        for name in ("truth", "estimate", "low", "high")
+    }
+    return json.dumps({"degrees": places[0]["unit"] == "deg", "cells": shapes, **columns}, allow_nan=False)
 
 
 def _bars(case: CaseResult, cells: Sequence[Mapping[str, Any]], which: str) -> Chart:

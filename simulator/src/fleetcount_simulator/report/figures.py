@@ -106,6 +106,8 @@ def _error(study: Study) -> Chart | str:
     )
     if x is None:
         return _error_rows(study, caption)
+    if x.key.endswith(".epsilon") and isinstance(_epsilon(study), Chart):
+        return "nothing but epsilon varies, and the error against it is the figure of what privacy costs"
     label = "error in devices of a cell"
     panels, view = _lines_of(study, x, label, lambda case: case.error, log=True)
     return Chart(
@@ -121,15 +123,17 @@ def _error_rows(study: Study, caption: str) -> Chart | str:
     if len(study.cases) < 2:
         return "there is one case, and its error is among the three numbers above"
     shown = study.cases[:MOST_ROWS]
-    names, reading = _case_names(study)
+    names, named_by = _case_names(study)
     items = [_item(study, case, case.error, names) for case in shown]
     x = scale_of(_ends(items), "error in devices of a cell", log=True, zero=True)
     more = f"The first {MOST_ROWS} of {len(study.cases)} cases. " if len(study.cases) > MOST_ROWS else ""
     return Chart(
         name="error",
         title="Error by case",
-        caption=caption + more + reading + "Smaller is better.",
-        panels=[row_panel(items, x, alt=f"Error of {len(items)} cases, from {_range(items)} devices")],
+        caption=f"{caption}{more}Smaller is better.",
+        panels=[
+            row_panel(items, x, alt=f"Error of {len(items)} cases, from {_range(items)} devices", named_by=named_by)
+        ],
         key=_mechanism_key(study),
     )
 
@@ -321,7 +325,7 @@ def _coverage(study: Study) -> Chart | str:
     levels = {case.level for case in study.cases}
     band = coverage_band(max(levels)) if len(levels) == 1 else None
     line = max(levels) if len(levels) == 1 else None
-    names, reading = _case_names(study)
+    names, named_by = _case_names(study)
     items = [_item(study, case, case.coverage, names) for case in study.cases]
     told = sum(1 for case in study.cases if band and case.coverage.known and band[0] <= case.coverage.value <= band[1])
     alt = f"Coverage of {len(items)} cases; {told} of them are inside the band"
@@ -329,14 +333,14 @@ def _coverage(study: Study) -> Chart | str:
         panel = rank_panel(items, "intervals that hold the truth", alt=alt, band=band, line=line)
     else:
         x = scale_of([*_ends(items), *(band or ())], "intervals that hold the truth", as_percent=True)
-        panel = row_panel(items, x, alt=alt, band=band, line=line, share=True)
+        panel = row_panel(items, x, alt=alt, band=band, line=line, share=True, named_by=named_by)
     return Chart(
         name="coverage",
         title="Coverage: how often an interval holds the truth",
         caption="Each dot is a case, with a 95 % binomial interval over its releases and cells (wider where the cells "
         "of a release go wrong together). Dots should lie in the green band around the line, the level asked for; "
         "to the right of it, or above it, intervals are wider than needed, which is safe. "
-        f"{reading}Against the devices counted: it does not show what drop-outs do.",
+        "Against the devices counted: it does not show what drop-outs do.",
         panels=[panel],
         key=_mechanism_key(study),
     )
@@ -377,7 +381,7 @@ def _attackers(study: Study) -> Chart | str:
         return "no attacker guesses in this scenario" if study.attackers else "the scenario has no attackers"
     worst = sorted(rows, key=lambda row: row["bound"] - row["measured"])[:MOST_ATTACKER_ROWS]
     shown = [row for row in rows if any(row is one for one in worst)]
-    names, reading = row_names(study, LABEL_PX / 2, SMALL_PX)
+    names, named_by = row_names(study, LABEL_PX / 2, SMALL_PX)
     labels, same = _attacker_labels(shown, names if len(study.cases) > 1 else {})
     items = [
         Item(
@@ -394,9 +398,17 @@ def _attackers(study: Study) -> Chart | str:
         name="attackers",
         title="Attackers: right guesses against the promise",
         caption="Blue dot: how often the attacker guessed right, with its 95 % interval; orange diamond: the most that "
-        f"is promised. A dot right of its diamond breaks the promise and is red. {more}{same}{reading}"
+        f"is promised. A dot right of its diamond breaks the promise and is red. {more}{same}"
         "It shows the attackers of this scenario, not the best ones that could be: the diamond holds for all of them.",
-        panels=[row_panel(items, x, alt=f"Guess rates of {len(items)} attacks against their bounds", share=True)],
+        panels=[
+            row_panel(
+                items,
+                x,
+                alt=f"Guess rates of {len(items)} attacks against their bounds",
+                share=True,
+                named_by=named_by if same or not named_by else f"attacker · {named_by}",
+            )
+        ],
         key=key_panel([("measured", Style("s0")), ("promised at most", Style("s1", 2))]),
     )
 

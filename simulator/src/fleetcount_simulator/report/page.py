@@ -1,7 +1,8 @@
-"""The page: one HTML file that needs nothing else, no script and no network, from parts that are already text.
+"""The page: one HTML file that needs no network and, but for a map to move in, no other file and no script.
 
 Puts parts in the order of a reader who did not write the scenario. All text is escaped; the content security policy
-allows this file's own style, by its digest, and pictures inside it, and nothing from elsewhere.
+allows this file's own style, by its digest, pictures inside it, files beside it where they draw a map, and nothing
+from elsewhere. Where these files are missing the page shows pictures.
 """
 
 import base64
@@ -21,7 +22,10 @@ from fleetcount_simulator.report.figures import Missing
 from fleetcount_simulator.report.study import Study
 from fleetcount_simulator.report.tables import attacker_table, case_table, clean, statement_table, tally_table
 
-__all__ = ["page"]
+__all__ = ["ASSETS", "page"]
+
+ASSETS = "assets"
+"""The folder of the files that the page may load, beside it."""
 
 _NAMES = {
     "error": "Error",
@@ -37,17 +41,20 @@ _NAMES = {
 }
 
 
-def page(study: Study, figures: Sequence[Chart | Missing]) -> bytes:
-    """Return report.html."""
+def page(study: Study, figures: Sequence[Chart | Missing], loaded: Sequence[str] = ()) -> bytes:
+    """Return report.html; `loaded` are names below `ASSETS` of what it loads for its map, in order."""
     title = str(study.record.get("title") or study.record.get("name") or "A study")
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    here = " 'self'" if loaded else ""
+    scripts = "; script-src 'self'" if loaded else ""
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'{here}{scripts}; img-src data:; "
+    policy += "base-uri 'none'; form-action 'none'"
     parts = (
         _header(study, title),
         _numbers(study),
         _warnings(study),
-        _figures(figures),
+        _figures(figures, live=bool(loaded)),
         _tables(study),
         _origin(study),
     )
@@ -56,10 +63,16 @@ def page(study: Study, figures: Sequence[Chart | Missing]) -> bytes:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{clean(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{clean(title)}</title>\n{_links(loaded)}<style>{style}</style>\n</head>\n<body>\n"
         + "\n".join(parts)
         + "\n</body>\n</html>\n"
     ).encode()
+
+
+def _links(loaded: Sequence[str]) -> str:
+    sheets = [f'<link rel="stylesheet" href="{ASSETS}/{name}">\n' for name in loaded if name.endswith(".css")]
+    scripts = [f'<script defer src="{ASSETS}/{name}"></script>\n' for name in loaded if name.endswith(".js")]
+    return "".join(sheets + scripts)
 
 
 @lru_cache(maxsize=1)
@@ -69,8 +82,8 @@ def _style() -> str:
     dark = "".join(f"--{role}:{colour};" for role, colour in DARK.items())
     rules = files("fleetcount_simulator.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
-        f":root{{{light}--card:#f7f7f5}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}--card:#1e2125}}}}\n{rules}"
+        f":root{{{light}--card:#f7f7f5;--street:#6d6d6d}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}--card:#1e2125;--street:#9a9a9a}}}}\n{rules}"
     )
 
 
@@ -117,8 +130,8 @@ def _warnings(study: Study) -> str:
     return f'<section><h2>What to look out for</h2><ul class="warnings">{items}</ul></section>'
 
 
-def _figures(figures: Sequence[Chart | Missing]) -> str:
-    shown = "".join(_figure(one) for one in figures if isinstance(one, Chart))
+def _figures(figures: Sequence[Chart | Missing], *, live: bool) -> str:
+    shown = "".join(_figure(one, live=live and bool(one.numbers)) for one in figures if isinstance(one, Chart))
     missing = [one for one in figures if isinstance(one, Missing)]
     reasons: dict[str, list[str]] = {}
     for one in missing:
@@ -129,14 +142,31 @@ def _figures(figures: Sequence[Chart | Missing]) -> str:
     return f'<section id="figures"><h2>Figures</h2>{body}{left_out}</section>'
 
 
-def _figure(chart: Chart) -> str:
+def _figure(chart: Chart, *, live: bool) -> str:
     key = f'<div class="key">{_panel(chart.key, f"{chart.name}-key")}</div>' if chart.key is not None else ""
     panels = "".join(f"<div>{_panel(panel, f'{chart.name}-{place}')}</div>" for place, panel in enumerate(chart.panels))
+    own = _live(chart) if live else ""
     wide = ' class="wide"' if len(chart.panels) > 1 else ""
     links = " · ".join(f'<a href="figures/{chart.name}.{kind}">{kind.upper()}</a>' for kind in ("svg", "png"))
     return (
-        f'<figure{wide} id="figure-{chart.name}"><h3>{clean(chart.title)}</h3>{key}<div class="panels">{panels}</div>'
+        f'<figure{wide} id="figure-{chart.name}"><h3>{clean(chart.title)}</h3>{own}{key}'
+        f'<div class="panels">{panels}</div>'
         f'<figcaption>{clean(chart.caption)} <span class="files">As a file: {links}.</span></figcaption></figure>'
+    )
+
+
+def _live(chart: Chart) -> str:
+    """Return the place of a map that a script draws, hidden until it does, and its numbers: data, which never runs."""
+    names = (("truth", "Truth"), ("estimate", "Estimate"), ("width", "Width of the interval"))
+    layers = "".join(
+        f'<button type="button" value="{name}" aria-pressed="false">{text}</button>' for name, text in names
+    )
+    numbers = chart.numbers.replace("<", "\\u003c")
+    return (
+        f'<div id="map-live" hidden><div id="map-layers" class="controls" role="group" aria-label="What the map shows">'
+        f'{layers}</div><div id="map" class="map"></div><div id="map-scale"></div>'
+        '<p id="map-told" aria-live="polite">Point at a cell, or click it, to read its numbers.</p></div>'
+        f'<script type="application/json" id="map-data">{numbers}</script>'
     )
 
 

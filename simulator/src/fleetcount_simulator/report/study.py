@@ -145,6 +145,21 @@ class Tables:
             first = str(error).splitlines()[0]
             raise ScenarioError(f"output {self._directory}: its tables cannot be read: {first}") from error
 
+    def columns(self, name: str) -> dict[str, list[Any]]:
+        """Return a whole table by columns, in the order of its rows; what does not exist is None.
+
+        Raises:
+            ScenarioError: the table cannot be read.
+        """
+        try:
+            found = self._database.execute(f"SELECT * FROM {self._source(name)}")  # noqa: S608 - a quoted path
+            names = [str(column[0]) for column in found.description or ()]
+            rows = found.fetchall()
+        except duckdb.Error as error:
+            first = str(error).splitlines()[0]
+            raise ScenarioError(f"output {self._directory}: its tables cannot be read: {first}") from error
+        return {one: [row[place] for row in rows] for place, one in enumerate(names)}
+
     def _source(self, name: str) -> str:
         path = str(self._directory / f"{name}.parquet").replace("'", "''")
         return f"read_parquet('{path}')"

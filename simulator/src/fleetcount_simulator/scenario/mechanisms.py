@@ -15,6 +15,7 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
@@ -44,15 +45,16 @@ def mechanism_kinds() -> tuple[str, ...]:
 def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
-    `noise` is "geometric" or "gaussian", for noise that a series' promise decides.
+    `zooms` is at how many a square grid is counted. `noise` is "geometric" or "gaussian", for noise that a series'
+    promise decides.
     `epsilon` is the loss of a release, from which the noise follows, where the noise is all that protects it;
     `epsilon_local` that of one answer that a device randomizes. Gaussian noise is given by its variance or by the root.
     """
     if kind == ONE_SIDED:
-        return "epsilon", "noise_epsilon", "direction"
+        return "epsilon", "noise_epsilon", "direction", "zooms"
     family = kind_named(kind)
     if family.form in _NOISE_PROTECTS:
-        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise"
+        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise", "zooms"
     local = () if family.from_epsilon is None else ("epsilon_local",)
     return *local, *family.parameters, "noise_epsilon", *_GAUSSIAN
 
@@ -76,6 +78,7 @@ class AskedMechanism:
     epsilon_local: Fraction | None
     direction: Literal["up", "down"] | None
     parameters: tuple[tuple[str, Fraction], ...]
+    zooms: int
     table: Table = field(repr=False)
 
     def for_values(self, values: int) -> Mechanism:
@@ -96,6 +99,7 @@ class AskedMechanism:
             noise_variance=self.noise_variance,
             direction=self.direction,
             parameters=self.parameters,
+            zooms=self.zooms,
         )
         answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
         target = self.epsilon
@@ -104,7 +108,7 @@ class AskedMechanism:
         if target is None:
             return made
         law = OneSidedNoise if self.kind == ONE_SIDED else TwoSidedNoise
-        noise = self.table.naming(lambda: noise_for(answer, target, law), "epsilon", MechanismError)
+        noise = self.table.naming(lambda: noise_for(answer, target, law, self.zooms), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
     def _kept(self, made: Mechanism, values: int, series: Series) -> Mechanism:
@@ -150,6 +154,7 @@ def read_mechanism(table: Table, series: Series | None = None) -> AskedMechanism
         epsilon_local=local,
         direction=cast('Literal["up", "down"] | None', up_or_down),
         parameters=own,
+        zooms=_zooms(table, promised),
         table=table,
     )
 
@@ -173,6 +178,13 @@ def _promise(table: Table, kind: str, series: Series | None) -> Series | None:
         if table.has(key):
             raise table.wrong(key, "and series.epsilon are both given; the series decides the noise, or the table")
     return series
+
+
+def _zooms(table: Table, promised: Series | None) -> int:
+    zooms = table.integer("zooms", 1, MAX_ZOOMS, 1)
+    if zooms > 1 and promised is not None:
+        raise table.wrong("zooms", "and series.epsilon are both given; give the noise of a number in its place")
+    return zooms
 
 
 def _variance(table: Table) -> Fraction | None:

@@ -6,6 +6,7 @@ It must not see the truth: it reads what a release shows, by the public design, 
 from typing import Final
 
 import numpy as np
+from fleetcount_analysis.answers import one_zoom
 from fleetcount_analysis.reading import Reading, read
 from fleetcount_mechanisms.design import Outputs
 
@@ -20,6 +21,8 @@ PARTICIPATION: Final = "participation"
 def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
     """Return what is read out of every run of an outcome; rows of runs without a release mean nothing.
 
+    Of a release of several zooms the finest is read, whose squares the devices were asked for.
+
     Raises:
         AnalysisError: an output beyond 10^12 in size.
     """
@@ -27,4 +30,4 @@ def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
     if design.outputs is Outputs.PARTICIPATION and outputs.shape[1] == design.values:
         devices = outcome.tallies.get(PARTICIPATION, outcome.participants)
         outputs = np.column_stack((devices, outputs))
-    return read(design, outputs, case.level)
+    return read(one_zoom(design, 0), outputs[:, : design.summed_count], case.level)

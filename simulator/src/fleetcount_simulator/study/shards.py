@@ -138,9 +138,9 @@ def _scenario(text: str, file: str, folder: str, seed: int, make_population: Pop
 
 def _check_outcome(case: Case, outcome: CaseOutcome, runs: int) -> None:
     """Refuse an outcome whose shapes do not fit the case: an engine's mistake must not become a table."""
-    values = case.population.question.values
+    values, numbers = case.population.question.values, case.design.output_count
     shapes = (outcome.released.shape, outcome.counted.shape, outcome.outputs.shape[:1])
-    if shapes != ((runs,), (runs, values + 1), (runs,)) or outcome.outputs.shape[1] not in {values, values + 1}:
+    if shapes != ((runs,), (runs, values + 1), (runs,)) or outcome.outputs.shape[1] not in {values, numbers}:
         raise ScenarioError(
             f"the engine gave outputs of shape {outcome.outputs.shape} for {runs} runs of {values} values"
         )

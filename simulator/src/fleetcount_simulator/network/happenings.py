@@ -1,0 +1,42 @@
+"""What happens in a network run that a page or a log may want to follow, beside the stages of `ProgressCallback`.
+
+Values only. All of it is known to who simulates the devices and to nobody else: an aggregator tells no number of
+participants, and it must not be shown as if one did.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fleetcount_protocol.task.task import Task
+
+__all__ = ["Happening", "Held", "Listener", "Refused", "Signed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """Every operator has signed the task, and its windows are known."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Devices, by their numbers in the population, that now hold every aggregator's receipt and did not before.
+
+    `first` hold those of round one, or of the whole report where there is one round; `every` those of all rounds.
+    """
+
+    first: tuple[int, ...] = field(repr=False)
+    every: tuple[int, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """How often aggregators refused a message so far, by reason; `process` is the fleet process that was told."""
+
+    process: str
+    reasons: Mapping[str, int]
+
+
+Happening = Signed | Held | Refused
+Listener = Callable[[Happening], None]
