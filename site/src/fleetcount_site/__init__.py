@@ -1,0 +1,1 @@
+"""Pages that show signed records to people: a reader like any other, trusted with nothing."""

@@ -1,0 +1,192 @@
+"""What is published of one series or one release, as plain values, and the scripts that hand its numbers to a page.
+
+Reads no record and verifies nothing: who fills an `Entry` has done both. Every number goes with its interval.
+"""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from fleetcount_analysis.answers import SeriesTable
+from fleetcount_analysis.answers.places import DEGREES, Places
+
+from fleetcount_site.publish.count_law import law_of
+
+__all__ = [
+    "CHUNK_NUMBERS",
+    "Entry",
+    "PinnedKey",
+    "Window",
+    "line_scripts",
+    "number_scripts",
+    "record_script",
+    "series_script",
+]
+
+CHUNK_NUMBERS: Final = 1 << 15
+"""How many numbers one script hands over: some 100 kB compressed, a tenth of a second to read."""
+_PLACES: Final = {True: 6, False: 3}
+"""Digits behind the point of degrees (a tenth of a metre) and of metres."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedKey:
+    """A signing key that the publisher pins, and when it counts (Unix seconds, from `not_before`, to `not_after`)."""
+
+    key: bytes
+    not_before: int
+    not_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One released window: its index in the series, when it opened and was released (Unix seconds), its digest."""
+
+    index: int
+    opens: int
+    released_at: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One series, or one release as a series of one window, with everything its pages show.
+
+    `slug` is the name of its folder, `plain` the privacy statement in plain sentences, `statement` a line an adversary;
+    `windows` are in the order of the table's rows. `every_s` is 0 of a single release. `keys` are the pinned keys by
+    aggregator, None if the publisher pins none. `downloads` are files of the folder by what they are. `streets` are
+    lines in the coordinates of the places, `attribution` says whose they are; `note` why there are no degrees.
+    """
+
+    slug: str
+    title: str
+    plain: tuple[str, ...]
+    statement: tuple[str, ...]
+    windows: tuple[Window, ...] = field(repr=False)
+    table: SeriesTable = field(repr=False)
+    places: Places | None = field(repr=False)
+    first: int
+    every_s: int
+    keys: Mapping[str, Sequence[PinnedKey]] | None
+    downloads: Mapping[str, str]
+    streets: Sequence[Sequence[tuple[float, float]]] = field(default=(), repr=False)
+    attribution: str = ""
+    note: str = ""
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one release that stands alone."""
+        return self.every_s == 0
+
+    @property
+    def level(self) -> str:
+        """The level of every interval, as in "95 %"."""
+        return f"{float(self.table.level * 100):g} %"
+
+
+def series_script(entry: Entry) -> str:
+    """Return the script with all that a page needs before its numbers: cells, places, windows, law, scale, keys."""
+    table = entry.table
+    value: dict[str, Any] = {
+        "title": entry.title,
+        "level": entry.level,
+        "law": law_of(table.design, table.level),
+        "labels": list(table.labels),
+        "windows": [[one.index, one.opens, one.released_at] for one in entry.windows],
+        "units": table.units.tolist(),
+        "missing": _runs(table.missing),
+        "first": entry.first,
+        "every": entry.every_s,
+        "chunks": [[start, count] for start, count in _chunks(table)],
+        "line": _cells_of_a_line_script(table),
+        "most": round(max(float(table.estimates.max()), 1.0), 3),
+        "keys": _pinned(entry.keys),
+    }
+    if entry.places is not None:
+        degrees = entry.places.coordinates == DEGREES
+        digits = _PLACES[degrees]
+        streets = [[(round(x, digits), round(y, digits)) for x, y in line] for line in entry.streets]
+        value |= {"degrees": degrees, "rings": _rings(entry.places, digits)}
+        value |= {"streets": streets, "attribution": entry.attribution}
+    return _script("series", value)
+
+
+def number_scripts(table: SeriesTable) -> Iterator[tuple[str, str]]:
+    """Give (name, script) of the numbers, some windows each: what a map shows. `rows` are windows, then cells."""
+    for number, (start, count) in enumerate(_chunks(table)):
+        yield _numbers(table, f"numbers-{number}", np.s_[start : start + count, :])
+
+
+def line_scripts(table: SeriesTable) -> Iterator[tuple[str, str]]:
+    """Give (name, script) of the same numbers, some cells each: what their lines show. `rows` are cells, then windows.
+
+    A reader of one cell loads one of them, not a year of maps.
+    """
+    size = _cells_of_a_line_script(table)
+    for number, start in enumerate(range(0, table.raw.shape[1], size)):
+        yield _numbers(table, f"line-{number}", np.s_[:, start : start + size], turned=True)
+
+
+def _numbers(table: SeriesTable, name: str, part: tuple[slice, slice], *, turned: bool = False) -> tuple[str, str]:
+    """Return (name, script): columns of what differs, and rows of places in them.
+
+    A count is one of a few: cells of the same opened number have the same estimate and interval.
+    """
+    columns = {"raw": table.raw[part], "low": table.low[part], "high": table.high[part]}
+    columns |= {"estimate": np.round(table.estimates[part], 3)}
+    together = np.stack([column.ravel().astype(np.float64) for column in columns.values()])
+    values, places = np.unique(together, axis=1, return_inverse=True)
+    rows = places.reshape(columns["raw"].shape)
+    value: dict[str, Any] = {"rows": (rows.T if turned else rows).tolist()}
+    for column, found in zip(columns, values, strict=True):
+        value[column] = found.tolist() if column == "estimate" else [int(one) for one in found]
+    return name, _script(name, value)
+
+
+def record_script(index: int, record: bytes, signatures: Sequence[bytes]) -> str:
+    """Return the script with a window's canonical record and its signatures, in the task's order."""
+    signed = [base64.b64encode(one).decode() for one in signatures]
+    return _script(f"record-{index}", [base64.b64encode(record).decode(), signed])
+
+
+def _script(name: str, value: object) -> str:
+    return f"fleetcount.give({json.dumps(name)}, {json.dumps(value, separators=(',', ':'))});\n"
+
+
+def _chunks(table: SeriesTable) -> list[tuple[int, int]]:
+    windows, cells = table.raw.shape
+    size = max(1, CHUNK_NUMBERS // cells)
+    return [(start, min(size, windows - start)) for start in range(0, windows, size)]
+
+
+def _cells_of_a_line_script(table: SeriesTable) -> int:
+    return max(1, CHUNK_NUMBERS // len(table.raw))
+
+
+def _runs(missing: Mapping[int, str]) -> list[tuple[int, int, str]]:
+    runs: list[tuple[int, int, str]] = []
+    for index, reason in sorted(missing.items()):
+        first, count, known = runs[-1] if runs else (-1, 0, "")
+        if runs and first + count == index and known == reason:
+            runs[-1] = (first, count + 1, reason)
+        else:
+            runs.append((index, 1, reason))
+    return runs
+
+
+def _pinned(keys: Mapping[str, Sequence[PinnedKey]] | None) -> dict[str, list[tuple[str, int, int]]] | None:
+    if keys is None:
+        return None
+    return {
+        name: [(base64.b64encode(one.key).decode(), one.not_before, one.not_after) for one in held]
+        for name, held in keys.items()
+    }
+
+
+def _rings(places: Places, digits: int) -> list[list[float]]:
+    """Return the corners of every cell as x, y, x, y, ..., without the first again at the end."""
+    outlines = (places.outline(value)[:-1] for value in range(1, places.values + 1))
+    return [[round(part, digits) for corner in ring for part in corner] for ring in outlines]

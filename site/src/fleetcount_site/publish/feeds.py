@@ -1,0 +1,97 @@
+"""The feeds of a series: one item a released window, as Atom (RFC 4287) and as JSON Feed 1.1.
+
+An item says which window was released and names the digest of its signed record; numbers stand on the pages, with their
+intervals.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import urljoin
+from xml.sax.saxutils import escape, quoteattr
+
+from fleetcount_site.publish.entry import Entry, Window
+from fleetcount_site.publish.texts import utc
+
+__all__ = ["atom_feed", "json_feed"]
+
+_ITEMS: Final = 100
+"""The latest; the page has all."""
+
+
+def atom_feed(entry: Entry, address: str) -> str:
+    """Return the Atom feed; `address` is that of the entry's folder on the web, "" if it is not known.
+
+    Without one, links are relative to the feed and names are digests, which do not change when the site moves.
+    """
+    last = entry.windows[-1]
+    rows = [
+        '<?xml version="1.0" encoding="utf-8"?>',
+        '<feed xmlns="http://www.w3.org/2005/Atom">',
+        f"<title>{escape(entry.title)}</title>",
+        f"<subtitle>{escape(entry.plain[0])}</subtitle>",
+        f"<id>{_name(entry.windows[0])}</id>",
+        f"<updated>{_time(last.released_at)}</updated>",
+        "<author><name>fleetcount publish</name></author>",
+        f'<link rel="self" href={quoteattr(urljoin(address, "feed.xml"))}/>',
+        f"<link href={quoteattr(urljoin(address, 'index.html'))}/>",
+    ]
+    for one in _latest(entry):
+        rows += [
+            "<entry>",
+            f"<title>{escape(_title(one))}</title>",
+            f"<id>{_name(one)}</id>",
+            f"<updated>{_time(one.released_at)}</updated>",
+            f"<link href={quoteattr(_link(address, one))}/>",
+            f"<summary>{escape(_summary(entry, one))}</summary>",
+            "</entry>",
+        ]
+    return "\n".join([*rows, "</feed>"]) + "\n"
+
+
+def json_feed(entry: Entry, address: str) -> str:
+    """Return the JSON Feed; see `atom_feed`."""
+    feed = {
+        "version": "https://jsonfeed.org/version/1.1",
+        "title": entry.title,
+        "description": entry.plain[0],
+        "home_page_url": urljoin(address, "index.html"),
+        "feed_url": urljoin(address, "feed.json"),
+        "items": [
+            {
+                "id": _name(one),
+                "url": _link(address, one),
+                "title": _title(one),
+                "content_text": _summary(entry, one),
+                "date_published": _time(one.released_at),
+            }
+            for one in _latest(entry)
+        ],
+    }
+    return json.dumps(feed, ensure_ascii=False, indent=1) + "\n"
+
+
+def _latest(entry: Entry) -> list[Window]:
+    return list(reversed(entry.windows[-_ITEMS:]))
+
+
+def _name(window: Window) -> str:
+    # RFC 6920 names a thing by its digest; its base64 form would say the same in fewer characters.
+    return f"urn:sha256:{window.digest}"
+
+
+def _title(window: Window) -> str:
+    return f"Window {window.index}, {utc(window.opens)}"
+
+
+def _link(address: str, window: Window) -> str:
+    return urljoin(address, f"release.html#{window.index}")
+
+
+def _summary(entry: Entry, window: Window) -> str:
+    cells = f"{entry.table.design.values:,} cells"
+    return f"Counts of {cells} with {entry.level} intervals, signed; record SHA-256 {window.digest}"
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,121 @@
+"use strict";
+/* The domains of a task (docs/wire.md, "Task"): what values 1..V stand for, and their
+ * labels. */
+(function (fleetcount) {
+  const { Fraction, require, refuse } = fleetcount.layout;
+  const MOST_VALUES = 4095,
+    ZERO = Fraction.of(0);
+  const PENTAGONS = [4, 14, 24, 38, 49, 58, 63, 72, 83, 97, 107, 117];
+
+  function checkCount(values, what) {
+    require(values >= 1 && values <= MOST_VALUES, what +
+      " gives " +
+      values +
+      " values; a task has 1 to " +
+      MOST_VALUES);
+  }
+
+  function ascending(cells, what) {
+    for (let place = 1; place < cells.length; place++)
+      require(cells[place - 1] < cells[place], what + " must be ascending and distinct");
+  }
+
+  function readBins(reader) {
+    const edges = Array.from({ length: reader.count(2, 1, MOST_VALUES + 1) }, () => reader.fraction());
+    const open = reader.flag(),
+      unit = reader.text(0, 200);
+    for (let place = 1; place < edges.length; place++) {
+      require(edges[place - 1].compare(edges[place]) < 0, "bin edges must be strictly increasing");
+    }
+    const values = edges.length - (open ? 0 : 1);
+    checkCount(values, "bins");
+    const label = (value) =>
+      ("[" + edges[value - 1] + ", " + (value < edges.length ? edges[value] : "∞") + ") " + unit).trimEnd();
+    return { kind: "bins", values, label, edges, open, unit };
+  }
+
+  function readCategories(reader) {
+    const names = Array.from({ length: reader.count(2, 1, MOST_VALUES) }, () => reader.text(1, 200));
+    require(new Set(names).size === names.length, "category names must be distinct");
+    return { kind: "categories", values: names.length, label: (value) => names[value - 1], names };
+  }
+
+  function readGrid(reader) {
+    const [x0, y0, size] = [reader.fraction(), reader.fraction(), reader.fraction()];
+    const columns = reader.uint(2),
+      rows = reader.uint(2);
+    require(size.compare(ZERO) > 0 && columns >= 1 && rows >= 1, "grid of " +
+      columns +
+      " by " +
+      rows +
+      " squares of " +
+      size +
+      ": all three must be positive");
+    checkCount(columns * rows, "grid");
+    const label = (value) => ((value - 1) % columns) + "," + Math.floor((value - 1) / columns);
+    return { kind: "grid", values: columns * rows, label, x0, y0, size, columns, rows, frame: null };
+  }
+
+  const OFFSET = /^(?:0|-?(?:[1-9][0-9]{0,7}(?:\.[0-9]{0,5}[1-9])?|0\.[0-9]{0,5}[1-9]))$/;
+
+  function readPlacedGrid(reader) {
+    const grid = readGrid(reader),
+      epsg = reader.uint(2),
+      offsets = [reader.text(1, 16), reader.text(1, 16)];
+    require(epsg >= 1024 && epsg <= 32767, "EPSG code is " + epsg + ", allowed: 1024 to 32767");
+    require(offsets.every((offset) =>
+      OFFSET.test(offset),
+    ), "an offset of the frame is no decimal in its only spelling");
+    return { ...grid, frame: { epsg, offsetX: offsets[0], offsetY: offsets[1] } };
+  }
+
+  /* Bit layout of an H3 index: h3geo.org, "H3 Index". */
+  function checkHexagon(cell, resolution) {
+    const digits = Array.from({ length: 15 }, (_, place) => Number((cell >> BigInt(3 * (14 - place))) & 7n));
+    const base = Number((cell >> 45n) & 127n),
+      used = digits.slice(0, resolution);
+    let good = cell >> 56n === 8n && Number((cell >> 52n) & 15n) === resolution && base <= 121;
+    good = good && used.every((digit) => digit < 7) && digits.slice(resolution).every((digit) => digit === 7);
+    good = good && !(PENTAGONS.includes(base) && used.find((digit) => digit) === 1);
+    require(good, cell.toString(16) + " is not an H3 cell of resolution " + resolution);
+  }
+
+  function readHexagons(reader) {
+    const resolution = reader.uint(1);
+    require(resolution <= 15, "H3 resolution is " + resolution + ", not 0 to 15");
+    const cells = Array.from({ length: reader.count(2, 1, MOST_VALUES) }, () => reader.wide(8));
+    ascending(cells, "H3 cells");
+    cells.forEach((cell) => checkHexagon(cell, resolution));
+    return { kind: "h3", values: cells.length, label: (value) => cells[value - 1].toString(16), resolution, cells };
+  }
+
+  function readPrefixes(reader) {
+    const bits = reader.count(1, 1, 32);
+    const cells = Array.from({ length: reader.count(2, 1, MOST_VALUES) }, () => reader.uint(4));
+    ascending(cells, "prefixes");
+    require(cells[cells.length - 1] < 2 ** bits, "prefixes must be below 2^" + bits);
+    return {
+      kind: "prefixes",
+      values: cells.length,
+      label: (value) => cells[value - 1] * 2 ** (32 - bits) + "/" + bits,
+      bits,
+      cells,
+    };
+  }
+
+  const READERS = {
+    1: readBins,
+    2: readCategories,
+    3: readGrid,
+    4: readHexagons,
+    5: readPrefixes,
+    6: readPlacedGrid,
+  };
+
+  function readDomain(reader) {
+    const kind = reader.uint(1);
+    return READERS[kind] ? READERS[kind](reader) : refuse("task names the unknown domain " + kind);
+  }
+
+  fleetcount.readDomain = readDomain;
+})((window.fleetcount = window.fleetcount || {}));

@@ -1,0 +1,116 @@
+"use strict";
+/* A release record from the bytes that all aggregators signed (docs/wire.md, "Release record"): a second reading of
+ * them, beside the one in Python, so that a page need not believe who publishes it. It verifies no signature. */
+(function (fleetcount) {
+  const { Reader, require } = fleetcount.layout;
+  const DECIMAL = /^(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])?$/;
+
+  function readLink(reader, index) {
+    const hasPrevious = reader.flag();
+    const previous = hasPrevious ? reader.take(32) : null,
+      previousIndex = hasPrevious ? reader.uint(4) : -1;
+    require(previousIndex < index, "the previous record is of window " +
+      previousIndex +
+      ", allowed: below " +
+      index);
+    const missing = [];
+    let next = previousIndex + 1;
+    for (let runs = reader.count(2, 0, 4096); runs > 0; runs--) {
+      const first = reader.uint(4),
+        count = reader.count(4, 1, 65536),
+        reason = reader.text(1, 200);
+      require(first === next &&
+        first + count <= index, "missing windows must be those in between, each once, in order");
+      require(!missing.length ||
+        missing[missing.length - 1].reason !== reason, "neighbours of one reason are one run");
+      missing.push({ first, count, reason });
+      next = first + count;
+    }
+    require(next === index, "missing windows must be those from " + (previousIndex + 1) + " to below " + index);
+    return { previous, previousIndex, missing };
+  }
+
+  function readParticipants(reader, noised) {
+    require(reader.flag() ===
+      noised, "participants is for windows of a series with noised participants, and needed there");
+    if (!noised) return null;
+    const [raw, low, high] = [reader.term(), reader.term(), reader.term()];
+    require(low <= high, "interval of participants is " + low + " to " + high);
+    return { raw, low, high };
+  }
+
+  /* Behind values 1..V stand the squares of larger zooms, as in "0,1/2". */
+  function labelOf(task, value) {
+    const { domain, release } = task;
+    let columns = domain.columns,
+      size = domain.values,
+      zoom = 0,
+      at = value;
+    while (domain.kind === "grid" && at > size && zoom + 1 < release.zooms) {
+      at -= size;
+      zoom += 1;
+      columns = domain.columns >> zoom;
+      size = columns * (domain.rows >> zoom);
+    }
+    return zoom ? ((at - 1) % columns) + "," + Math.floor((at - 1) / columns) + "/" + 2 ** zoom : domain.label(at);
+  }
+
+  function readCell(reader, task, value) {
+    const raw = reader.term(),
+      estimate = reader.wideFraction(),
+      low = reader.term(),
+      high = reader.term();
+    require(low <= high, "interval of cell " + value + " is " + low + " to " + high);
+    return { value, label: labelOf(task, value), raw, estimate, low, high };
+  }
+
+  function readDecimal(reader) {
+    const text = reader.text(1, 40);
+    require(DECIMAL.test(text), "record holds a number that is not plain digits");
+    return text;
+  }
+
+  function readView(reader) {
+    const epsilon = reader.flag() ? readDecimal(reader) : null;
+    const adversary = reader.text(1, 1000),
+      audience = reader.text(1, 1000),
+      delta = readDecimal(reader);
+    const neighbours = reader.text(1, 1000),
+      sentence = reader.text(1, 1000);
+    require(Number(delta) <= 1, "delta is " + delta + ", allowed: 0..1");
+    return { adversary, audience, epsilon, delta, neighbours, sentence };
+  }
+
+  /**
+   * Return the record whose canonical bytes these are: {task, taskBytes, link, participants, releasedAt, baseline,
+   * cells, views}. Counts are BigInt, estimates exact fractions. Throws layout.DecodeError on anything else.
+   */
+  function decodeRecord(data) {
+    const reader = new Reader(data, "record", 2 ** 21);
+    const label = reader.ascii(8),
+      taskBytes = reader.sized(4, 1, 2 ** 20),
+      task = fleetcount.decodeTask(taskBytes);
+    require(label === (task.series ? "FCRECD02" : "FCRECD01"), "record does not begin as its task asks");
+    const link = task.series ? readLink(reader, task.series.index) : null;
+    const participants = task.series ? readParticipants(reader, task.series.noised) : null;
+    const releasedAt = reader.time();
+    require(releasedAt >= task.twoCloses && releasedAt % task.precision === 0, "released_at is " +
+      releasedAt +
+      ", allowed: a multiple of " +
+      task.precision +
+      " s from " +
+      task.twoCloses +
+      " on");
+    require(reader.flag() === (task.mode === "response"), "baseline_raw is for response mode, and needed there");
+    const baseline = task.mode === "response" ? reader.term() : null;
+    const cells = [];
+    for (let value = 1, count = reader.count(2, task.cells, task.cells); value <= count; value++) {
+      cells.push(readCell(reader, task, value));
+    }
+    const views = Array.from({ length: reader.count(1, 1, task.series ? 32 : 16) }, () => readView(reader));
+    reader.finish();
+    return { task, taskBytes, link, participants, releasedAt, baseline, cells, views };
+  }
+
+  fleetcount.decodeRecord = decodeRecord;
+})((window.fleetcount = window.fleetcount || {}));

@@ -1,0 +1,190 @@
+"use strict";
+/* The page of one release, made in the browser from the bytes that the aggregators signed and from nothing else but the
+ * outlines of its cells. */
+(function (fleetcount) {
+  const { shown, interval, utc } = fleetcount;
+  const at = (id) => document.getElementById(id);
+  let drawn = null,
+    series = null;
+
+  function facts(list) {
+    at("facts").replaceChildren(
+      ...list.flatMap(([name, text]) => {
+        const term = document.createElement("dt"),
+          value = document.createElement("dd");
+        term.textContent = name;
+        value.textContent = text;
+        return [term, value];
+      }),
+    );
+  }
+
+  function noiseText({ release, aggregators }) {
+    const each = {
+      geometric: "two-sided geometric noise of epsilon ",
+      gaussian: "discrete Gaussian noise of variance ",
+      "one-sided": "one-sided geometric noise of epsilon ",
+    };
+    if (release.kind === "exact") return "none; the numbers that were opened are exact";
+    return "each of " + aggregators.length + " aggregators added its own " + each[release.kind] + release.number;
+  }
+
+  function answerText({ mode, mechanism }) {
+    if (mode === "direct") return "devices answer the truth, in secret shares";
+    if (mode === "sampling")
+      return "each device answers with the chance " + mechanism.rate + ", hidden among coins of all others";
+    return "each device randomizes its answer (" + mechanism.kind + ")";
+  }
+
+  function showStatement(record) {
+    fleetcount.fillTable(
+      at("statement"),
+      "Privacy statement: what each adversary could learn of one device",
+      [
+        { name: "who" },
+        { name: "epsilon", number: true },
+        { name: "delta", number: true },
+        { name: "in words", wide: true },
+      ],
+      record.views.map((view) => [
+        view.audience,
+        view.epsilon === null ? "none finite" : view.epsilon,
+        view.delta,
+        view.sentence,
+      ]),
+    );
+  }
+
+  function showFacts(record, index) {
+    const { task } = record,
+      level = shown(task.release.level.number * 100) + " %";
+    const missing = record.link
+      ? record.link.missing.map(
+          (one) =>
+            "window " + one.first + (one.count > 1 ? " to " + (one.first + one.count - 1) : "") + ": " + one.reason,
+        )
+      : [];
+    facts([
+      ["question", task.name],
+      ["signal", task.signal],
+      ["asked", utc(task.opens) + " to " + utc(task.twoCloses)],
+      ["released", utc(record.releasedAt)],
+      ["answers", answerText(task)],
+      ["noise", noiseText(task)],
+      ["intervals", level + " each, alone"],
+      [
+        "participants",
+        record.participants
+          ? interval(record.participants.low, record.participants.high) + " (" + level + ")"
+          : "at least " + task.minBatchSize,
+      ],
+      ...(record.link
+        ? [
+            [
+              "in its series",
+              "window " +
+                index +
+                (record.link.previous
+                  ? ", after the record of window " + record.link.previousIndex
+                  : ", the first record"),
+            ],
+          ]
+        : []),
+      ...(missing.length ? [["windows missing before", missing.join("; ")]] : []),
+    ]);
+    return level;
+  }
+
+  /* On which side of its threshold a one-sided release shows a count: the opened number is never too small. */
+  function sideOf(cell, threshold) {
+    return cell.raw <= threshold ? "safe" : cell.low > threshold ? "danger" : "not known";
+  }
+
+  function showCells(record, level) {
+    const thresholds = record.task.release.thresholds;
+    const columns = [
+      "cell",
+      level + " interval",
+      "estimate",
+      "opened number",
+      ...(thresholds.length ? ["side"] : []),
+    ];
+    const rows = record.cells.map((cell) => [
+      cell.label,
+      interval(cell.low, cell.high, cell.estimate.number),
+      shown(cell.estimate.number),
+      shown(cell.raw),
+      ...(thresholds.length ? [sideOf(cell, BigInt(thresholds[cell.value - 1]))] : []),
+    ]);
+    const named = columns.map((name, place) => ({ name, number: place > 0 && place < 4 }));
+    fleetcount.fillTable(at("table"), "Counts", named, rows);
+  }
+
+  function showMap(record) {
+    if (!series.rings) return;
+    const cells = fleetcount.cellsOf(series),
+      scale = fleetcount.colourScale(series.most, "devices");
+    const first = record.cells.slice(0, cells.length);
+    if (!drawn) {
+      drawn = fleetcount.drawMap(at("map"), {
+        cells,
+        degrees: series.degrees,
+        streets: series.streets,
+        scale,
+        attribution: series.attribution,
+        tip: (value) => drawn.texts[value - 1],
+        onPick: (value) => {
+          drawn.pick([value]);
+          at("said").textContent = drawn.texts[value - 1];
+        },
+      });
+      fleetcount.drawScale(at("scale"), scale, ["faint: the interval holds 0"]);
+    }
+    drawn.texts = first.map((cell) => cell.label + ": " + interval(cell.low, cell.high, cell.estimate.number));
+    drawn.show(
+      first.map((cell) => cell.estimate.number),
+      first.map((cell) => cell.low <= 0n),
+    );
+  }
+
+  async function show() {
+    const asked = /^#([0-9]{1,5})$/.exec(location.hash);
+    const place = asked
+      ? series.windows.findIndex(([index]) => index === Number(asked[1]))
+      : series.windows.length - 1;
+    if (place < 0) throw new Error("window " + asked[1] + " has no record here");
+    const [index] = series.windows[place],
+      { record, verdict, bytes } = await fleetcount.signedRecord(series, index);
+    const only = series.windows.length === 1 && !record.link;
+    document.title = record.task.name + (only ? "" : ", window " + index);
+    at("title").textContent = document.title;
+    fleetcount.showVerdict(at("verdict"), verdict);
+    showStatement(record);
+    const level = showFacts(record, index);
+    showCells(record, level);
+    showMap(record);
+    at("file").href = "records/" + fleetcount.padded(index) + ".json";
+    at("digest").textContent = fleetcount.hex(await fleetcount.sha256(bytes));
+    for (const [id, other] of [
+      ["before", place - 1],
+      ["after", place + 1],
+    ]) {
+      at(id).hidden = !series.windows[other];
+      if (series.windows[other]) at(id).href = "#" + series.windows[other][0];
+    }
+    document.body.dataset.ready = "all";
+  }
+
+  function failed(error) {
+    at("verdict").textContent = "This release cannot be shown: " + error.message;
+    at("verdict").className = "bad";
+  }
+
+  async function start() {
+    series = await fleetcount.load("series", "data/series.js");
+    window.addEventListener("hashchange", () => show().catch(failed));
+    await show();
+  }
+
+  start().catch(failed);
+})((window.fleetcount = window.fleetcount || {}));

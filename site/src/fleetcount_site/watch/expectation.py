@@ -1,0 +1,57 @@
+"""What the exact law says of a release before anybody is asked: where estimates will lie, how wide intervals will be.
+
+For a demo alone: it knows the truths. It must not be taken for a measurement.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from fleetcount_analysis.reading import read
+from fleetcount_mechanisms.design import Design
+from fleetcount_simulator.engines.exact_law import drawn_outputs
+
+__all__ = ["Expectation", "expectation_of"]
+
+_RUNS: Final = 1_000
+_MOST_DRAWN: Final = 200_000
+"""Cells of all drawn releases together; fewer releases are drawn of questions with many cells."""
+_FEWEST: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """Of every cell 1..V: between `low` and `high` lies the estimate in the share `level` of `runs` drawn releases.
+
+    `widths` are the mean widths of the intervals those releases would show.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    widths: tuple[float, ...]
+    level: Fraction
+    runs: int
+
+
+def expectation_of(design: Design, truths: Sequence[int], devices: int, level: Fraction, seed: int) -> Expectation:
+    """Draw releases of a design from the exact law, every device counted, and return where their estimates lie.
+
+    `truths` are the counts of the cells 1..V; the devices beside them answer "none of them".
+
+    Raises:
+        ValueError: more devices in cells than there are.
+    """
+    inside = sum(truths)
+    if not 0 <= inside <= devices:
+        raise ValueError(f"truths count {inside} devices, allowed: 0 to {devices}")
+    histogram = np.array([devices - inside, *truths], dtype=np.int64)
+    runs = max(_FEWEST, min(_RUNS, _MOST_DRAWN // design.output_count))
+    outputs = drawn_outputs(design, histogram, runs, np.random.default_rng(seed))
+    reading = read(design, outputs, level)
+    tail = float(1 - level) / 2
+    low, high = np.quantile(reading.estimates, (tail, 1 - tail), axis=0)
+    widths = (reading.high - reading.low).mean(axis=0)
+    shown = (tuple(round(float(number), 1) for number in row) for row in (low, high, widths))
+    return Expectation(**dict(zip(("low", "high", "widths"), shown, strict=True)), level=level, runs=runs)

@@ -1,0 +1,79 @@
+"""A console over a store that aggregators of this process wrote, and pages that a test decides."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fleetcount_aggregator.config import AggregatorConfig, load_config
+from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.roles.readiness import Readiness, Watched
+from fleetcount_simulator.network.children import Children
+from fleetcount_simulator.network.parties import Parties
+from fleetcount_site.console.looking import Looker
+
+from tests.support.aggregators import Network
+
+
+@dataclass
+class Process:
+    """What an aggregator answers at its pages; None for nothing."""
+
+    pages: dict[str, bytes] | None = field(default_factory=dict)
+
+    def ask(self, path: str) -> bytes | None:
+        """Return a page."""
+        return None if self.pages is None else self.pages.get(path)
+
+    def show(self, context: Context, extra: str = "") -> None:
+        """Answer what the aggregator of this context would, and further metrics."""
+        readiness = Readiness(context, Watched(certificate_ends={}))
+        asked: Any = SimpleNamespace(query={}, accept="")
+        self.pages = {path: page(asked).body for path, page in readiness.pages().items()}
+        self.pages["/metrics"] += extra.encode()
+        context.metrics.registry.unregister(readiness)
+
+    def say(self, metrics: str, **pages: Any) -> None:
+        """Answer metrics as a text, and other pages as JSON."""
+        ready = 'fleetcount_ready{check="store"} 1\n'
+        self.pages = {"/metrics": (ready + metrics).encode()}
+        self.pages |= {f"/{name}": json.dumps(value).encode() for name, value in pages.items()}
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the configuration of an aggregator that was never started."""
+    root = tmp_path_factory.mktemp("deployment")
+    parties = Parties(Children(root), root)
+    parties.write("test", 2)
+    return parties.deployment.config_of(0)
+
+
+@pytest.fixture
+def configured(written: Path, tmp_path: Path) -> AggregatorConfig:
+    """Return a configuration whose store lies in the test's folder."""
+    return load_config(written, {"FLEETCOUNT_AGGREGATOR__STATE_DIRECTORY": str(tmp_path)})
+
+
+@pytest.fixture
+def process() -> Process:
+    """Return a process without pages yet."""
+    return Process()
+
+
+@pytest.fixture
+async def network(tmp_path: Path) -> Network:
+    """Return two aggregators; the first keeps its store where `configured` says."""
+    made = Network(2, directory=tmp_path)
+    made.seats[0].store_path = StorePlace(directory=tmp_path).file
+    await made.start_all()
+    return made
+
+
+@pytest.fixture
+def looker(configured: AggregatorConfig, process: Process, network: Network) -> Looker:
+    """Return what looks at both, at the network's time."""
+    return Looker(configured, process.ask, network.clock.now)

@@ -1,0 +1,304 @@
+"""A published site in a real browser, from the disk and over http: maps, slider, lines, regions, tables, signatures."""
+
+import json
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from fleetcount.__main__ import run_command
+from fleetcount_site import serving
+from fleetcount_site.publish.serve import site_routes
+from playwright.sync_api import Browser, Page, expect
+
+from tests.site.conftest import Visit
+from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
+
+READY = "body[data-ready=all]"
+PINNED = "2 of 2 signatures verified in your browser, under the keys that this page's publisher pins."
+
+
+def opened(browser: Browser, path: Path, ready: bool = True, **how: object) -> Visit:
+    """Return a page of the site that has done all it does by itself."""
+    visit = Visit(browser, path.as_uri(), **how)  # type: ignore[arg-type]
+    if ready:
+        visit.page.wait_for_selector(READY)
+    return visit
+
+
+def quiet(visit: Visit) -> Page:
+    """Return the page, which must not have complained or asked another place."""
+    assert visit.complaints == []
+    assert all(one.startswith(("file:", "data:", "http://127.0.0.1")) for one in visit.requests)
+    return visit.page
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "index",
+        "map/index",
+        "map/release",
+        "bologna/index",
+        "colours/index",
+        "colours/release",
+        "speed/index",
+        "speed/release",
+    ],
+)
+def test_every_page_is_whole_at_every_width(browser: Browser, site: Path, name: str, width: int, scheme: str) -> None:
+    visit = opened(browser, site / f"{name}.html", name != "index", width=width, scheme=scheme)
+
+    assert quiet(visit).evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert visit.page.locator("h1").count() == 1
+    assert "undefined" not in visit.page.inner_text("body")
+    assert visit.page.locator("b").count() == 0
+    visit.close()
+
+
+def test_the_page_verifies_signatures_and_that_its_numbers_are_the_signed_ones(browser: Browser, site: Path) -> None:
+    visit = opened(browser, site / "map/index.html")
+
+    said = quiet(visit).inner_text("#verdict")
+
+    assert said == f"Window {RELEASED[-1]}: {PINNED} The numbers shown are the signed ones."
+    visit.close()
+
+
+def test_the_slider_the_line_and_the_table_show_one_window(browser: Browser, site: Path) -> None:
+    visit = opened(browser, site / "map/index.html")
+    page = quiet(visit)
+
+    page.focus("#slider")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    page.locator("#numbers summary").press("Enter")
+    page.wait_for_selector("#table tbody tr")
+
+    window = RELEASED[-3]
+    expect(page.locator("#when")).to_contain_text(f"window {window},")
+    cells = json.loads((site / f"map/records/{window:05d}.json").read_text())["cells"]
+    rows = page.locator("#table tbody tr").all_inner_texts()
+    assert len(rows) == COLUMNS * ROWS
+    for row, cell in zip(rows, cells, strict=True):
+        label, interval, estimate, raw = re.split(r"\s*\t\s*", row.strip())
+        low_high = f"{cell['low']} to {cell['high']}"
+        below = cell["low"] == cell["high"] == 0 and float(cell["estimate"]) < 0
+        assert (label, interval) == (cell["label"], "0, below noise" if below else low_high)
+        assert (estimate, raw) == (cell["estimate"], str(cell["raw"]))
+    assert page.get_attribute("#slider", "aria-valuetext")
+    [shown] = [cell for cell in cells if page.inner_text("#cell-name") == f"Cell {cell['label']}"]
+    below = "".join(page.inner_text(".u-legend").split())
+    assert below.endswith(f"high{shown['high']}low{shown['low']}estimate{shown['estimate']}")
+    assert page.locator("#line canvas").count() == 1
+    page.locator("#table tbody tr button").nth(5).press("Enter")
+    expect(page.locator("#cell-name")).to_have_text(f"Cell {cells[5]['label']}")
+    expect(page.locator("#cell-text")).to_contain_text("95 % interval")
+    visit.close()
+
+
+def test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard(browser: Browser, site: Path) -> None:
+    visit = opened(browser, site / "map/index.html")
+    page = quiet(visit)
+
+    page.fill("#cells", "1-3, 7")
+    page.keyboard.press("Enter")
+    alone = page.inner_text("#region-now")
+    page.click("#region-sum")
+    expect(page.locator("#region-all")).to_contain_text(" to ")
+    across = page.inner_text("#region-all")
+    page.click("#draw")
+    page.locator("#map").scroll_into_view_if_needed()
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 20, box["y"] + box["height"] - 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 20, steps=4)
+    page.mouse.up()
+
+    assert re.fullmatch(r"4 cells in window 6, .* UTC: \d+ to \d+ \(estimate -?[\d.]+\)", alone)
+    assert across.startswith(f"in all {len(RELEASED)} released windows, a device once in each: ")
+    assert page.input_value("#cells") == f"1-{COLUMNS * ROWS}"
+    assert page.inner_text("#region-now").startswith(f"{COLUMNS * ROWS} cells in window 6")
+    page.fill("#cells", "1-400")
+    page.keyboard.press("Enter")
+    assert page.inner_text("#cells-state") == "'1-400' is no cell; allowed: 1 to 96, as in 1,5-9"
+    visit.close()
+
+
+def test_play_goes_through_the_windows_and_stops(browser: Browser, site: Path) -> None:
+    visit = opened(browser, site / "map/index.html")
+    page = quiet(visit)
+
+    page.locator("#play").press("Space")
+
+    expect(page.locator("#play")).to_have_text("Pause")
+    expect(page.locator("#play")).to_have_text("Play", timeout=10_000)
+    assert page.input_value("#slider") == str(len(RELEASED) - 1)
+    visit.close()
+
+
+def test_a_release_page_is_made_from_the_signed_bytes(browser: Browser, site: Path) -> None:
+    visit = Visit(browser, (site / "map/release.html").as_uri() + "#3")
+    visit.page.wait_for_selector(READY)
+    page = quiet(visit)
+    record = json.loads((site / "map/records/00003.json").read_text())
+
+    assert page.inner_text("#verdict") == PINNED
+    assert record["privacy_statement"][0]["sentence"] in (page.text_content("#statement") or "")
+    assert page.inner_text(".lead").startswith("As long as one operator is honest")
+    assert page.locator("#table tbody tr").count() == COLUMNS * ROWS
+    assert "two-sided geometric noise of epsilon 1/2" in page.inner_text("#facts")
+    page.click("#after")
+    expect(page.locator("#facts")).to_contain_text("window 4: paused")
+    assert page.title().endswith("window 5")
+    visit.close()
+
+
+@pytest.mark.parametrize("name", ["series", "release"])
+def test_a_damaged_record_or_number_is_not_believed(browser: Browser, site: Path, tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    place = copy / f"map/records/{RELEASED[-1]:05d}.js"
+    text = place.read_text()
+    at = text.index('["') + 400
+    place.write_text(text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :])
+
+    visit = Visit(browser, (copy / f"map/{'index' if name == 'series' else name}.html").as_uri())
+    visit.page.wait_for_selector("#verdict.bad")
+
+    said = visit.page.inner_text("#verdict")
+    assert "2 of 2" not in said
+    assert "0 of 2" in said or "cannot be" in said
+    visit.close()
+
+
+def test_numbers_that_are_not_the_signed_ones_are_called_so(browser: Browser, site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    place = copy / "map/data/numbers-0.js"
+    text = place.read_text()
+    place.write_text(re.sub(r'"raw":\[(-?\d+)', lambda found: f'"raw":[{int(found[1]) + 1}', text))
+    script = place.read_text()
+    assert script != text
+
+    visit = Visit(browser, (copy / "map/index.html").as_uri())
+    visit.page.wait_for_selector("#verdict.bad, #verdict.good")
+    for _ in RELEASED:
+        if "do not believe" in visit.page.inner_text("#verdict"):
+            break
+        visit.page.focus("#slider")
+        visit.page.keyboard.press("ArrowLeft")
+        visit.page.click("#verify")
+        visit.page.wait_for_selector("#verdict.bad, #verdict.good")
+
+    assert "The numbers shown are not the signed ones: do not believe this page." in visit.page.inner_text("#verdict")
+    visit.close()
+
+
+def test_a_line_that_is_not_the_signed_one_is_called_so(browser: Browser, site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    place = copy / "map/data/line-0.js"
+    text = place.read_text()
+    place.write_text(
+        re.sub(r'"raw":\[([^]]+)', lambda found: f'"raw":{[int(one) + 1 for one in found[1].split(",")]}'[:-1], text)
+    )
+    assert place.read_text() != text
+
+    visit = opened(browser, copy / "map/index.html")
+    visit.page.fill("#cells", "1-3")
+    visit.page.keyboard.press("Enter")
+    visit.page.click("#region-sum")
+
+    assert "do not believe this page" in visit.page.inner_text("#verdict")
+    expect(visit.page.locator("#region-all")).to_have_text(
+        "Lines and map have different numbers: do not believe this page."
+    )
+    visit.close()
+
+
+def test_a_long_series_in_many_scripts_shows_the_same(
+    browser: Browser, site: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetcount_site.publish.entry.CHUNK_NUMBERS", 50)
+    assert run_command(["publish", str(kept / "map"), "--output", str(tmp_path / "site")]) == 0
+    parts = [len(list((tmp_path / "site/series/data").glob(f"{name}-*.js"))) for name in ("numbers", "line")]
+
+    shown = []
+    for page_path in (site / "map/index.html", tmp_path / "site/series/index.html"):
+        visit = opened(browser, page_path)
+        page = quiet(visit)
+        page.focus("#slider")
+        page.keyboard.press("ArrowLeft")
+        page.fill("#cells", "8-9,17,96")
+        page.keyboard.press("Enter")
+        page.click("#region-sum")
+        expect(page.locator("#region-all")).to_contain_text(" to ")
+        shown.append([page.inner_text(f"#{name}") for name in ("region-now", "region-all", "cell-text")])
+        visit.close()
+
+    assert parts == [len(RELEASED), COLUMNS * ROWS // (50 // len(RELEASED))]
+    assert shown[0] == shown[1]
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Serve the site; return its address."""
+    listener = serving.listen()
+    running = serving.server(serving.secured(site_routes(site)))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield serving.address_of(listener)
+    running.should_exit = True
+    thread.join()
+    listener.close()
+
+
+def test_a_served_site_is_the_same(browser: Browser, address: str) -> None:
+    visit = Visit(browser, f"{address}map/")
+    visit.page.wait_for_selector(READY)
+
+    assert PINNED in quiet(visit).inner_text("#verdict")
+    visit.page.goto(f"{address}nothing.html")
+    assert "Not Found" in visit.page.inner_text("body")
+    visit.close()
+
+
+def test_a_grid_with_a_frame_lies_on_earth_with_its_streets(browser: Browser, site: Path) -> None:
+    text = (site / "bologna/data/series.js").read_text()
+    series = json.loads(text.removeprefix('fleetcount.give("series", ').removesuffix(");\n"))
+    visit = opened(browser, site / "bologna/index.html")
+
+    assert series["degrees"] is True
+    assert len(series["streets"]) == 267
+    for east, north in [*(line[0] for line in series["streets"]), *(ring[:2] for ring in series["rings"])]:
+        assert 11.2 < east < 11.5
+        assert 44.4 < north < 44.6
+    assert "EPL-2.0" in quiet(visit).inner_text("#map")
+    assert "streets" not in (site / "map/data/series.js").read_text().partition('"streets":[]')[0]
+    visit.close()
+
+
+def test_feeds_name_every_window_by_its_digest(site: Path) -> None:
+    atom = ElementTree.parse(site / "map/feed.xml").getroot()
+    feed = json.loads((site / "map/feed.json").read_text())
+    name = "{http://www.w3.org/2005/Atom}"
+
+    assert len(atom.findall(f"{name}entry")) == len(feed["items"]) == len(RELEASED)
+    ids = [one.findtext(f"{name}id") for one in atom.findall(f"{name}entry")]
+    assert ids == [one["id"] for one in feed["items"]]
+    assert len(set(ids)) == len(RELEASED)
+    assert feed["items"][0]["url"] == f"release.html#{RELEASED[-1]}"
+
+
+def test_files_hold_the_same_numbers(site: Path) -> None:
+    names = {path.name for path in (site / "map").iterdir()}
+
+    assert {"counts.csv", "counts.parquet", "latest.geojson"} <= names
+    assert len((site / "map/counts.csv").read_text().splitlines()) == 2 + len(RELEASED) * COLUMNS * ROWS
+    assert "latest.geojson" not in {path.name for path in (site / "colours").iterdir()}

@@ -1,0 +1,76 @@
+"""A reader's own region: its interval in the browser is the one that Python computes, to the last device."""
+
+import random
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fleetcount_analysis.answers.ends import Sums, estimates_of, sum_ends
+from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_site.pages import page
+from fleetcount_site.publish.count_law import law_of
+from playwright.sync_api import Browser, Page
+
+from tests.site.conftest import Visit
+
+LEVEL = Fraction(19, 20)
+DIE = SamplingDie.uniform(Fraction(9, 20), 400)
+DESIGNS = {
+    "direct geometric": Design(answer=Truth(400), noise=TwoSidedNoise(Fraction(1, 2)), values=400, aggregators=2),
+    "direct gaussian": Design(answer=Truth(400), noise=GaussianNoise(Fraction(42)), values=400, aggregators=3),
+    "narrow gaussian": Design(answer=Truth(400), noise=GaussianNoise(Fraction(1, 3)), values=400, aggregators=2),
+    "one-sided up": Design(answer=Truth(400), noise=OneSidedNoise(Fraction(1, 10)), values=400, aggregators=2),
+    "one-sided down": Design(answer=Truth(400), noise=OneSidedNoise(Fraction(1), "down"), values=400, aggregators=2),
+    "sampled geometric": Design(answer=DIE, noise=TwoSidedNoise(Fraction(1, 20)), values=400, aggregators=2),
+    "sampled gaussian": Design(answer=DIE, noise=GaussianNoise(Fraction(1321, 2)), values=400, aggregators=2),
+    "sampled exact": Design(answer=DIE, noise=NoNoise(), values=400, aggregators=2),
+}
+
+
+@pytest.fixture
+def adding(browser: Browser, assets_folder: Path) -> Iterator[Page]:
+    """Return a page that has the script of sums."""
+    (assets_folder / "index.html").write_text(page("s", "<h1>s</h1>", scripts=["sums.js"]))
+    visit = Visit(browser, (assets_folder / "index.html").as_uri())
+    yield visit.page
+    assert visit.complaints == []
+    visit.close()
+
+
+@pytest.mark.parametrize("name", list(DESIGNS))
+def test_the_interval_of_a_sum_is_that_of_python(adding: Page, name: str) -> None:
+    design, chosen = DESIGNS[name], random.Random(name)
+    shapes = [(1, 1, 1), (7, 1, 1), (400, 1, 1), (3, 24, 24 if "sampled" in name else 1), (40, 12, 4)]
+    cases = [(value, *shape) for shape in shapes for value in (0, -30, chosen.randrange(1000), 12_345)]
+
+    found = adding.evaluate(
+        "([law, cases]) => cases.map(c => { const r = fleetcount.sumInterval(law, ...c); "
+        "return [r.estimate, r.low, r.high]; })",
+        [law_of(design, LEVEL), cases],
+    )
+
+    for (value, cells, windows, together), (estimate, low, high) in zip(cases, found, strict=True):
+        sums = Sums(values=np.array([value]), cells=cells, windows=windows, together=together)
+        expected = sum_ends(design, sums, LEVEL)
+        assert (low, high) == (int(expected[0][0]), int(expected[1][0])), (value, cells, windows, together)
+        assert estimate == pytest.approx(float(estimates_of(design, sums)[0]))
+
+
+def test_sums_of_randomized_answers_and_laws_too_wide_are_refused(adding: Page) -> None:
+    keep = Design(answer=KaryResponse(Fraction(1, 2), 3), noise=TwoSidedNoise(Fraction(1)), values=3, aggregators=2)
+    wide = Design(answer=Truth(3), noise=TwoSidedNoise(Fraction(1, 10**6)), values=3, aggregators=2)
+
+    for design in (keep, wide):
+        said = adding.evaluate(
+            "law => { try { fleetcount.sumInterval(law, 10, 1, 1, 1); } catch (e) { "
+            "if (!(e instanceof fleetcount.TooLargeError)) throw e; return e.message; } }",
+            law_of(design, LEVEL),
+        )
+
+        assert said

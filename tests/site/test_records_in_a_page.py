@@ -1,0 +1,135 @@
+"""The page's own reading of records: every vector of the wire, good and bad, as in Python; and who signed."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount_protocol.errors import FleetcountError
+from fleetcount_protocol.release import decode_record, record_from_json
+from fleetcount_site.pages import RECORD_SCRIPTS, page
+from playwright.sync_api import Browser, Page
+
+from tests.site.conftest import Visit
+
+VECTORS = Path(__file__).resolve().parent.parent / "vectors"
+RECORDS = json.loads((VECTORS / "wire/records.json").read_text())
+TASKS = json.loads((VECTORS / "wire/tasks.json").read_text())
+REFUSED = json.loads((VECTORS / "refused/layouts.json").read_text())
+
+READ = """data => {
+  const bytes = Uint8Array.from(data.match(/../g) || [], pair => parseInt(pair, 16));
+  try {
+    const record = fleetcount.decodeRecord(bytes);
+    return {cells: record.cells.map(c => [c.label, `${c.raw}`, `${c.estimate}`, `${c.low}`, `${c.high}`]),
+      views: record.views.map(v => [v.adversary, v.epsilon, v.delta, v.sentence]), released: record.releasedAt,
+      level: `${record.task.release.level}`, name: record.task.name,
+      missing: record.link && record.link.missing.map(m => [m.first, m.count, m.reason])};
+  } catch (error) {
+    if (!(error instanceof fleetcount.layout.DecodeError)) throw error;
+    return error.message;
+  }
+}"""
+READ_TASK = """data => {
+  const bytes = Uint8Array.from(data.match(/../g) || [], pair => parseInt(pair, 16));
+  try { return [fleetcount.decodeTask(bytes).name]; } catch (error) {
+    if (!(error instanceof fleetcount.layout.DecodeError)) throw error;
+    return error.message;
+  }
+}"""
+SIGNED = """async ([data, signatures, pinned, until]) => {
+  const bytes = fleetcount.fromBase64(data);
+  const keys = pinned && Object.fromEntries(Object.entries(pinned).map(([id, key]) =>
+    [id, [{key: fleetcount.fromBase64(key), notBefore: 0, notAfter: until}]]));
+  return fleetcount.verifyRecord(fleetcount.decodeRecord(bytes), bytes, signatures.map(fleetcount.fromBase64), keys);
+}"""
+
+
+@pytest.fixture
+def reader(browser: Browser, assets_folder: Path) -> Any:
+    """Return a page that has the scripts of records."""
+    (assets_folder / "index.html").write_text(page("r", "<h1>r</h1>", scripts=RECORD_SCRIPTS))
+    visit = Visit(browser, (assets_folder / "index.html").as_uri())
+    yield visit.page
+    assert visit.complaints == []
+    visit.close()
+
+
+def test_every_good_record_is_read_as_python_reads_it(reader: Page) -> None:
+    for one in RECORDS:
+        record = decode_record(bytes.fromhex(one["canonical"]))
+        found = reader.evaluate(READ, one["canonical"])
+
+        assert found["cells"] == [
+            [cell.label, str(cell.raw), str(cell.estimate), str(cell.low), str(cell.high)] for cell in record.cells
+        ], one["name"]
+        assert [view[3] for view in found["views"]] == [view.sentence for view in record.statement]
+        assert (found["released"], found["level"]) == (record.released_at, str(record.level))
+        assert found["name"] == record.task.name
+        windows = [index for first, count, _ in found["missing"] or [] for index in range(first, first + count)]
+        assert windows == [gap.index for gap in (record.chain.missing if record.chain else ())]
+
+
+def test_every_good_task_is_read(reader: Page) -> None:
+    for one in TASKS:
+        assert isinstance(reader.evaluate(READ_TASK, one["canonical"]), list), one["name"]
+
+
+def test_everything_that_python_refuses_is_refused(reader: Page) -> None:
+    bad = [(READ, broken["data"]) for one in RECORDS for broken in one["bad"]]
+    bad += [(READ_TASK, broken["data"]) for one in TASKS for broken in one["bad"]]
+    for one in REFUSED:
+        if one["decoder"] in ("record", "task"):
+            more, times = one.get("then", ("", 0))
+            bad.append((READ if one["decoder"] == "record" else READ_TASK, one["data"] + more * times))
+
+    taken = []
+    for read in (READ, READ_TASK):
+        given = [data for chosen, data in bad if chosen is read]
+        found = reader.evaluate(f"given => given.map({read})", given)
+        taken += [data[:80] for data, answer in zip(given, found, strict=True) if not isinstance(answer, str)]
+
+    assert len(bad) > 100
+    assert taken == []
+
+
+def test_what_is_damaged_is_refused_as_in_python_byte_for_byte(reader: Page) -> None:
+    data = bytes.fromhex(next(one for one in RECORDS if one["name"] == "window")["canonical"])
+    given, taken = [], []
+    for place in range(0, len(data), 3):
+        given.append(data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :])
+        try:
+            decode_record(given[-1])
+            taken.append(True)
+        except FleetcountError:
+            taken.append(False)
+
+    found = reader.evaluate(f"given => given.map({READ})", [one.hex() for one in given])
+
+    assert [isinstance(one, dict) for one in found] == taken
+    assert True in taken
+
+
+def test_signatures_count_under_pinned_keys_alone(reader: Page) -> None:
+    text = RECORDS[0]["json"]
+    record, signatures = record_from_json(text if isinstance(text, str) else json.dumps(text))
+    data = base64.b64encode(record.canonical).decode()
+    signed = [base64.b64encode(one).decode() for one in signatures]
+    keys = {
+        str(one.aggregator_id): base64.b64encode(one.signing_public_key).decode() for one in record.task.aggregators
+    }
+    other = dict(zip(keys, reversed(keys.values()), strict=True))
+    flipped = base64.b64encode(bytes([signatures[0][0] ^ 1]) + signatures[0][1:]).decode()
+
+    def verified(given: list[str], pinned: dict[str, str] | None, until: int = 10**12) -> tuple[int, bool, bool]:
+        found = reader.evaluate(SIGNED, [data, given, pinned, until])
+        return found["verified"], found["all"], found["pinned"]
+
+    assert verified(signed, keys) == (len(keys), True, True)
+    assert verified(signed, None) == (len(keys), True, False)
+    assert verified(signed, other) == (0, False, True)
+    assert verified([flipped, *signed[1:]], keys) == (len(keys) - 1, False, True)
+    assert verified(signed[:1], keys) == (1, False, True)
+    assert verified(signed, keys, record.released_at) == (0, False, True)  # A key that had been succeeded by then.
+    assert verified(signed, {}) == (0, False, True)

@@ -1,0 +1,77 @@
+"""The map of a simulation's report: drawn by the module of published pages, from a file, with pictures behind it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from fleetcount_simulator import report
+from fleetcount_site.pages import report_files
+from playwright.sync_api import Browser
+
+from tests.simulator.report_studies import MadeUp, write_study
+from tests.site.conftest import Visit
+
+HOSTILE = "</script><script>document.title='taken'</script>"
+SQUARES = tuple(
+    f"POLYGON(({x} {y}, {x + 1} {y}, {x + 1} {y + 1}, {x} {y + 1}, {x} {y}))" for y in range(2) for x in range(3)
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    study = MadeUp(outlines=SQUARES, labels=(HOSTILE, *"bcdef"))
+    return report.write(write_study(tmp_path_factory.mktemp("report") / "study", study), report_files())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
+    browser: Browser, written: Path, width: int, scheme: str
+) -> None:
+    visit = Visit(browser, written.as_uri(), width=width, scheme=scheme)
+    page = visit.page
+    page.get_by_role("button", name="Truth").click()
+    # By the map's own picture: the middle of the first cell, which is south-west.
+    box = page.locator("#map").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 30)
+
+    found = re.search(r"(?s)id=\"map-data\">(.*?)</script>", written.read_text("utf-8"))
+    assert found is not None
+    data = json.loads(found[1])
+    told = page.locator("#map-told").text_content() or ""
+    assert told.startswith(f"b: truth {data['truth'][1]:g}, estimate ")
+    assert data["cells"][0]["label"] == HOSTILE
+    assert page.locator("button[value=truth]").get_attribute("aria-pressed") == "true"
+    assert "devices" in (page.locator("#map-scale").text_content() or "")
+    assert not page.locator("#figure-map .panels").is_visible()
+    assert page.title() != "taken"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert visit.complaints == []
+    assert all(one.startswith(("file:", "data:")) for one in visit.requests)
+    visit.close()
+
+
+def test_a_report_alone_shows_pictures(browser: Browser, written: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "report.html"
+    shutil.copy(written, alone)
+
+    visit = Visit(browser, alone.as_uri())
+
+    assert visit.page.locator("#figure-map .panels svg").count() == 3
+    assert visit.page.locator("#figure-map .panels").is_visible()
+    assert not visit.page.locator("#map-live").is_visible()
+    visit.close()
+
+
+def test_a_report_without_places_or_scripts_loads_nothing(tmp_path: Path) -> None:
+    for name, outlines, files in (("values", (), report_files()), ("pictures", SQUARES, {})):
+        study = MadeUp(**({"outlines": outlines, "labels": tuple("abcdef")} if outlines else {}))
+        written = report.write(write_study(tmp_path / name, study), files)
+
+        text = written.read_text("utf-8")
+        assert "<script" not in text
+        assert "script-src" not in text
+        assert not (written.parent / "assets").exists()

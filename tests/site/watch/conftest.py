@@ -1,0 +1,59 @@
+"""A demo's page without a demo: a question of six squares, a task that is signed, and a record with its signatures."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.release import ReleaseRecord, sign_record
+from fleetcount_protocol.release.record import Cell
+from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.task import Task
+from fleetcount_site.watch.showing import Shown, showing
+from fleetcount_site.watch.telling import Asked
+
+from tests.support.protocol_samples import record, sampling_task, signing_key
+
+READINGS = ((10.0, 10.0),) * 5 + ((300.0, 300.0),) * 3 + (None,) * 2
+"""Five vehicles in value 1, three in value 5, two on no road."""
+
+
+def question(task: Task) -> Asked:
+    """Return what a demo tells its page of a sampling task over a grid."""
+    assert isinstance(task.domain, SquareGrid)
+    assert isinstance(task.mechanism, SamplingDie)
+    return Asked(
+        text="In which <cell> are you?",
+        domain=task.domain,
+        answer=task.mechanism,
+        noise=TwoSidedNoise(Fraction(17, 10)),
+        level=Fraction(19, 20),
+        aggregators=len(task.aggregators),
+        readings=READINGS,
+    )
+
+
+@pytest.fixture
+def task() -> Task:
+    """Return a task."""
+    return sampling_task()
+
+
+@pytest.fixture
+def released(task: Task) -> tuple[ReleaseRecord, tuple[bytes, ...]]:
+    """Return a record of the task with plausible numbers, and both signatures."""
+    numbers = [(4, 0, 14), (-12, 0, 0), (0, 0, 9), (0, 0, 9), (8, 1, 19), (4, 0, 14)]
+    cells = tuple(
+        Cell(value=value, label=task.label(value), raw=estimate // 4, estimate=Fraction(estimate), low=low, high=high)
+        for value, (estimate, low, high) in enumerate(numbers, start=1)
+    )
+    made = record(task, cells=cells)
+    return made, tuple(sign_record(made, signing_key(place)) for place in range(2))
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    """Return a page that is served until the test's end."""
+    with showing() as page:
+        yield page
