@@ -26,6 +26,7 @@ class Ran:
 @pytest.fixture
 def fleetcount(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     def run(*arguments: str | Path) -> Ran:
+        capsys.readouterr()  # What aggregators of this process logged before is not the command's.
         code = run_command([str(one) for one in arguments])
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)

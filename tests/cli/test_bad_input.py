@@ -66,6 +66,63 @@ def test_an_output_that_cannot_take_files_is_refused_before_any_work(fleetcount:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["demoo"], "demo"),
+        (["series", "exprt"], "export"),
+        (["device", "ldeger"], "ledger"),
+        (["demo", "--mode", "samplng"], "sampling"),
+        (["demo", "--windws", "2"], "--windows"),
+        (["simulate", "--engine", "exact-lw"], "exact-law"),
+        (["simulate", "--example", "covrage"], "coverage"),
+        (["audit", "--design", "samplng"], "sampling"),
+        (["reproduce", "asymetric", "--output", "X"], "asymmetric"),
+        (["plan", "--noise", "gausian"], "gaussian"),
+        (["keys", "init", "--output", "X", "--transport", "mqt"], "mqtt"),
+        (["series", "export", "--records", "X", "--format", "geojsn"], "geojson"),
+    ],
+)
+def test_a_misspelt_command_option_or_value_has_the_nearest_named(
+    fleetcount: Callable, arguments: list[str], meant: str
+) -> None:
+    ran = fleetcount(*arguments)
+
+    assert ran.code == 2
+    assert f"did you mean '{meant}'?" in ran.error_line.lower()
+
+
+def test_a_misspelt_yes_has_the_nearest_category_named(fleetcount: Callable, tmp_path: Path) -> None:
+    truths = tmp_path / "truths.csv"
+    truths.write_text("vehicle,value\na,diesel\nb,petrol\n")
+
+    ran = fleetcount("demo", "--truths", truths, "--mode", "mangat", "--yes", "desel", "--output", tmp_path / "out")
+
+    assert ran.code == 2
+    assert "did you mean 'diesel'?" in ran.error_line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["series", "export", "--records", "absent"],
+        ["series", "places", "--records", "absent"],
+        ["remap", "--release", "absent", "--prior", "absent", "--loss", "absolute"],
+    ],
+)
+def test_an_output_file_that_cannot_be_written_is_refused_before_anything_is_read(
+    fleetcount: Callable, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "taken.csv").mkdir()
+
+    for path, said in [(tmp_path / "taken.csv", "a directory, not a file"), (tmp_path / "no" / "a.csv", "write to")]:
+        ran = fleetcount(*command, "--output", path)
+
+        assert ran.code == 2
+        assert "output" in ran.error_line
+        assert said in ran.error_line
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["keys", "init"], "'--output'"),

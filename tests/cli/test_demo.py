@@ -39,7 +39,7 @@ def options(**changes: object) -> DemoOptions:
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(10)])
-@pytest.mark.parametrize("mode", ["sampling", "mangat"])
+@pytest.mark.parametrize("mode", ["sampling", "mangat", "direct"])
 @pytest.mark.parametrize("rate", [None, Fraction(1, 1000), Fraction(499, 1000)])
 def test_every_allowed_epsilon_and_rate_gives_noise_a_task_takes(
     epsilon: Fraction, mode: str, rate: Fraction | None
@@ -57,11 +57,23 @@ def test_contradictory_options_are_refused(tmp_path: Path) -> None:
         ({"mode": "mangat", "truths": tmp_path / "t.csv"}, "--truths needs --yes"),
         ({"mode": "mangat", "truths": tmp_path / "t.csv", "yes": "c"}, "a value no vehicle has"),
         ({"truths": tmp_path / "t.csv", "vehicles": 3}, "the file has 2"),
+        ({"sumo": True, "truths": tmp_path / "t.csv"}, "--sumo goes without --truths"),
+        ({"sumo": True, "drill_down": True}, "--sumo goes without --drill-down"),
+        ({"drill_down": True, "connections": "shared"}, "--connections is 'shared', allowed with --drill-down: own"),
+        ({"sumo": True, "vehicles": 5_001}, "--vehicles is 5001, allowed with --sumo: 2 to 5000"),
         ({"truths": tmp_path / "t.csv", "yes": "a"}, "--yes goes with"),
         ({"truths": tmp_path / "t.csv", "windows": 2}, "--windows is 2, allowed with --truths: 1"),
     ]:
         with pytest.raises(UsageError, match=named):
             question_of(options(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "ways"),
+    [({}, "shared"), ({"drill_down": True}, "own"), ({"connections": "own"}, "own")],
+)
+def test_vehicles_share_a_connection_unless_each_is_to_have_its_own(changes: dict[str, object], ways: str) -> None:
+    assert options(**changes).ways == ways
 
 
 @pytest.mark.parametrize("mode", ["sampling", "mangat"])
@@ -73,6 +85,27 @@ def test_the_morning_moves_on_between_windows_with_the_same_vehicles(mode: str) 
     [later] = twice.later
     assert later.readings != twice.scenario.readings
     assert len({one.readings for one in (every.scenario, *every.later)}) == 13
+
+
+@pytest.mark.parametrize(("mode", "values"), [("sampling", 81), ("mangat", 1)])
+def test_with_sumo_every_window_asks_where_its_cars_are_then(
+    mode: str, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [Sighting(x=10.0, y=10.0, speed_mps=3.0), None]
+    then = [Sighting(x=300.0, y=10.0, speed_mps=10.0), Sighting(x=2000.0, y=2000.0, speed_mps=1.0)]
+    asked = []
+    monkeypatch.setattr(
+        "fleetcount_simulator.populations.sumo_fleet.drive_fleet", lambda *how: asked.append(how) or [first, then]
+    )
+
+    question = question_of(options(sumo=True, vehicles=2, windows=2, mode=mode, seed=7))
+
+    assert asked == [(2, 7, 2)]
+    assert question.vehicles == 2
+    assert question.scenario.domain.values == values
+    readings = (question.scenario.readings, question.later[0].readings)
+    cells = [[question.scenario.domain.value_of(one) for one in window] for window in readings]
+    assert cells == ([[1, 0], [2, 81]] if mode == "sampling" else [[0, 0], [1, 0]])
 
 
 def test_every_window_asks_the_same_vehicles_in_the_same_order() -> None:
@@ -115,6 +148,7 @@ def processes_of(directory: Path) -> list[str]:
     ("arguments", "cells"),
     [
         (["--vehicles", "60", "--transport", "both"], 72),
+        (["--vehicles", "60", "--transport", "both", "--connections", "own"], 72),
         (["--vehicles", "60", "--transport", "grpc", "--mode", "mangat", "--aggregators", "3"], 1),
         (["--transport", "mqtt", "--truths", "TRUTHS", "--sampling-rate", "0.4"], 3),
     ],
@@ -159,7 +193,7 @@ def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path
     demo = start(tmp_path / "out", "--vehicles", "40")
     assert demo.stderr is not None
     for line in demo.stderr:
-        if line.startswith("round one"):
+        if line.startswith("connecting"):
             break
     assert processes_of(tmp_path)
 

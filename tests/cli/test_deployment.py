@@ -1,20 +1,34 @@
 """A test deployment and a task on its way through it: modes, names, signatures; what does not fit is refused."""
 
 import base64
+import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import grpc
 import pytest
-from fleetcount.descriptors import read_descriptor
+from fleetcount.descriptors import read_descriptor, toml_text
+from fleetcount.readers import read_reader
 from fleetcount.task_files import read_task
+from fleetcount_aggregator.host.key_rotation import add_key, write_validities
+from fleetcount_aggregator.host.keys import Validity, load_store_key
+from fleetcount_client.assembly import trust_of
+from fleetcount_client.config import load_settings
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.task.task import Mode, ReleaseKind
+
+from tests.client.shells import pem
 
 SPEC = """
 [task]
@@ -54,7 +68,7 @@ def test_every_private_file_has_mode_0600_and_nothing_else_is_written(deployed: 
     files = {str(path.relative_to(deployed / "dep")): path for path in (deployed / "dep").rglob("*") if path.is_file()}
 
     private = {name for name in files if name.endswith(".key")}
-    assert len(private) == 2 + 2 * 3 + 1 + 2
+    assert len(private) == 2 + 2 * 4 + 1 + 2
     assert all(files[name].stat().st_mode & 0o777 == 0o600 for name in private)
     assert not any(b"PRIVATE" in files[name].read_bytes() for name in files.keys() - private)
 
@@ -124,6 +138,19 @@ def test_an_operator_signs_nothing_its_configuration_does_not_allow(fleetcount: 
     assert ran.code == 3
     assert "'other'" in ran.error_line
     assert not any(read_task(deployed / "q.task").signatures)
+
+
+def test_nobody_signs_a_task_that_was_changed_after_another_had_signed(fleetcount: Callable, deployed: Path) -> None:
+    fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+    fleetcount("task", "sign", "--config", "dep/beta/aggregator.toml", "q.task")
+    changed = (deployed / "q.task").read_bytes().replace(b"Vehicle.Speed", b"Vehicle.Sleep")
+    (deployed / "q.task").write_bytes(changed)
+
+    ran = fleetcount("task", "sign", "--config", "dep/alpha/aggregator.toml", "q.task")
+
+    assert (ran.code, ran.out) == (3, "")
+    assert "the signature of beta does not verify" in ran.error_line
+    assert (deployed / "q.task").read_bytes() == changed
 
 
 def test_an_operator_signs_no_task_whose_shares_for_it_are_sealed_to_another_s_key(
@@ -329,6 +356,25 @@ def test_doctor_names_what_is_wrong(fleetcount: Callable, deployed: Path) -> Non
     assert "checks failed" in ran.error_line
 
 
+def test_the_core_of_grpc_writes_nothing_between_doctors_lines(deployed: Path) -> None:
+    stranger = grpc.server(ThreadPoolExecutor(1))
+    strangers = CertificateAuthority.create("strangers")
+    pair = [pem(strangers.issue_aggregator("somebody", ["127.0.0.1"]))]
+    port = stranger.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(pair))
+    stranger.start()
+    config = deployed / "dep" / "alpha" / "aggregator.toml"
+    config.write_text(re.sub(r'(\[\[peers\]\][^\[]*endpoint = )"[^"]*"', rf'\1"127.0.0.1:{port}"', config.read_text()))
+    assert str(port) in config.read_text()
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+
+    command = [sys.executable, "-m", "fleetcount", "doctor", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, env=quiet, timeout=60, check=False)
+    stranger.stop(None)
+
+    assert "TLS failed" in done.stdout
+    assert [line for line in done.stderr.splitlines() if not line.startswith("fleetcount doctor: ")] == []
+
+
 def examined(fleetcount: Callable, config: Path) -> dict[str, str]:
     """Return what doctor says, by what it looked at."""
     ran = fleetcount("doctor", "--config", config)
@@ -394,3 +440,128 @@ def test_doctor_looks_at_a_relay_too(fleetcount: Callable, deployed: Path) -> No
     assert "is for the purpose aggregator, not relay" in found["certificate"]
     assert found["deny list"].startswith("note")
     assert found["file modes"].startswith("ok")
+
+
+def test_a_descriptor_follows_the_keys_of_now(fleetcount: Callable, deployed: Path) -> None:
+    keys = deployed / "dep" / "alpha" / "keys" / "hpke"
+    add_key(keys, 2, post_quantum=False)
+    add_key(keys, 3, post_quantum=False)
+    now = int(time.time())
+    write_validities(
+        keys, {1: Validity(0, now + 900), 2: Validity(now - 5, now + 900), 3: Validity(now + 900, now + 999)}
+    )
+    config, old = deployed / "dep" / "alpha" / "aggregator.toml", deployed / "dep" / "alpha.descriptor.toml"
+
+    ran = fleetcount("keys", "descriptor", "--config", config, "--from", old, "--output", "new.toml")
+    other = fleetcount("keys", "descriptor", "--config", config, "--from", "dep/beta.descriptor.toml", "--output", "x")
+
+    assert ran.code == 0, ran.err
+    before, after = read_descriptor(old), read_descriptor(deployed / "new.toml")
+    assert [key.key_id for key in after.hpke_keys] == [2, 1], "the newest that is valid first"
+    assert replace(after, hpke_keys=before.hpke_keys) == before
+    assert other.code == 2
+    assert "--from describes 'beta'" in other.error_line
+
+
+def test_a_store_key_is_made_once_and_for_its_owner_alone(fleetcount: Callable, deployed: Path) -> None:
+    ran = fleetcount("keys", "store", "--output", "store.key")
+    path = deployed / "store.key"
+    first = path.read_bytes()
+
+    assert ran.code == 0, ran.err
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(load_store_key(path)) == 32
+    assert first.decode().strip() not in ran.out + ran.err
+    again = fleetcount("keys", "store", "--output", "store.key")
+    assert again.code == 2
+    assert path.read_bytes() == first
+
+
+def test_doctor_says_that_a_store_without_a_key_of_its_own_binds_the_signing_key(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    config = deployed / "dep" / "alpha" / "aggregator.toml"
+    assert examined(fleetcount, config)["store key"].startswith("ok")
+    config.write_text(config.read_text().replace('store_key_file = "keys/store.key"\n', ""))
+
+    assert examined(fleetcount, config)["store key"].startswith("note    store key: follows from the signing key")
+
+
+def test_a_signing_key_is_succeeded_for_everybody_who_has_the_statement(fleetcount: Callable, deployed: Path) -> None:
+    dep = deployed / "dep"
+    alpha, beta, analyst = dep / "alpha/aggregator.toml", dep / "beta/aggregator.toml", dep / "analyst/analyst.toml"
+    device = dep / "devices/0001/device.toml"
+    made = fleetcount("keys", "succeed", "--config", alpha, "--new-key", "next.key", "--output", "alpha.succession")
+    assert made.code == 0, made.err
+    assert (deployed / "next.key").stat().st_mode & 0o777 == 0o600
+    statement = toml_text(str(deployed / "alpha.succession"))
+    text = alpha.read_text().replace('"keys/signing.key"', f'"../../next.key"\nsuccession_files = [{statement}]')
+    alpha.write_text(text)
+    new = "dep/alpha.next.descriptor.toml"
+    described = fleetcount(
+        "keys", "descriptor", "--config", alpha, "--from", "dep/alpha.descriptor.toml", "--output", new
+    )
+    assert described.code == 0, described.err
+    (deployed / "spec.toml").write_text(SPEC.replace("dep/alpha.descriptor.toml", new))
+    assert fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task").code == 0
+    assert fleetcount("task", "sign", "--config", alpha, "q.task").code == 0
+
+    stranger = fleetcount("task", "sign", "--config", beta, "q.task")
+    for config in (beta, analyst, device):
+        rows = config.read_text().split("\n")
+        at = next(place for place, row in enumerate(rows) if row.startswith("id = ") and '"alpha"' in row)
+        config.write_text("\n".join([*rows[: at + 1], f"succession_files = [{statement}]", *rows[at + 1 :]]))
+
+    assert stranger.code == 3
+    assert "another operator or key than configured" in stranger.error_line
+    assert fleetcount("task", "sign", "--config", beta, "q.task").code == 0
+    assert fleetcount("task", "submit", "--config", alpha, "q.task").code == 0
+    keys = (
+        read_descriptor(dep / "alpha.descriptor.toml").signing_public_key,
+        read_descriptor(deployed / new).signing_public_key,
+    )
+    for config in (analyst, device, beta, alpha):
+        assert read_reader(config).trusted[AggregatorId("alpha")].keys == keys
+    trust_of(load_settings(device)).check(read_task(deployed / "q.task"))
+
+
+def test_a_succession_that_does_not_fit_is_refused_by_its_file(fleetcount: Callable, deployed: Path) -> None:
+    alpha, beta = deployed / "dep/alpha/aggregator.toml", deployed / "dep/beta/aggregator.toml"
+    text = alpha.read_text()
+    made = fleetcount("keys", "succeed", "--config", beta, "--new-key", "next.key", "--output", "beta.succession")
+    assert made.code == 0, made.err
+    (deployed / "none.succession").write_bytes(b"none")
+    for name, said in (
+        ("beta", "is not trusted: succession of beta in the place of alpha"),
+        ("none", "is no succession of a signing key"),
+        ("missing", "cannot be read: No such file"),
+    ):
+        file = toml_text(str(deployed / f"{name}.succession"))
+        alpha.write_text(text.replace("[keys]", f"[keys]\nsuccession_files = [{file}]"))
+        ran = fleetcount("aggregator", "serve", "--config", alpha)
+        assert ran.code == 2, ran.err
+        assert said in ran.error_line
+    alpha.write_text(text.replace('store_key_file = "keys/store.key"\n', ""))
+
+    bound = fleetcount("keys", "succeed", "--config", alpha, "--new-key", "other.key", "--output", "alpha.succession")
+
+    assert bound.code == 2
+    assert "the store's key follows from the signing key" in bound.error_line
+    assert not (deployed / "other.key").exists()
+
+
+def test_a_store_in_a_file_has_one_process_with_all_roles(fleetcount: Callable, deployed: Path) -> None:
+    alpha = deployed / "dep/alpha/aggregator.toml"
+
+    some = fleetcount("aggregator", "serve", "--config", alpha, "--roles", "intake,worker")
+    wrong = fleetcount("aggregator", "serve", "--config", alpha, "--roles", "leader")
+
+    assert (some.code, wrong.code) == (2, 2)
+    assert "--roles is intake,worker and store.url is missing" in some.error_line
+    assert "--roles names 'leader'; allowed are some of intake, worker, coordinator" in wrong.error_line
+
+    alpha.write_text(alpha.read_text() + '\n[store]\nurl = "postgresql:///db"\nshards = 3\n')
+    uneven = fleetcount("aggregator", "serve", "--config", alpha)
+    assert uneven.code == 2
+    assert "shards" in uneven.error_line
+    assert "allowed is a power of two, 1 to 256" in uneven.error_line

@@ -75,7 +75,7 @@ def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount
         ("most_survivors = 4", "most_survivors = 256", "1 to 255"),
         ("windows = 720", "windows = 721", "a multiple of the 3 levels"),
         ('every = "1 h"', 'every = "10 min"', "a drill-down needs at least 660 s"),
-        ('domain = "drill-down"', "", "must be 'drill-down' where [drill_down] is given"),
+        ('domain = "drill-down"', "", "allowed is 'drill-down' where [drill_down] is given"),
         ("[drill_down]", '[domain]\nkind = "h3"\n[drill_down]', "a drill-down has none"),
         ("most_survivors", "most", "most"),
     ],

@@ -4,7 +4,7 @@ And a mechanism is added by its law, the row of its family and a number: everyth
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,12 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Trut
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
 from fleetcount_protocol.task.circuit import opened_outputs
-from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.task.domain import Categories, SquareGrid
 from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, decode_task
 from fleetcount_simulator.engines.exact_law import ExactLaw
@@ -32,6 +35,8 @@ from fleetcount_simulator.study.statements import statement_of
 from tests.simulator.scenario_doubles import EvenPopulation
 from tests.support.designs import design_name, every_design
 from tests.support.protocol_samples import aggregator, sampling_task
+
+DEVICE = Digest(bytes(32))
 
 LEVEL = Fraction(95, 100)
 EVERY = every_design()
@@ -140,7 +145,9 @@ def test_a_plan_shows_the_statement_and_the_noise_of_the_design(fleetcount: Call
     law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
     args = ["--epsilon", str(design.epsilon), "--aggregators", design.aggregators, *local, *rate, *law]
 
-    ran = fleetcount("plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args)
+    ran = fleetcount(
+        "plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args, "--explain"
+    )
 
     assert ran.code == 0, ran.err
     ((name, value),) = design.noise.parameters.items()
@@ -149,6 +156,49 @@ def test_a_plan_shows_the_statement_and_the_noise_of_the_design(fleetcount: Call
     if abs(shown - float(value)) < 1e-9:
         for view in design.views():
             assert f"{view.audience}: {view.sentence}" in ran.out
+
+
+GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=4)
+ZOOMED = [
+    Design(answer=answer, noise=noise, values=16, aggregators=2, zooms=Zooms(4, 4, 2))
+    for answer, noise in (
+        (Truth(16), TwoSidedNoise(Fraction(1, 4))),
+        (Truth(16), GaussianNoise(Fraction(133, 2))),
+        (Truth(16), OneSidedNoise(Fraction(1, 2))),
+        (SamplingDie.uniform(Fraction(1, 4), 16), TwoSidedNoise(Fraction(7, 10))),
+    )
+]
+
+
+@pytest.mark.parametrize("design", ZOOMED, ids=design_name)
+def test_several_zooms_are_the_same_in_scenario_task_record_and_plan(fleetcount: Callable, design: Design) -> None:
+    plain = replace(design, zooms=None)
+    task, case = task_of(plain), case_of(plain)
+    thresholds = task.release.thresholds and (5,) * design.cell_count
+    task = replace(task, domain=GRID, release=replace(task.release, zooms=2, thresholds=thresholds))
+    case.population.question = replace(case.population.question, domain=GRID)  # type: ignore[misc]  # a test's own double.
+    case = replace(case, mechanism=replace(case.mechanism, zooms=2))
+    outputs = list(range(design.output_count))
+
+    record = decode_record(encode_record(build_record(decode_task(task.canonical), outputs, task.round_two_closes)))
+
+    reading = read(design, outputs, LEVEL)
+    assert task.design == record.task.design == case.design == design
+    assert record.statement == design.views()
+    assert [(one.epsilon, one.text) for one in statement_of(case)] == [
+        (view.epsilon, view.sentence) for view in design.views()
+    ]
+    assert [cell.raw for cell in record.cells] == outputs
+    assert [cell.estimate for cell in record.cells] == exact_estimates(design, outputs)
+    assert [(cell.low, cell.high) for cell in record.cells] == list(zip(reading.low, reading.high, strict=True))
+    law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
+    rate = ["--sampling-rate", "1/4"] if design.rounds == 2 else []
+    args = ["--epsilon", str(design.epsilon), "--values", 16, "--zooms", 2, "--mechanism", design.name, *law, *rate]
+    ran = fleetcount("plan", "--devices", "400", *args)
+    assert ran.code == 0, ran.err
+    ((name, value),) = design.noise.parameters.items()
+    shown = float(ran.out.split(f"{name} ")[1 if law else 2].split()[0])
+    assert shown == pytest.approx(float(value), abs=0.011 if law else 3e-5)
 
 
 # A mechanism that nobody knew.
@@ -201,7 +251,7 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     design = Design(answer=law, noise=TwoSidedNoise(Fraction(7, 10)), values=3, aggregators=2)
 
     task = decode_task(task_of(design).canonical)
-    parts = one_round_parts(task, truth_of(task, "value 2"), SeededRandom(3))
+    parts = one_round_parts(task, truth_of(task, "value 2"), SeededRandom(3), device=DEVICE)
     record = build_record(task, [120, 80, 150, 50], task.round_two_closes)
     case = case_of(design)
     outcome = ExactLaw().run(case, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))

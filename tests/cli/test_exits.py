@@ -26,3 +26,41 @@ def test_a_family_of_errors_has_its_code(error: BaseException, code: ExitCode) -
 
 def test_control_characters_of_a_message_do_not_reach_the_terminal() -> None:
     assert one_line("a\x1b[31mb\r\tc\nd\u202ee") == "a [31mb c d e"
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("grpc", "grpcio", "grpc"),
+        ("aiomqtt", "aiomqtt", "mqtt"),
+        ("numpy", "numpy", "analysis"),
+        ("duckdb", "duckdb", "analysis"),
+        ("numba", "numba", "aggregator"),
+        ("grpc_health", "grpcio-health-checking", "aggregator"),
+        ("h3", "h3", "simulator"),
+        ("libsumo", "eclipse-sumo", "traffic"),
+        ("psycopg", "psycopg", "postgres"),
+        ("pkcs11", "python-pkcs11", "pkcs11"),
+        ("dask", "distributed", "scale"),
+        ("starlette", "starlette", "site"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named_with_the_extra_that_brings_it(
+    module: str, package: str, extra: str
+) -> None:
+    code, line = describe(ModuleNotFoundError("No module", name=f"{module}.inner"))
+
+    assert code is ExitCode.USAGE
+    assert f"{package!r}: install fleetcount[{extra}]" in line
+
+
+def test_a_library_that_nothing_runs_without_and_one_of_nobody_are_named_without_an_extra() -> None:
+    assert "install fleetcount anew" in describe(ModuleNotFoundError("No module", name="Crypto.Hash"))[1]
+    assert "'pandas': install pandas (" in describe(ModuleNotFoundError("No module", name="pandas"))[1]
+    assert "'unheard-of': install unheard-of (" in describe(ModuleNotFoundError("No module", name="unheard_of"))[1]
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_bug() -> None:
+    code, line = describe(ModuleNotFoundError("No module named 'fleetcount_x'", name="fleetcount_x"))
+
+    assert (code, "a bug" in line) == (ExitCode.MACHINE, True)

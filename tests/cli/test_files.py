@@ -73,12 +73,26 @@ def test_a_finished_run_moves_every_file(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_directory_that_is_there_is_filled_from_within(tmp_path: Path) -> None:
+    # Its parent may be of another file system, as where a container mounts its output, or take no files.
+    (tmp_path / "out").mkdir()
+
+    with staged_directory(tmp_path / "out") as stage:
+        (stage / "a.csv").write_text("new")
+        check_output_directory(tmp_path / "out", fresh=True)
+        assert stage.parent.samefile(tmp_path / "out")
+
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.csv"]
+
+
 def test_an_output_that_cannot_take_files_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
 
-    for path, fresh in [("file", False), ("file/below", False), ("full", True), ("link", False), ("a\0b", False)]:
+    long = "x" * 250  # A name that is allowed, with no room for the ending of what is staged beside it.
+    wrong = [("file", False), ("file/below", False), ("full", True), ("link", False), ("a\0b", False), (long, False)]
+    for path, fresh in [*wrong, ("/proc/fleetcount", False)]:
         with pytest.raises(UsageError, match="output"):
             check_output_directory(tmp_path / path, fresh=fresh)

@@ -151,7 +151,6 @@ def test_an_unknown_group_is_a_miss_line_and_code_1(tmp_path: Path) -> None:
         ('{"sampling.sd": [{"pis": "0.5", "n": 4, "sd": 2.0}]}', "must be a number"),
         ('{"sampling.sd": [{"pis": 0.5, "n": 4.0, "sd": 2.0}]}', "must be an integer"),
         ('{"sampling.sd": [{"pis": NaN, "n": 4, "sd": 2.0}]}', "NaN"),
-        ('{"sampling.sd": [{"pis": 1e999999999, "n": 4, "sd": 2.0}]}', "1e999999999"),
         ('{"sampling.sd": [{"pis": 0.5, "pis": 0.4, "n": 4, "sd": 2.0}]}', "stands twice"),
         ('{"geo.Gn": [["a quarter"]]}', "geo.Gn[0][0]"),
         ('{"geo.Gn": "x"}', "matrix"),
@@ -167,6 +166,40 @@ def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, text: str, na
 
     assert isinstance(done.exception, UsageError | MalformedGoldenError), done.exception
     assert named in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ('{"pis": 1e999999999, "n": 4, "sd": 2.0}', "number 1e999999999"),
+        ('{"pis": 0.5, "n": 4, "sd": 1e-100001}', "number 1e-100001"),
+        ('{"pis": 0.5, "n": 4, "sd": 1e-99999999999999999999}', "number 1e-9999"),
+        (f'{{"pis": 0.5, "n": {"9" * 61}, "sd": 2.0}}', "60 digits"),
+    ],
+)
+def test_a_number_that_cannot_be_judged_is_a_miss_of_its_row_alone(tmp_path: Path, wrong: str, named: str) -> None:
+    good = '{"pis": 0.5, "n": 4, "sd": 2.0}'
+    text = f'{{"sampling.sd": [{good}, {wrong}], "geo.Gn": [[1e-200000]], "local.pis": [@]}}'
+    text = text.replace("@", json.dumps(GOLDEN["local.pis"][0]))
+
+    done = run(tmp_path, text)
+
+    assert done.returncode == 1, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first.startswith("MISS  sampling.sd: sampling.sd row 2: ")
+    assert named in first
+    assert "allowed: " in first
+    assert "(and" not in first
+    assert second.startswith("MISS  geo.Gn: ")
+    assert third == "ok    local.pis: 1 row"
+
+
+def test_a_decimal_that_no_float_holds_is_compared_exactly(tmp_path: Path) -> None:
+    row = {"inputs": {"p": "1/10", "units": "20000"}, "how": ""}
+    text = json.dumps({"exposure_all": [{**row, "expected": "@"}]}).replace('"@"', "1e-20000")
+
+    assert run(tmp_path, text).returncode == 0
+    assert run(tmp_path, text.replace("1e-20000", "1.0001e-20000")).returncode == 1
 
 
 def test_a_malformed_file_is_code_2_and_one_line(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def test_an_input_that_no_group_knows_or_that_is_no_number_is_refused() -> None:
     for inputs in (
         {**row["inputs"], "order": "5"},
         {},
-        {"epsilon": "1e999999999"},
+        {"epsilon": "1e99999999999999999999"},
+        {"epsilon": "inf"},
         {"epsilon": [1]},
         {"epsilon": "1/0"},
     ):
@@ -68,6 +69,55 @@ def test_an_input_out_of_range_is_a_miss_that_says_so_in_one_line(name: str, cha
     assert line.startswith("MISS")
     assert "a refusal" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("value", ["1e-100001", "1e999999999", "1/1e100001"])
+def test_a_number_too_small_or_too_large_is_a_miss_of_its_row_alone(value: str) -> None:
+    good = GOLDEN["exposure_all"][0]
+
+    line = result("exposure_all", [good, {**good, "expected": value}, {**good, "inputs": {"p": value, "units": "1"}}])
+
+    assert line.startswith("MISS  exposure_all: exposure_all row 2: expected an answer, computed a refusal: ")
+    assert value in line
+    assert "allowed: 1e-100000 to 1e100000" in line
+    assert line.endswith("(and 1 more)")
+
+
+def test_a_decimal_far_below_what_a_float_holds_is_judged() -> None:
+    row = {"inputs": {"p": "1/4", "units": "100000"}, "how": ""}
+
+    assert result("exposure_all", [{**row, "expected": "1.00199880540619E-60206"}]).startswith("ok")
+    assert "expected '1.1e-60206', computed '1.001998" in result("exposure_all", [{**row, "expected": "1.1e-60206"}])
+    row["inputs"]["units"] = "1" + "0" * 12
+    assert "a refusal: 'units is 1000000000000, allowed: " in result("exposure_all", [{**row, "expected": "1"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 156 and 32 times the variance of N_Z(0, 1/4), .215012675088138, which is a golden number of its own.
+        ("variance_window", "162.880405602820416"),
+        ("variance_difference_same_coin", "100.760811205640832"),
+        ("variance_difference_other_coin", "352.760811205640832"),
+        ("variance_sum_same_coin", "604.760811205640832"),
+    ],
+)
+def test_the_variance_of_a_series_is_that_of_its_noise_not_its_parameter(name: str, expected: str) -> None:
+    row = copy.deepcopy(GOLDEN[name][0])
+    row["inputs"]["variance"] = "1/4"
+
+    assert result(name, [{**row, "expected": expected}]).startswith("ok")
+    noises = 32 if name == "variance_window" else 64
+    with_parameter = float(expected) + noises * (0.25 - 0.215012675088138)
+    assert result(name, [{**row, "expected": repr(with_parameter)}]).startswith("MISS")
+
+
+@pytest.mark.parametrize(("variance", "expected"), [("0", "156"), ("1000000000", "32000000156")])
+def test_no_noise_and_much_noise_have_the_variance_they_say(variance: str, expected: str) -> None:
+    row = copy.deepcopy(GOLDEN["variance_window"][0])
+    row["inputs"]["variance"] = variance
+
+    assert result("variance_window", [{**row, "expected": expected}]).startswith("ok")
 
 
 def test_charges_of_every_kind_add_up() -> None:

@@ -107,3 +107,14 @@ def test_the_debug_switch_shows_the_traceback() -> None:
     done = run("vectors", env={**os.environ, "FLEETCOUNT_DEBUG": "1"})
 
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_as_the_readme_says(shell: str) -> None:
+    script = run(env=os.environ | {"_FLEETCOUNT_COMPLETE": f"{shell}_source"})
+    words = {"COMP_WORDS": "fleetcount pla", "COMP_CWORD": "1", "_FLEETCOUNT_COMPLETE": "bash_complete"}
+
+    asked = run(env=os.environ | words)
+
+    assert "_FLEETCOUNT_COMPLETE" in script.stdout, script.stderr
+    assert asked.stdout.split() == ["plain,plan"]

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount.pki_store import PkiDirectory
 from fleetcount_protocol.channel.certificates import (
     Purpose,
+    aggregator_names,
     key_digest,
     load_authorities,
     load_certificate,
@@ -20,6 +21,8 @@ from fleetcount_protocol.channel.certificates import (
     verify_chain,
 )
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
+from fleetcount_protocol.channel.user_names import certified_name, slot_name
+from fleetcount_protocol.ids import AggregatorId
 
 Run = Callable[..., object]
 
@@ -84,6 +87,21 @@ def test_every_party_gets_a_certificate_for_its_purpose_and_its_key(
     verify_chain(certificate, load_authorities(made / "PKI" / f"{authority}.crt"), now.timestamp(), purpose)
     assert certificate.public_key() == load_private_key(Path("one.key")).public_key()
     assert timedelta(days=8, hours=23) < certificate.not_valid_after_utc - now < timedelta(days=9)
+
+
+def test_a_slot_goes_by_a_name_of_its_own_and_listens_nowhere(fleetcount: Callable, made: Path) -> None:
+    ask(fleetcount, "alpha-slot1")
+    options = ("--pki", "PKI", "--csr", "alpha-slot1.csr", "--name", "alpha", "--output", "alpha-slot1.crt")
+    refused = fleetcount("pki", "slot", *options, "--slot", 16)
+
+    ran = fleetcount("pki", "slot", *options, "--slot", 1)
+
+    assert (refused.code, ran.code) == (2, 0), ran.err
+    certificate = load_certificate(Path("alpha-slot1.crt"))
+    assert certified_name(certificate) == slot_name(AggregatorId("alpha"), 1) == "alpha-slot1"
+    assert aggregator_names(certificate) == ("alpha-slot1",), "it is no peer under the name of the aggregator"
+    now = datetime.now(UTC).timestamp()
+    verify_chain(certificate, load_authorities(made / "PKI" / "aggregators.crt"), now, Purpose.AGGREGATOR)
 
 
 def test_a_device_s_name_is_random_whatever_its_request_says(fleetcount: Callable, made: Path) -> None:

@@ -7,19 +7,23 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount.plan_command import plan_rows
+from fleetcount.analyst.planning import plan_rows
 from fleetcount_mechanisms.planning import plan_sampling
+from fleetcount_mechanisms.statement_words import plain_sentences
 
 GOOD = ("plan", "--devices", "100000", "--values", "4", "--epsilon", "1")
 
 
 def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Callable) -> None:
-    ran = fleetcount(*GOOD)
+    ran, short = fleetcount(*GOOD, "--explain"), fleetcount(*GOOD)
 
     planned = plan_sampling(100_000, 4, Fraction(1))
+    views = planned.design.views()
+    assert not any(view.sentence in short.out for view in views)
+    assert all(sentence in short.out for sentence in plain_sentences(planned.design, views))
     assert ran.code == 0
     assert f"told apart from 0 (95 % both ways): {planned.smallest_count_seen}" in ran.out
-    assert all(f"{view.audience}: {view.sentence}" in ran.out for view in planned.design.views())
+    assert all(f"{view.audience}: {view.sentence}" in ran.out for view in views)
     numbers = [line.split() for line in ran.out.splitlines() if line.strip().startswith("1,000 ")]
     assert numbers == [["1,000", "54.9", "896", "1,114", "218", "21.8"]]
 
@@ -79,7 +83,7 @@ def test_the_files_hold_the_plan(fleetcount: Callable, tmp_path: Path) -> None:
 def test_a_plan_with_gaussian_noise_shows_its_sd_and_epsilon_at_delta(fleetcount: Callable, tmp_path: Path) -> None:
     words = ("plan", "--devices", "1000", "--values", "4", "--mechanism", "direct", "--noise", "gaussian")
 
-    ran = fleetcount(*words, "--epsilon", "0.304", "--output", tmp_path / "plan")
+    ran = fleetcount(*words, "--epsilon", "0.304", "--explain", "--output", tmp_path / "plan")
     refused = fleetcount("plan", *words[1:6], "one-sided", *words[7:], "--epsilon", "1")
 
     assert ran.code == 0, ran.err
@@ -93,7 +97,7 @@ def test_a_plan_with_gaussian_noise_shows_its_sd_and_epsilon_at_delta(fleetcount
         None,
     )
     assert refused.code == 2
-    assert "--noise is 'gaussian', which has two sides" in refused.error_line
+    assert "noise is 'gaussian', which has two sides" in refused.error_line
 
 
 def test_a_plan_that_sees_nothing_says_so(fleetcount: Callable) -> None:

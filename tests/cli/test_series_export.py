@@ -7,6 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+import pyproj
 import pytest
 from fleetcount.series_records import save_record
 from fleetcount_protocol.ids import Digest
@@ -14,7 +16,7 @@ from fleetcount_protocol.release import ChainLink, MissingWindow, NoisedParticip
 from fleetcount_protocol.series.fields import Participants
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.series.signed_file import encode_signed_series
-from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.domain import Frame, SquareGrid
 from fleetcount_protocol.task.task import Mode
 
 from tests.support.protocol_samples import signing_key, statement
@@ -71,6 +73,21 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
 def export(fleetcount: Callable, kept: Records) -> Callable:
     del kept
     return lambda *arguments: fleetcount("series", "export", "--records", "got", *arguments)
+
+
+def test_a_smoothed_curve_names_its_model_and_stands_beside_the_released_numbers(export: Callable) -> None:
+    listed = export("--smooth", "2,3").out
+
+    assert "independent steps of standard deviation 3 a window" in listed
+    assert [line.split(":")[0] for line in listed.splitlines() if "smoothed" in line] == [
+        f"window {window}" for window in RELEASED
+    ]
+    assert "released 203.0, 95 % interval" in listed
+    for text, wrong in (("9,3", "9"), ("2", "''"), ("2,0", "'0'"), ("2,x", "'x'")):
+        refused = export("--smooth", text)
+        assert refused.code == 2
+        assert wrong in refused.err
+        assert "as in 4,2.5" in refused.err
 
 
 def test_sums_and_differences_are_of_the_opened_numbers_with_their_interval(export: Callable) -> None:
@@ -145,6 +162,67 @@ def test_a_map_shows_one_window(export: Callable) -> None:
     made = json.loads(Path("one.json").read_text())
     assert "wrote q.geojson: window 4" in latest
     assert [one["properties"]["raw"] for one in made["features"]] == [raw(1, cell) for cell in range(1, 7)]
+
+
+def test_a_map_without_a_frame_says_so(export: Callable) -> None:
+    said = export("--output", "q.geojson").out
+
+    made = json.loads(Path("q.geojson").read_text())
+    assert "window 4; coordinates are x and y in the grid's own unit: it has no frame" in said
+    assert made["crs"] is None
+    assert made["features"][1]["geometry"]["coordinates"][0][0] == [250, 0]
+
+
+def framed(directory: Path, frame: Frame) -> None:
+    changes = {"domain": replace(GRID, frame=frame), "participants": Participants.NOISED, "release": GAUSSIAN}
+    Records(directory, one_round_series(Mode.DIRECT, **changes)).add((0,))
+
+
+def test_a_map_with_a_frame_lies_on_earth_and_areas_are_asked_in_degrees(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    framed(tmp_path / "got", Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56"))
+    to_degrees = pyproj.Transformer.from_crs(32632, 4326, always_xy=True)
+
+    said = fleetcount("series", "export", "--records", "got", "--output", "q.geojson").out
+    made = json.loads(Path("q.geojson").read_text())
+    Path("area.geojson").write_text(json.dumps(made["features"][4]))
+    summed = fleetcount("series", "export", "--records", "got", "--sum", "area.geojson").out
+
+    ring = np.array(made["features"][4]["geometry"]["coordinates"][0])
+    true = np.array(to_degrees.transform(*np.array([[250, 500, 500, 250, 250], [250, 250, 500, 500, 250]])
+        + np.array([[683195.58], [4928877.56]]))).T  # fmt: skip
+    assert said == "wrote q.geojson: window 0\n"
+    assert "crs" not in made
+    assert made["fleetcount"]["coordinates"].startswith("longitude and latitude")
+    assert np.abs(ring - true).max() < 1e-8  # A millimetre.
+    assert "sum of 1 cell over window 0: 500.0" in summed
+
+
+def test_a_frame_that_cannot_be_placed_is_named_with_those_that_can(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    framed(tmp_path / "got", Frame(epsg=3035, offset_x="0", offset_y="0"))
+
+    said = fleetcount("series", "export", "--records", "got", "--output", "q.geojson").out
+
+    assert "EPSG 3035 cannot be placed here, only WGS 84 / UTM (32601-32660" in said
+    assert json.loads(Path("q.geojson").read_text())["crs"] is None
+
+
+def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    framed(tmp_path / "got", Frame(epsg=32632, offset_x="99999999", offset_y="0"))
+
+    ran = fleetcount("series", "export", "--records", "got", "--output", "q.geojson")
+
+    assert ran.code == 2
+    assert "easting in the frame is" in ran.error_line
+    assert not Path("q.geojson").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """A series from its specification to the leader's directory: signed once, plain words first; bad ones are refused."""
 
 import json
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fleetcount.series_files import read_series
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_protocol.task.domain import Frame, SquareGrid
 
 SPEC = """
 [task]
@@ -68,7 +71,35 @@ def test_a_series_is_created_signed_once_by_each_and_submitted(fleetcount: Calla
     tasks = deployed / "dep" / "alpha" / "tasks"
     assert sorted(path.name for path in tasks.iterdir()) == ["q.series", "q.verify-seed"]
     assert "exists already" in fleetcount("series", "submit", *operator("alpha")).error_line
+    for suffix in ("series", "verify-seed"):
+        (deployed / f"other.{suffix}").write_bytes((deployed / f"q.{suffix}").read_bytes())
+    again = fleetcount("series", "submit", *operator("alpha")[:-1], "other.series")
+    assert (again.code, "q.series is the same series; it is submitted once" in again.error_line) == (3, True)
+    (tasks / "q.refused").write_text("a helper was out of reach\n")
+    assert fleetcount("series", "submit", *operator("alpha")[:-1], "other.series").code == 0
     assert "exists already" in fleetcount(*CREATE).error_line
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_records_of_aggregators_that_do_not_answer_leave_nothing(
+    fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    assert fleetcount(*CREATE).code == 0
+    later = read_series(deployed / "q.series").series.schedule.closes(1)
+    monkeypatch.setattr("fleetcount.series_reading.time", SimpleNamespace(time=lambda: later))
+    for name in ("alpha", "beta"):
+        fleetcount("series", "sign", "--config", f"dep/{name}/aggregator.toml", "q.series")
+    if there:
+        (deployed / "records").mkdir()
+
+    ran = fleetcount(
+        *("series", "records", "--series", "q.series", "--config", "dep/analyst/analyst.toml", "--output", "records")
+    )
+
+    assert (ran.code, ran.out) == (4, "")
+    assert "nothing listens there" in ran.error_line
+    assert (deployed / "records").exists() is there
+    assert not list(deployed.glob("records/*"))
 
 
 def test_the_noise_of_a_month_is_solved_for_its_promise(fleetcount: Callable, deployed: Path) -> None:
@@ -125,7 +156,7 @@ def test_a_one_sided_series_has_its_share_of_the_sum_and_says_what_it_protects(
 
     for wrong, words in (
         (spec.replace(thresholds, ""), "release has 0 thresholds, not 72"),
-        (spec.replace('epsilon = "10"', 'sd = "10"'), "kind is 'one-sided', whose noise is given by noise_epsilon"),
+        (spec.replace('epsilon = "10"', 'sd = "10"'), "'one-sided' is asked, whose noise is given by noise_epsilon"),
         (spec.replace('mode = "direct"', 'mode = "sampling"'), "one-sided noise is on answers by"),
     ):
         (deployed / "spec.toml").write_text(wrong)
@@ -149,6 +180,19 @@ def test_plain_words_come_first_and_the_table_on_request(fleetcount: Callable, d
     assert {view["change"] for view in statement} == {"one-answer", "one-day", "whole-series"}
 
 
+def test_nobody_signs_a_series_that_was_changed_after_another_had_signed(fleetcount: Callable, deployed: Path) -> None:
+    fleetcount(*CREATE)
+    fleetcount("series", "sign", "--config", "dep/alpha/aggregator.toml", "q.series")
+    changed = (deployed / "q.series").read_bytes().replace(b"Where are you now?", b"Where are you how?")
+    (deployed / "q.series").write_bytes(changed)
+
+    ran = fleetcount("series", "sign", "--config", "dep/beta/aggregator.toml", "q.series")
+
+    assert (ran.code, ran.out) == (3, "")
+    assert "q.series was changed after it was signed: the signature of alpha does not verify" in ran.error_line
+    assert (deployed / "q.series").read_bytes() == changed
+
+
 def test_a_series_changed_after_signing_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
     fleetcount(*CREATE)
     for name in ("alpha", "beta"):
@@ -158,8 +202,8 @@ def test_a_series_changed_after_signing_is_not_submitted(fleetcount: Callable, d
 
     ran = fleetcount("series", "submit", "--config", "dep/alpha/aggregator.toml", "q.series")
 
-    assert ran.code != 0
-    assert "does not verify" in ran.error_line
+    assert ran.code == 3
+    assert re.search(r"series: q\.series: signature of alpha .* does not verify", ran.error_line)
     assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
 
 
@@ -171,23 +215,41 @@ def test_another_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> 
 
     ran = fleetcount("series", "submit", "--config", "dep/alpha/aggregator.toml", "q.series")
 
-    assert "not the one the series commits to" in ran.error_line
+    assert ran.code == 2
+    assert "series: q.verify-seed: the seed of verify keys is not the one the series commits to" in ran.error_line
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('first = "in 10 min"', "first = 2026-12-01T00:00:00", "UTC"),
+        (
+            'first = "in 10 min"',
+            "first = 2026-12-01T00:00:00",
+            "series.first is 2026-12-01T00:00:00; allowed is a",
+        ),
         ('first = "in 10 min"', "first = 2026-12-01T00:00:00+01:00", "UTC"),
+        ('first = "in 10 min"', 'first = "2026-12-01T00:00+01:00"', "UTC"),
         ("windows = 720", "until = 2026-12-22T00:00:00-05:00", "UTC"),
         ("windows = 720", "windows = 720\nuntil = 2029-12-22T00:00:00Z", "exactly one of windows"),
-        ("windows = 720", "until = 2019-12-22T00:00:00Z", "allowed: 1 to 65536"),
+        ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after series.first, 20"),
+        ("windows = 720", 'until = "in 10 min"', "a time after series.first, 20"),
+        ("windows = 720", "until = 2099-12-22T00:00:00Z", "a time with 1 to 65536 windows from first; there would"),
+        ('first = "in 10 min"', "first = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
+        ('first = "in 10 min"', "first = 0", "series.first is 0; allowed is a time from now on, 20"),
         ("windows = 720", "windows = 0", "from 1 to 65536"),
-        ('every = "1 h"', 'every = "5 min"', "windows would overlap"),
-        ('every = "1 h"', 'every = "61 s"', "series.every"),
+        ('every = "1 h"', 'every = "5 min"', "every is '5 min'; allowed is the window's 600 s or more"),
+        ('every = "1 h"', 'every = "3601 s"', "a length of at most 400 d, a multiple of task.time_precision_s = 60 s"),
+        ('every = "1 h"', 'every = "401 d"', "series.every is '401 d'; allowed is a length of at most 400 d"),
+        ('window = "10 min"', 'window = "601 s"', "series.window is '601 s'; allowed is a length of at most 31 d, a"),
+        ("windows = 720", 'windows = 720\nexpires_after = "101 d"', "a length of at most 100 d"),
+        ("windows = 720", 'windows = 720\nround_one = "5 min"', "a window of one message has no second round"),
         ('window = "10 min"', 'window = "10 minutes"', "a length of time"),
         ('window = "10 min"', 'window = "0 s"', "a length of time"),
-        ('epsilon = "10"', 'epsilon = "0.001"', "needs noise of a standard deviation of"),
+        (
+            'epsilon = "10"',
+            'epsilon = "0.001"',
+            "epsilon is '0.001': the promise needs noise of a standard deviation of",
+        ),
         ('epsilon = "10"', 'epsilon = "10"\nsd = "20"', "exactly one of epsilon"),
         ('epsilon = "10"', 'noise_epsilon = "1"', "whose noise is given by sd or variance"),
         ('delta = "1e-9"', 'delta = "0.5"', "delta"),
@@ -195,7 +257,17 @@ def test_another_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> 
         ("Vehicle.CurrentLocation", "Vehicle.CurrentLocatiоn", "allowed: at most 200 of A-Z"),
         ("windows = 720", 'windows = 720\ncoin = "day"', "allowed in direct mode: window"),
         ("windows = 720", 'windows = 720\ncoin = "week"', "'day'"),
-        ("windows = 720", "windows = 65536", "allowed: at most"),
+        ("windows = 720", "windows = 20001", "series.windows is 20001; allowed is so many windows that there are at"),
+        ("windows = 720", "windows = 20000", "series.windows is 20000: the last window expires"),
+        ('epsilon = "10"', 'epsilon = "1e-400"', "release.epsilon is '1e-400': the promise needs more noise"),
+        ('delta = "1e-9"', 'delta = "1e-30"', "release.delta is '1e-30': delta has a term"),
+        ("columns = 8", "columns = 4095", "domain.columns is 4095: grid gives 36855 values"),
+        (
+            'descriptor = "dep/beta',
+            'descriptor = "dep/gamma',
+            "aggregators[1].descriptor is 'dep/gamma.descriptor.toml'",
+        ),
+        ('descriptor = "dep/beta', 'descriptor = "dep/alpha', "aggregators do not fit: aggregator id alpha is given"),
     ],
 )
 def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(
@@ -208,4 +280,84 @@ def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(
 
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.error_line
+    assert re.match(r"fleetcount series: spec\.toml line [0-9]+: [a-z_.\[\]0-9]+ ", ran.error_line), ran.error_line
     assert sorted(path.name for path in deployed.iterdir()) == ["dep", "spec.toml"]
+
+
+@pytest.mark.parametrize("given", ["windows = 31", 'until = "in 61 h"'])
+def test_walks_of_a_drill_down_are_whole(fleetcount: Callable, deployed: Path, given: str) -> None:
+    before, _, after = SPEC.partition("[domain]")
+    walk = (
+        "[drill_down]\nlevels = [8, 14, 20]\nthreshold = 20\n[series]\ndomain = 'drill-down'"
+        + after.partition("[series]")[2]
+    )
+    (deployed / "spec.toml").write_text((before + walk).replace("windows = 720", given))
+
+    ran = fleetcount(*CREATE)
+
+    key = given.partition(" ")[0]
+    assert ran.code == 2
+    assert f"spec.toml line 16: series.{key} is " in ran.error_line
+    assert "allowed is a multiple of the 3 levels of [drill_down]" in ran.error_line
+
+
+def test_a_time_in_quotes_is_the_time(fleetcount: Callable, deployed: Path) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace('first = "in 10 min"', 'first = "2030-12-01T00:00Z"'))
+
+    assert fleetcount(*CREATE).code == 0
+
+    assert read_series(deployed / "q.series").series.schedule.first == 1_922_313_600
+
+
+FRAME = 'frame = {epsg = 25832, offset_x = "-683195.58", offset_y = "-4928877.56"}\n[series]'
+
+
+def test_a_specification_says_where_on_earth_its_grid_lies(fleetcount: Callable, deployed: Path) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace("[series]", FRAME))
+
+    assert fleetcount(*CREATE).code == 0
+
+    frame = {"epsg": 25832, "offset_x": "-683195.58", "offset_y": "-4928877.56"}
+    assert json.loads((deployed / "q.json").read_text())["frame"] == frame
+    domain = read_series(deployed / "q.series").series.domain
+    assert isinstance(domain, SquareGrid)
+    assert domain.frame == Frame(**frame)  # type: ignore[arg-type]  # The values are of both types.
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("25832", "1023", "domain.frame.epsg is 1023; allowed is a whole number from 1024 to 32767"),
+        ("25832", '"25832"', "domain.frame.epsg is '25832'"),
+        ('"-683195.58"', "-683195.58", "domain.frame.offset_x is .*as text"),
+        ('"-683195.58"', '"-683195.580"', "domain.frame.offset_x is '-683195.580'.*without needless zeros"),
+        ('"-4928877.56"', '"+1"', "domain.frame.offset_y is"),
+        ("offset_y", "offset_z", "domain.frame.offset_z"),
+        ("epsg = 25832, ", "", "domain.frame.epsg"),
+        ("frame = {", "frame = [{", "."),
+    ],
+)
+def test_a_wrong_frame_is_refused_by_its_key(
+    fleetcount: Callable, deployed: Path, old: str, new: str, said: str
+) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace("[series]", FRAME.replace(old, new)))
+
+    refused = fleetcount(*CREATE)
+
+    assert refused.code == 2
+    assert re.search(said, refused.err), refused.err
+    assert not (deployed / "q.series").exists()
+
+
+def test_hexagons_have_no_frame(fleetcount: Callable, deployed: Path) -> None:
+    spec = SPEC.replace("[series]", FRAME).replace(
+        'kind = "grid"', 'kind = "h3"\nresolution = 9\ncells = ["891ea6d6533ffff"]'
+    )
+    for key in ("x0 = 0", "y0 = 0", "size = 250", "columns = 8", "rows = 9"):
+        spec = spec.replace(f"\n{key}\n", "\n")
+    (deployed / "spec.toml").write_text(spec)
+
+    refused = fleetcount(*CREATE)
+
+    assert refused.code == 2
+    assert "domain.frame" in refused.err

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.series_files import read_series
+from fleetcount_protocol.series.orders import OrderAction, SeriesOrder, encode_signed_order, sign_order
 from fleetcount_protocol.series.series import Series
 
 from tests.cli.test_series_files import CREATE, SPEC
@@ -27,8 +29,8 @@ class Asked:
     def orders(self, by: str = "alpha") -> list[str]:
         return sorted(path.name for path in (self.town.root / "dep" / by / "tasks").glob("q.0*"))
 
-    def missing(self, position: int) -> dict[int, str]:
-        return self.town.network.core(position).context.series[self.series.series_id].missing
+    async def missing(self, position: int) -> dict[int, str]:
+        return await self.town.network.missing(self.series, position)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ async def test_orders_are_numbered_and_taken_and_skip_their_windows_everywhere(a
     assert (stop.code, asked.orders("beta")) == (0, ["q.0001.order"])
     for position in (0, 1):
         expected = {3: "paused", 4: "paused", 7: "stopped", 8: "stopped"}
-        assert {index: why for index, why in asked.missing(position).items() if index > 2} == expected
+        assert {index: why for index, why in (await asked.missing(position)).items() if index > 2} == expected
 
 
 async def test_without_a_window_the_next_that_can_still_be_skipped_is_meant(asked: Asked) -> None:
@@ -80,13 +82,14 @@ async def test_without_a_window_the_next_that_can_still_be_skipped_is_meant(aske
     [
         (("pause", "--from", "2"), "alpha", 2, "--from is window 2, allowed: 3 to 719"),
         (("pause", "--from", "720"), "alpha", 2, "--from is '720', allowed: a window's number, 0 to 719, or a time"),
-        (("stop", "--from", "2020-01-01T00:00Z"), "alpha", 2, "--from is window 0, allowed: 3 to 719"),
+        (("stop", "--from", "2020-01-01T00:00Z"), "alpha", 2, "is '2020-01-01T00:00Z', window 0, allowed: 3 to 719"),
         (("stop", "--from", "2099-01-01T00:00Z"), "alpha", 2, "allowed: 3 to 719"),
         (("stop", "--from", "2027-12-01T00:00+01:00"), "alpha", 2, "a time in UTC"),
         (("stop", "--from", "2027-12-01T00:00"), "alpha", 2, "a time in UTC"),
         (("stop", "--from", "soon"), "alpha", 2, "--from is 'soon', allowed"),
         (("pause",), "beta", 3, "pause is for the leader, 'alpha'; 'beta' may stop its own part"),
         (("resume",), "beta", 3, "resume is for the leader"),
+        (("resume",), "alpha", 3, "resume from window 3 on changes nothing: none from there on is skipped"),
     ],
 )
 async def test_a_bad_order_is_one_line_and_no_file(
@@ -118,3 +121,44 @@ async def test_a_refused_order_keeps_its_number_and_does_not_stop_what_follows(a
     assert asked.order("pause", "--from", "6").code == 0
 
     assert [name for name in asked.orders() if name.endswith(".order")] == ["q.0001.order", "q.0002.order"]
+
+
+async def test_a_pause_or_resume_that_changes_nothing_is_refused_and_takes_no_number(asked: Asked) -> None:
+    assert asked.order("pause", "--from", "4").code == 0
+    waiting = asked.order("pause", "--from", "4")
+    await asked.town.pass_to(asked.town.clock.now() + 2)
+    taken = asked.order("pause", "--from", "9")
+    assert asked.order("resume", "--from", "8").code == 0
+    again = asked.order("resume", "--from", "10")
+    assert asked.order("stop", "--from", "12", by="beta").code == 0
+    await asked.town.pass_to(asked.town.clock.now() + 2)
+    await asked.town.pass_to(asked.town.clock.now() + 2)
+    stopped = asked.order("pause", "--from", "12")
+
+    for ran, said in (
+        (waiting, "pause from window 4 on changes nothing: windows 4 to 719 are skipped"),
+        (taken, "pause from window 9 on changes nothing: windows 9 to 719 are skipped"),
+        (again, "resume from window 10 on changes nothing: none from there on is skipped"),
+        (stopped, "changes nothing: windows 12 to 719 are skipped, those from 12 on for good"),
+    ):
+        assert (ran.code, ran.error_line.endswith(said)) == (3, True), ran
+    assert asked.orders() == ["q.0001.order", "q.0002.order"]
+
+
+async def test_what_a_stranger_signed_takes_no_number(asked: Asked) -> None:
+    order = SeriesOrder(
+        series_id=asked.series.series_id,
+        number=2**32 - 1,
+        action=OrderAction.STOP,
+        aggregator_id=asked.series.aggregators[0].aggregator_id,
+        from_window=5,
+    )
+    forged = encode_signed_order(sign_order(order, Ed25519PrivateKey.generate()))
+    (asked.town.root / "dep" / "alpha" / "tasks" / "forged.order").write_bytes(forged)
+
+    assert asked.order("pause", "--from", "6").code == 0
+
+    await asked.town.pass_to(asked.town.clock.now() + 2)
+    refused = asked.town.root / "dep" / "alpha" / "tasks" / "forged.refused"
+    assert refused.read_text() == "signature of alpha under order 4294967295 does not verify\n"
+    assert asked.orders() == ["q.0001.order"]

@@ -42,8 +42,8 @@ class Running:
     async def records(self, *more: str) -> Any:
         return await self.command("records", *READER, "--output", "got", *more)
 
-    async def status(self) -> list[str]:
-        ran = await self.command("status", *READER)
+    async def status(self, *more: str) -> list[str]:
+        ran = await self.command("status", *READER, *more)
         assert ran.code == 0, ran
         return [line for line in ran.out.splitlines() if not line.startswith("20")]
 
@@ -83,14 +83,20 @@ async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(
     first = await running.records()
     await running.operator("pause", "--from", "2")
     await running.operator("resume", "--from", "4")
-    for index in range(1, 4):
+    await running.answer(1)
+    ahead = await running.status()
+    for index in range(2, 4):
         await running.answer(index)
     between = await running.status()
     await running.answer(4)
     kept = {path.name: path.stat().st_mtime_ns for path in Path("got").iterdir()}
     second = await running.records()
     again = await running.records()
+    whole, from_kept = await running.status(), await running.status("--records", "got")
 
+    assert from_kept == whole
+    assert "paused: windows 2 to 3" in ahead
+    assert ahead[-1].startswith("next: window 4 opens")
     assert "got: 1 new records, 1 in all" in first.out, first
     assert "no record: windows 2 to 3: no task; the next record will say why" in between
     assert "2 of 6 windows released, the last is window 1; all signatures and the chain hold" in between
@@ -102,6 +108,20 @@ async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(
     assert all(Path("got", name).stat().st_mtime_ns == made for name, made in kept.items())
     cells = json.loads(Path("got/00004.json").read_text())["cells"]
     assert [cell["label"] for cell in cells] == ["A", "B", "C"]
+
+
+async def test_a_series_that_was_stopped_has_no_next_window(running: Running) -> None:
+    await running.answer(0)
+    await running.operator("stop", "--from", "3")
+    await running.answer(1)
+    stopped = await running.status()
+    read = json.loads((await running.command("status", *READER, "--json")).out)
+    await running.answer(2)
+
+    assert "stopped by alpha: no window is asked from 3 on" in stopped
+    assert stopped[-1].startswith("next: window 2 opens")
+    assert read["ordered"] == [[3, 5]]
+    assert (await running.status())[-1] == "no further window is asked"
 
 
 async def test_a_directory_whose_records_do_not_hang_together_is_refused(running: Running) -> None:

@@ -63,6 +63,12 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
 
     assert listed.code == 0
     assert [line.split()[0] for line in listed.out.splitlines()] == list(EXAMPLES)
+    for_programs = json.loads(fleetcount("simulate", "--examples", "--json").out)
+    assert [f"{one['name']}  {one['about']}" for one in for_programs] == [
+        "  ".join(line.split(maxsplit=1)) for line in listed.out.splitlines()
+    ]
+    refused = fleetcount("simulate", "--example", "coverage", "--json")
+    assert (refused.code, refused.out) == (2, "")
     for name in EXAMPLES:
         assert fleetcount("simulate", "--example", name).out == example_text(name)
         assert 40 < len(example_about(name)) < 140

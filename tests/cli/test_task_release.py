@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from fleetcount import readers, task_commands, task_files
 from fleetcount.release_report import table_lines
+from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signed_file import signed_task
@@ -49,6 +50,18 @@ def test_a_task_is_described_in_plain_words(names: tuple[str, ...], said: str) -
     lines = task_files.describe_task(signed_task(task, (b"",) * len(task.aggregators)))
 
     assert said in lines[1]
+
+
+def test_an_interval_far_below_zero_is_not_shown_as_an_exact_count() -> None:
+    released = record(every_task()["direct_gaussian"])
+    low = replace(released.cells[0], estimate=-abs(released.cells[0].estimate) - 1000, low=0, high=0)
+    lines = table_lines(replace(released, cells=(low, *released.cells[1:])))
+
+    assert not any("0 to 0" in line for line in lines)
+    assert "  0, below noise  " in lines[1]
+    assert lines[-1].startswith("0, below noise: a number this far below 0 is rarer than")
+    assert interval_text(0, 0, 0) == "0 to 0", "without noise it is exact"
+    assert interval_text(-4.0, 0, 1200) == "0 to 1,200"
 
 
 def test_the_table_of_a_one_sided_release_names_the_side_of_every_cell_and_how_sure_it_is() -> None:

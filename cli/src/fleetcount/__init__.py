@@ -1,3 +1,59 @@
-"""The `fleetcount` command."""
+"""The `fleetcount` command, and what an analyst imports: `import fleetcount as fc`.
+
+What is exported here is for users, with a stability word each in docs/api.md. Loads nothing before a name is used.
+"""
+
+# Not from `typing`, whose import alone takes longer than this module may.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Budget",
+    "CellSeries",
+    "Keys",
+    "MissingPackageError",
+    "PlannedCount",
+    "Release",
+    "Series",
+    "Statement",
+    "Study",
+    "Table",
+    "UnverifiedError",
+    "VerifiedRelease",
+    "plan",
+    "read_keys",
+    "read_release",
+    "read_series",
+    "simulate",
+]
+
+if TYPE_CHECKING:
+    from fleetcount.analyst.keys import Keys, read_keys
+    from fleetcount.analyst.planning import PlannedCount, plan
+    from fleetcount.analyst.releases import Release, UnverifiedError, VerifiedRelease, read_release
+    from fleetcount.analyst.series import Budget, CellSeries, Series, read_series
+    from fleetcount.analyst.statements import Statement
+    from fleetcount.analyst.studies import Study, simulate
+    from fleetcount.analyst.tables import MissingPackageError, Table
+else:
+    _HOMES = {
+        "keys": "Keys read_keys",
+        "planning": "PlannedCount plan",
+        "releases": "Release UnverifiedError VerifiedRelease read_release",
+        "series": "Budget CellSeries Series read_series",
+        "statements": "Statement",
+        "studies": "Study simulate",
+        "tables": "MissingPackageError Table",
+    }
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        home = next((module for module, names in _HOMES.items() if name in names.split()), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.analyst.{home}"), name)
+
+    def __dir__():
+        return sorted(__all__)

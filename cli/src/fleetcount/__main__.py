@@ -24,9 +24,11 @@ _TABLE = table(
         ("task", "fleetcount.task_commands", "task", "Create, sign, submit, follow and fetch a counting task."),
         ("series", "fleetcount.series_commands", "series", "Ask the same question every hour, under one promise."),
         ("aggregator", "fleetcount.aggregator_commands", "aggregator", "Run one aggregator."),
+        ("console", "fleetcount.console_command", "console", "See on a page how an aggregator stands."),
         ("relay", "fleetcount.relay_command", "relay", "Carry many devices' reports to aggregators, unread."),
         ("device", "fleetcount.device_commands", "device", "Run one device; read its ledger and spool."),
         ("doctor", "fleetcount.doctor_command", "doctor", "Check a configuration, its keys, clock and peers."),
+        ("health", "fleetcount.health_command", "health", "Whether a server of this machine lives, or is ready."),
         ("simulate", "fleetcount.simulate_command", "simulate", "What a fleet of any size will see: scenarios."),
         ("plan", "fleetcount.plan_command", "plan", "What a number of devices and an epsilon will give."),
         ("remap", "fleetcount.remap_command", "remap", "Read a release with your own prior and loss."),
@@ -34,9 +36,14 @@ _TABLE = table(
         ("reproduce", "fleetcount.reproduce_command", "reproduce", "Run the papers' experiments."),
         ("audit", "fleetcount.audit_command", "audit", "Attack every line of every privacy statement."),
         ("golden", "fleetcount.golden_command", "golden", "Recompute golden numbers through the public API."),
+        ("publish", "fleetcount.site_commands", "publish", "Static pages of releases, checked in the browser."),
+        ("serve", "fleetcount.site_commands", "serve", "Serve published pages on this machine."),
+        ("verify", "fleetcount.verify_command", "verify", "Check who signed a release."),
         ("vectors", "fleetcount.vectors_command", "vectors", "Replay test vectors of shares and proofs."),
     ]
 )
+_WITH_KEYS = frozenset({"keys", "pki", "task", "series", "aggregator", "console", "relay", "device", "doctor"})
+"""Sub-commands that read or make private keys, coins or shares of a real deployment."""
 
 
 @click.group(
@@ -60,6 +67,8 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with a documented code; errors are one line on stderr."""
+    # The core of gRPC writes every connection that fails between our own lines.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for stream in (sys.stdout, sys.stderr):
         # A name that is not UTF-8, or a terminal that is not, must not end in a traceback.
         if reconfigure := getattr(stream, "reconfigure", None):
@@ -71,6 +80,10 @@ def run_command(arguments: list[str]) -> int:
     """Run the command and return its exit code; an error is one line on stderr (with FLEETCOUNT_DEBUG=1, raised)."""
     stdout = sys.stdout
     debugging = os.environ.get("FLEETCOUNT_DEBUG") == "1"
+    if arguments and arguments[0] in _WITH_KEYS:
+        from fleetcount_transport import hardening  # Before anything is read; nobody else pays for the import.
+
+        hardening.keep_out_of_dumps()
     try:
         code = cli.main(args=arguments, prog_name="fleetcount", standalone_mode=False)
         _flush()

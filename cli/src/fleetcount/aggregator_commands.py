@@ -4,16 +4,19 @@ Loads the aggregator's packages only when a command runs.
 """
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleetcount.lazy import LazyGroup
+from fleetcount import __version__
+from fleetcount.lazy import LazyGroup, table
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:
-    from fleetcount_aggregator.tasks.status import SeriesLine
+    from fleetcount_aggregator.tasks.status import AggregatorStatus, SeriesLine, TaskLine
 
 __all__ = ["aggregator"]
 
@@ -26,7 +29,19 @@ _CONFIG = click.option(
 )
 
 
-@click.group(cls=LazyGroup, short_help="Run one aggregator.")
+@click.group(
+    cls=LazyGroup,
+    short_help="Run one aggregator.",
+    lazy=table(
+        [
+            ("check", "fleetcount.aggregator_care", "check", "What of the store is damaged, and what that means."),
+            ("repair", "fleetcount.aggregator_care", "repair", "End damaged tasks by the record others have, or here."),
+            ("backup", "fleetcount.aggregator_care", "backup", "Write a backup, while the aggregator runs or not."),
+            ("restore", "fleetcount.aggregator_care", "restore", "Put a backup in the place of a store that is gone."),
+            ("migrate", "fleetcount.aggregator_care", "migrate", "Bring a store up to the tables of this version."),
+        ]
+    ),
+)
 def aggregator() -> None:
     """Run one aggregator, or look at its tasks.
 
@@ -37,49 +52,196 @@ def aggregator() -> None:
 
 @aggregator.command("serve", short_help="Serve devices and peers until SIGTERM.")
 @_CONFIG
-def serve(config: Path) -> None:
+@click.option(
+    "--roles",
+    metavar="ROLE[,ROLE..]",
+    help="What this process does of the aggregator: intake (serves devices), worker (verifies), coordinator (stands "
+    "for election; the elected one talks to peers and releases). Without it all three, which a store in a file needs; "
+    "several processes need [store] url.",
+)
+@click.option(
+    "--accept-failover",
+    is_flag=True,
+    help="Go on though the store's PostgreSQL is another server than before, or was promoted: right after a standby "
+    "took over that had all that was committed; never after a restored backup.",
+)
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="This state is an older copy that goes on: take an epoch above the newest that peers know.",
+)
+@click.option(
+    "--migrate",
+    is_flag=True,
+    help="Bring a store in PostgreSQL up to the tables of this version first; refused while a process of an older "
+    "version serves it. A store in a file is brought up at every start.",
+)
+def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool, migrate: bool) -> None:
     """Serve devices and the other aggregators until SIGTERM or Ctrl-C.
 
     Prints one JSON line ("event": "ready") on standard output once it listens, with the ports it is bound to; logs go
-    to standard error, a JSON object a line. SIGTERM finishes what is under way and exits with 0.
+    to standard error, a JSON object a line. A process that is elected coordinator prints "event": "coordinator" with
+    the port for the other aggregators. SIGTERM finishes what is under way and exits with 0; SIGHUP reads [log] level
+    again, and nothing else. Ends with 3 once a peer shows that a newer process runs as this aggregator.
     """
-    from fleetcount_transport import hardening
-
-    hardening.keep_out_of_dumps()
     from fleetcount_aggregator.app import run
     from fleetcount_aggregator.config import load_config
+    from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
     from fleetcount_transport.logs import configure
 
     settings = load_config(config, os.environ)
-    configure(settings.log.level)
-    run(settings)
+    configure(settings.log.level, settings.aggregator.id, lambda: load_config(config, os.environ).log.level)
+    run(
+        settings,
+        roles=ALL_ROLES if roles is None else read_roles(roles),
+        accept_failover=accept_failover,
+        restored=restored,
+        migrate=migrate,
+        release=__version__,
+    )
+
+
+@aggregator.command("move-store", short_help="Move a store between SQLite and PostgreSQL.")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="FILE.toml",
+    type=click.Path(path_type=Path),
+    help="The aggregator's file as it is: its store is what moves.",
+)
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="FILE.toml",
+    type=click.Path(path_type=Path),
+    help="Its file as it will be, with another [store] url or state_directory; that place is empty.",
+)
+def move_store(source: Path, target: Path) -> None:
+    """Move an aggregator's store, between a SQLite file and a PostgreSQL database, both ways.
+
+    Stop the aggregator first; serve the second file afterwards. Every row is read back and compared. Ended by anything,
+    run it again: until it has ended well one place at most can be served. The place that the store has left keeps its
+    rows, refuses to be served, and can be deleted; the data keys of tasks have left it.
+    """
+    from fleetcount_aggregator.storage.move_store import move_store as move
+
+    from fleetcount.aggregator_care import loaded, store_keys
+
+    old, new = loaded(source), loaded(target)
+    moved = move(old.store_place, new.store_place, lambda: store_keys(old))
+    said = "moved to" if moved else "had been moved to"
+    click.echo(f"{old.store_place.name} {said} {new.store_place.name}; serve {target} from now on")
 
 
 @aggregator.command("status", short_help="The tasks of an aggregator and where they stand.")
 @_CONFIG
-def status(config: Path) -> None:
-    """List every series with its windows, every task with its state, refusals by reason, and the budget spent.
+@JSON
+def status(config: Path, as_json: bool) -> None:
+    """List every series with its windows, the last 100 tasks with state and what each waits for, refusals, and debits.
 
-    Reads the store of this machine, whether the aggregator runs or not.
+    Reads the store of this machine, whether the aggregator runs or not. One that runs, and has [metrics], is asked why
+    its tasks wait: for whom, since when and until when. `fleetcount aggregator tasks` goes through all tasks.
     """
     from fleetcount_aggregator.config import load_config
     from fleetcount_aggregator.tasks.status import read_status
 
+    from fleetcount.pages import waits_here
+
     settings = load_config(config, os.environ)
-    found = read_status(settings.aggregator.state_directory)
+    found = read_status(settings.store_place)
+    waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
+    result = {
+        "series": [_series_json(one) for one in found.series],
+        "tasks": [_task_json(one, waits) for one in found.tasks],
+        "ledger": [
+            {"task_id": row.task_id.hex(), "signal": row.signal, "epsilon": str(row.epsilon)} for row in found.ledger
+        ],
+    }
+    show(result, _status_lines(config, found, waits), as_json=as_json)
+
+
+def _status_lines(config: Path, found: "AggregatorStatus", waits: Mapping[str, str]) -> Iterator[str]:
     for series in found.series:
-        for line in _series_lines(series):
-            click.echo(line)
+        yield from _series_lines(series)
     for task in found.tasks:
-        why = f" ({task.abort_reason})" if task.abort_reason else ""
-        window = "" if task.window is None else f"  window {task.window}"
-        click.echo(f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}{window}")
-        for reason, count in sorted(task.rejections.items(), key=lambda item: item[0].label):
-            click.echo(f"    refused: {reason.label} {count}")
+        yield from _task_lines(task, waits)
+    if found.tasks and found.tasks[0].number > 0:
+        yield f"older tasks: fleetcount aggregator tasks --config {config} --before {found.tasks[0].number}"
     if not (found.tasks or found.series):
-        click.echo("no tasks")
+        yield "no tasks"
     for row in found.ledger:
-        click.echo(f"ledger  {row.task_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}")
+        yield f"ledger  {row.task_id.hex()[:12]}  {row.signal}  epsilon {row.epsilon}"
+
+
+@aggregator.command("tasks", short_help="All tasks of an aggregator, page by page.")
+@_CONFIG
+@click.option("--count", default=50, show_default=True, type=click.IntRange(1, 10_000), help="Tasks a page.")
+@click.option("--before", metavar="NUMBER", type=click.IntRange(min=0), help="Only tasks installed before this one.")
+@click.option("--open", "unfinished", is_flag=True, help="Only tasks that have not ended.")
+@JSON
+def tasks(config: Path, count: int, before: int | None, unfinished: bool, as_json: bool) -> None:
+    """List tasks with their numbers, the one installed last first; windows of series and tasks that ended too.
+
+    The last line says how to see the next page. Reads the store of this machine, whether the aggregator runs or not.
+    """
+    from fleetcount_aggregator.config import load_config
+    from fleetcount_aggregator.tasks.status import read_tasks
+
+    from fleetcount.pages import waits_here
+
+    settings = load_config(config, os.environ)
+    found = read_tasks(settings.store_place, count, before, unfinished=unfinished)
+    waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
+    lines = [
+        f"{task.number:>8}  {line}" if number == 0 else f"{'':10}{line}"
+        for task in found
+        for number, line in enumerate(_task_lines(task, waits))
+    ]
+    if len(found) == count:
+        more = " --open" * unfinished
+        lines.append(f"the next: fleetcount aggregator tasks --config {config} --before {found[-1].number}{more}")
+    show([_task_json(task, waits) for task in found], lines or ["no tasks"], as_json=as_json)
+
+
+def _task_json(task: "TaskLine", waits: Mapping[str, str]) -> dict[str, Any]:
+    """Return a task for programs; what was refused is by reason."""
+    return {
+        "number": task.number,
+        "task_id": task.task_id.hex(),
+        "name": task.name,
+        "state": task.state.value,
+        "abort_reason": task.abort_reason,
+        "window": task.window,
+        "wait": waits.get(task.task_id.hex(), "" if task.wait is None else task.wait.text(time.time())),
+        "refused": {reason.label: count for reason, count in task.rejections.items()},
+    }
+
+
+def _series_json(series: "SeriesLine") -> dict[str, Any]:
+    """Return a series for programs; `opens` is the Unix time at which the next window does."""
+    return {
+        "series_id": series.series_id.hex(),
+        "name": series.name,
+        "windows": series.windows,
+        "released": series.released,
+        "next": None if series.opens is None else series.following,
+        "opens": series.opens,
+        "missing": {reason: list(windows) for reason, windows in series.missing.items()},
+    }
+
+
+def _task_lines(task: "TaskLine", waits: Mapping[str, str]) -> Iterator[str]:
+    """Return what an operator reads of one task: where it stands, what it waits for, and what was refused why."""
+    why = f" ({task.abort_reason})" if task.abort_reason else ""
+    window = "" if task.window is None else f"  window {task.window}"
+    yield f"{task.task_id.hex()[:12]}  {task.state.value}{why}  {task.name}{window}"
+    expected = "" if task.wait is None else task.wait.text(time.time())
+    if wait := waits.get(task.task_id.hex(), expected):
+        yield f"    {wait}"
+    for reason, count in sorted(task.rejections.items(), key=lambda item: item[0].label):
+        yield f"    refused: {reason.label} {count}"
 
 
 def _series_lines(series: "SeriesLine") -> Iterator[str]:

@@ -13,6 +13,7 @@ from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import Count
 from fleetcount.progress import progress_for
+from fleetcount.results import JSON, show
 
 __all__ = ["audit"]
 
@@ -38,7 +39,8 @@ _DRAWS: Final = 1_000_000
     metavar="DIR",
     help="Write audit.json, audit.csv, audit.svg and audit.png there; nothing appears before all is done.",
 )
-def audit(*, trials: int | None, design: str | None, quick: bool, output: Path | None) -> None:
+@JSON
+def audit(*, trials: int | None, design: str | None, quick: bool, output: Path | None, as_json: bool) -> None:
     """Look for more loss than the privacy statements claim, in the code that is deployed.
 
     Two fleets differ in one device's truth. The aggregators' own noise, noised shares, opening and reading, and the
@@ -62,18 +64,17 @@ def audit(*, trials: int | None, design: str | None, quick: bool, output: Path |
         check_output_directory(output)
     # NumPy, SciPy and the aggregator load only now.
     from fleetcount_simulator.audit.questions import questions
-    from fleetcount_simulator.audit.report import printed_lines, write_audit
+    from fleetcount_simulator.audit.report import audit_record, printed_lines, write_audit
     from fleetcount_simulator.audit.run import run_audit
 
     asked, draws = questions(design), _DRAWS // 10 if quick else _DRAWS
     with progress_for() as progress:
         found = run_audit(asked, trials or (_QUICK if quick else _TRIALS), draws=draws, step=progress.step)
-    for line in printed_lines(found):
-        click.echo(line)
+    show(audit_record(found) if as_json else None, printed_lines(found), as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             write_audit(found, stage)
-        click.echo(f"audit.json, audit.csv, audit.svg, audit.png: {output}")
+        click.echo(f"audit.json, audit.csv, audit.svg, audit.png: {output}", err=as_json)
     if found.failures:
         more = f" (and {len(found.failures) - 1} more)" if len(found.failures) > 1 else ""
         raise CheckFailedError(f"broken: {found.failures[0]}{more}")

@@ -5,13 +5,19 @@ Writes into a directory it is given; the caller makes it appear whole or not at 
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
+import click
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
-from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.domain import Frame, SquareGrid
 
-__all__ = ["comparison_csv", "covered", "draw", "title_of", "write_outputs"]
+__all__ = ["comparison_csv", "covered", "draw", "drawn", "title_of", "write_outputs"]
+
+_DRAWING: Final = {"matplotlib": "matplotlib", "PIL": "Pillow"}
+"""What pictures need beyond the demo itself, by the name under which it is loaded."""
 
 
 def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
@@ -29,13 +35,30 @@ def covered(record: ReleaseRecord, truths: Sequence[int]) -> int:
     return sum(cell.low <= truth <= cell.high for cell, truth in zip(record.cells, truths, strict=True))
 
 
+def drawn(names: Sequence[str], drawing: Callable[[], object]) -> list[str]:
+    """Draw; return the names of the pictures, none where a package is missing, which is said."""
+    try:
+        drawing()
+    except ModuleNotFoundError as error:
+        if error.name not in _DRAWING:
+            raise
+        missing = f"needs the package {_DRAWING[error.name]}, which comes with fleetcount[analysis]"
+        click.echo(f"not drawn: {', '.join(names)}; {missing}", err=True)
+        return []
+    return list(names)
+
+
 def write_outputs(
     directory: Path, question: str, record: ReleaseRecord, signatures: Sequence[bytes], truths: Sequence[int]
-) -> None:
-    """Write all files of a demo into an empty directory; `question` is what the picture says was asked."""
+) -> list[str]:
+    """Write all files of a demo into an empty directory; return their names.
+
+    `question` is what the picture says was asked.
+    """
     (directory / "release.json").write_text(record_to_json(record, signatures), encoding="utf-8")
     (directory / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
-    draw(directory / "map", title_of(question, record), record, truths)
+    picture = partial(draw, directory / "map", title_of(question, record), record, truths)
+    return ["release.json", "comparison.csv", *drawn(["map.svg", "map.png"], picture)]
 
 
 def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], scale: float = 1.0) -> None:
@@ -49,7 +72,8 @@ def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], s
     truth = [float(one) for one in truths]
     domain = record.task.domain
     if isinstance(domain, SquareGrid):
-        geometry = GridGeometry(size=float(domain.size), columns=domain.columns, rows=domain.rows)
+        size, columns, rows = float(domain.size), domain.columns, domain.rows
+        geometry = GridGeometry(size=size, columns=columns, rows=rows, **_streets_of(domain))
         level = float(100 * record.task.release.level)
         figure = count_map(
             geometry, estimate=estimate, low=low, high=high, truth=truth, title=title, level_percent=level, scale=scale
@@ -60,6 +84,17 @@ def draw(stem: Path, title: str, record: ReleaseRecord, truths: Sequence[int], s
             labels, estimate=estimate, low=low, high=high, truth=truth, title=title, unit="vehicles"
         )
     save_figure(figure, stem)
+
+
+def _streets_of(grid: SquareGrid) -> dict[str, Any]:
+    """Return the streets of a grid in Bologna and whose they are, of any other nothing."""
+    from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
+
+    if grid.frame != Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1]):
+        return {}
+    x0, y0 = float(grid.x0), float(grid.y0)
+    lines = [[(x - x0, y - y0) for x, y in street.line] for street in bologna_streets()]
+    return {"streets": lines, "source": "streets: SUMO's Bologna scenario, EPL-2.0"}
 
 
 def title_of(question: str, record: ReleaseRecord) -> str:

@@ -8,14 +8,19 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.losses import noise_for
+from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.series.fields import Coin, DrillDown, Schedule
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 from fleetcount_simulator.demo_scenarios import (
     Scenario,
+    bologna_place,
     bologna_position,
     bologna_speed,
     category,
@@ -27,14 +32,24 @@ from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.truths import MAX_VEHICLES, Truths, parse_truths
 
 from fleetcount.files import read_text
+from fleetcount.plan_walks import FALSE_PLACES
 
-__all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "Question", "question_of"]
+__all__ = ["DEFAULT_VEHICLES", "LEVEL", "DemoOptions", "Question", "check_together", "question_of"]
 
 DEFAULT_VEHICLES: Final = 2000
 LEVEL: Final = Fraction(95, 100)
 BOLOGNA_SAMPLING_RATE: Final = Fraction(1, 4)
 """At the same published epsilon a larger rate is more accurate in all but nearly empty cells (docs/privacy.md);
 it is also what colluding aggregators would see."""
+DEFAULT_EPSILON: Final = Fraction(1)
+WALK_EPSILON: Final = Fraction(4)
+"""Of a whole walk: the busiest place of the morning has some fifty of 2,000 vehicles, at epsilon 1 a walk finds 150."""
+WALK_SAMPLING_RATE: Final = Fraction(9, 20)
+"""A walk looks for places of few dozen vehicles, which a smaller sample hides."""
+WALK_DELTA: Final = Fraction(1, 10**9)
+LEVELS: Final = (8, 16, 24, 32)
+MOST_SURVIVORS: Final = 4
+"""A city of two kilometres lies in few squares of two kilometres; each has 256 places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +60,7 @@ class DemoOptions:
     aggregators: int
     transport: str
     mode: str
-    epsilon: Fraction
+    epsilon: Fraction | None
     sampling_rate: Fraction | None
     truths: Path | None
     yes: str | None
@@ -53,17 +68,33 @@ class DemoOptions:
     seed: int
     insecure_coins: bool
     keep: bool
+    connections: str | None = None
     windows: int = 1
+    drill_down: bool = False
+    sumo: bool = False
+    watch: bool = False
+    port: int | None = None
+    explain: bool = False
+    as_json: bool = False
+
+    @property
+    def ways(self) -> str:
+        """How vehicles are connected: those of a process share a connection, in a drill-down each has its own."""
+        return self.connections or ("own" if self.drill_down else "shared")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A scenario with the way it is asked and published; `later` are those of the windows after the first."""
+    """A scenario with the way it is asked and published; `later` are those of the windows after the first.
+
+    With `walk` each window is a step of it: all ask the same vehicles for the same places.
+    """
 
     scenario: Scenario
     later: tuple[Scenario, ...] = ()
+    walk: DrillDown | None = None
     mode: Mode
-    mechanism: SamplingDie | Mangat
+    mechanism: SamplingDie | Mangat | None
     release: Release
 
     @property
@@ -90,29 +121,126 @@ def question_of(options: DemoOptions) -> Question:
     Raises:
         UsageError: options that contradict each other, or a truth file that cannot be used.
     """
-    _check_together(options)
-    scenario, *later = (_scenario(options, window) for window in range(options.windows))
-    values = scenario.domain.values
-    mechanism: SamplingDie | Mangat
-    if options.mode == "mangat":
-        mode, mechanism = Mode.RESPONSE, Mangat.from_epsilon(options.epsilon)
-    else:
-        rate = options.sampling_rate or (BOLOGNA_SAMPLING_RATE if values > 9 else default_sampling_rate(values))
-        mode, mechanism = Mode.SAMPLING, SamplingDie.uniform(rate, values)
-    noise = noise_for(mechanism, options.epsilon).epsilon
+    check_together(options)
+    if options.drill_down:
+        return _walk_of(options)
+    scenario, *later = (
+        _sumo_scenarios(options) if options.sumo else (_scenario(options, window) for window in range(options.windows))
+    )
+    mode, answer = _answer_of(options, scenario.domain.values)
+    noise = noise_for(answer, options.epsilon or DEFAULT_EPSILON).epsilon
+    return _question(scenario, tuple(later), mode, answer, noise)
+
+
+def _question(
+    scenario: Scenario,
+    later: tuple[Scenario, ...],
+    mode: Mode,
+    answer: AnswerLaw,
+    noise: Fraction | None,
+    walk: DrillDown | None = None,
+) -> Question:
     release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=noise, level=LEVEL)
-    return Question(scenario=scenario, later=tuple(later), mode=mode, mechanism=mechanism, release=release)
+    mechanism = answer if isinstance(answer, SamplingDie | Mangat) else None
+    return Question(scenario=scenario, later=later, walk=walk, mode=mode, mechanism=mechanism, release=release)
 
 
-def _check_together(options: DemoOptions) -> None:
-    if options.mode == "mangat" and options.sampling_rate is not None:
-        raise UsageError("--sampling-rate goes with --mode sampling; mangat has none")
+def _answer_of(options: DemoOptions, values: int) -> tuple[Mode, AnswerLaw]:
+    if options.mode == "mangat":
+        return Mode.RESPONSE, Mangat.from_epsilon(options.epsilon or DEFAULT_EPSILON)
+    if options.mode == "direct":
+        return Mode.DIRECT, Truth(values)
+    usual = WALK_SAMPLING_RATE if options.drill_down else BOLOGNA_SAMPLING_RATE
+    rate = options.sampling_rate or (usual if values > 9 else default_sampling_rate(values))
+    return Mode.SAMPLING, SamplingDie.uniform(rate, values)
+
+
+def _walk_of(options: DemoOptions) -> Question:
+    """Return the drill-down: noise for one promise of all its steps, and a threshold that empty cells rarely pass."""
+    # SciPy takes a second to load: only for walks.
+    from fleetcount_analysis.answers.drill_down import least_threshold
+    from fleetcount_mechanisms.accounting.solving import noise_for_promise
+
+    traces = read_traces(find_bologna())
+    scenario = bologna_place(traces, options.vehicles or DEFAULT_VEHICLES, options.seed, LEVELS[0])
+    steps = len(LEVELS)
+    mode, answer = _answer_of(options, MOST_SURVIVORS << LEVELS[-1] - LEVELS[-2])
+    schedule = Schedule(first=0, every_s=1, windows=steps, round_one_s=1, round_two_s=0, expiry_s=1)
+    shape, epsilon = schedule.shape(Coin.WINDOW, steps), options.epsilon or WALK_EPSILON
+    noise = noise_for_promise(answer, shape, epsilon, WALK_DELTA, TwoSidedNoise)
+    design = Design(answer=answer, noise=noise, values=answer.values, aggregators=options.aggregators)
+    threshold = least_threshold(design, answer.values, FALSE_PLACES)
+    if threshold > len(scenario.readings):
+        raise UsageError(
+            f"--epsilon is {float(epsilon):g}, whose noise needs a threshold of {threshold:,}, above all"
+            f" {len(scenario.readings):,} vehicles; take a larger epsilon or more --vehicles"
+        )
+    walk = DrillDown(levels=LEVELS, threshold=threshold, most_survivors=MOST_SURVIVORS)
+    _, first = _answer_of(options, scenario.domain.values)
+    return _question(scenario, (scenario,) * (steps - 1), mode, first, noise.epsilon, walk)
+
+
+def check_together(options: DemoOptions) -> None:
+    """Refuse options that contradict each other, before anything is read or started.
+
+    Raises:
+        UsageError: names both.
+    """
+    if options.mode != "sampling" and options.sampling_rate is not None:
+        raise UsageError(f"--sampling-rate goes with --mode sampling; {options.mode} has none")
     if options.yes is not None and (options.truths is None or options.mode != "mangat"):
         raise UsageError("--yes goes with --mode mangat and --truths")
+    if options.drill_down:
+        _check_walk(options)
+    if options.sumo:
+        _check_sumo(options)
+    _check_watch(options)
+    if options.as_json and (options.windows > 1 or options.drill_down or options.watch):
+        other = "--watch" if options.watch else "--drill-down" if options.drill_down else f"--windows {options.windows}"
+        raise UsageError(f"--json goes with one window in the terminal; {other} is given")
     if options.truths is not None and options.windows > 1:
         raise UsageError(f"--windows is {options.windows}, allowed with --truths: 1, as a table does not move")
     if options.truths is not None and options.mode == "mangat" and options.yes is None:
         raise UsageError("--mode mangat asks a yes/no question: --truths needs --yes VALUE with it")
+
+
+def _check_watch(options: DemoOptions) -> None:
+    if options.port is not None and not options.watch:
+        raise UsageError(f"--port is {options.port}, which goes with --watch: nothing else has a page")
+    if options.watch and options.windows > 1:
+        raise UsageError(f"--windows is {options.windows}, allowed with --watch: 1, the page shows one release")
+    if options.watch and options.drill_down:
+        raise UsageError("--drill-down goes without --watch: the page shows one release")
+
+
+def _check_walk(options: DemoOptions) -> None:
+    if options.windows > 1:
+        raise UsageError(f"--windows is {options.windows}, allowed with --drill-down: 1, its steps are its windows")
+    if options.truths is not None:
+        raise UsageError("--truths goes without --drill-down: a table of categories has no places")
+    if options.mode == "mangat":
+        raise UsageError("--mode is 'mangat', allowed with --drill-down: sampling, direct")
+    if options.connections == "shared":
+        raise UsageError("--connections is 'shared', allowed with --drill-down: own, as each vehicle asks for records")
+
+
+def _check_sumo(options: DemoOptions) -> None:
+    for name, given in (("truths", options.truths is not None), ("drill-down", options.drill_down)):
+        if given:
+            raise UsageError(f"--sumo goes without --{name}: it drives cars of its own in a small town")
+    from fleetcount_simulator.populations.sumo_fleet import (
+        MOST_CARS,
+    )  # NumPy takes its time: only where it is asked for.
+
+    if (options.vehicles or 0) > MOST_CARS:
+        raise UsageError(f"--vehicles is {options.vehicles}, allowed with --sumo: 2 to {MOST_CARS}")
+
+
+def _sumo_scenarios(options: DemoOptions) -> list[Scenario]:
+    from fleetcount_simulator.populations.sumo_fleet import drive_fleet, sumo_position, sumo_speed  # As above.
+
+    make = sumo_speed if options.mode == "mangat" else sumo_position
+    return [make(one) for one in drive_fleet(options.vehicles or DEFAULT_VEHICLES, options.seed, options.windows)]
 
 
 def _scenario(options: DemoOptions, window: int) -> Scenario:

@@ -14,9 +14,9 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.series.signed_file import encode_signed_series
 
-from fleetcount.demo_command import asked_of, say_how, started
-from fleetcount.demo_outputs import comparison_csv, covered, draw, title_of
-from fleetcount.exits import RefusedByPolicyError
+from fleetcount.demo_command import asked_of, how_lines, started
+from fleetcount.demo_outputs import comparison_csv, covered, draw, drawn, title_of
+from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.files import staged_directory
 from fleetcount.release_report import table_lines
 from fleetcount.series_records import SERIES_FILE, Chain, save_record
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from fleetcount.demo_question import DemoOptions, Question
     from fleetcount.progress import Progress
 
-__all__ = ["asked_series", "finish_series"]
+__all__ = ["asked_series", "finish_series", "keep_records", "released"]
 
 _FRAME_MS: Final = 1_200
+_MOVING: Final = "time-lapse.gif"
 
 
 async def asked_series(
@@ -40,10 +41,23 @@ async def asked_series(
     from fleetcount_simulator.network.series_run import ask_series
 
     scenarios = (question.scenario, *question.later)
-    plan = faultless_plan(question.scenario.domain, [one.readings for one in scenarios])
+    plan = faultless_plan(question.scenario.domain, [one.readings for one in scenarios], question.walk)
     asked = replace(asked_of(question, options, progress), series=plan.part)
     async with started(options, directory) as parties:
         return await ask_series(parties, asked, plan, directory)
+
+
+def released(result: "SeriesAsked") -> dict[int, ReleaseRecord]:
+    """Return the records by window.
+
+    Raises:
+        RefusedByPolicyError, MachineError: there is none.
+    """
+    records = {index: one.record for index, one in enumerate(result.windows) if one.record is not None}
+    if not records:
+        reason = next((one.answer.abort_reason for one in result.windows if one.answer is not None), "")
+        raise RefusedByPolicyError(f"no window was released: {reason}") if reason else MachineError("no record in time")
+    return records
 
 
 def finish_series(question: "Question", options: "DemoOptions", result: "SeriesAsked") -> None:
@@ -55,20 +69,22 @@ def finish_series(question: "Question", options: "DemoOptions", result: "SeriesA
     """
     from fleetcount.series_files import describe_series
 
+    records = released(result)
     windows = result.windows
-    records = {index: one.record for index, one in enumerate(windows) if one.record is not None}
-    if not records:
-        reason = next((one.answer.abort_reason for one in windows if one.answer is not None), "")
-        raise RefusedByPolicyError(f"no window was released: {reason}") if reason else MachineError("no record in time")
     truths = [scenario.truths() for scenario in (question.scenario, *question.later)]
     with staged_directory(options.output) as stage:
         names = _write(stage, question.scenario.question, result, truths)
     for index, one in enumerate(windows):
         _say_window(index, one.record, truths[index], int(one.account.counted.sum()), question.vehicles)
     last = max(records)
-    for line in [*table_lines(records[last], truths[last]), "", *describe_series(result.signed, 100)]:
+    for line in [
+        *table_lines(records[last], truths[last]),
+        "",
+        *describe_series(result.signed, 100, explain=options.explain),
+    ]:
         click.echo(line)
-    say_how(windows[0].broker, windows[0].reasons)
+    for line in how_lines(options, windows[0].broker, windows[0].reasons):
+        click.echo(one_line(line))
     click.echo(f"wrote {', '.join(names)} in {options.output}")
     click.echo(f"ask them: fleetcount series export --records {options.output} --largest 3")
 
@@ -86,24 +102,37 @@ def _say_window(index: int, record: ReleaseRecord | None, truths: Sequence[int],
 
 def _write(stage: Path, question: str, result: "SeriesAsked", truths: Sequence[Sequence[int]]) -> list[str]:
     """Write all files into an empty directory; return what is said to have been written."""
-    series = result.signed.series
-    (stage / SERIES_FILE).write_bytes(encode_signed_series(result.signed))
-    chain = Chain(series)
-    released: list[ReleaseRecord] = []
-    scale = max(1.0, *(float(count) for counts in truths for count in counts))
-    for index, one in enumerate(result.windows):
-        record, answer = one.record, one.answer
-        if record is None or answer is None:
-            continue
-        chain.follow(record)
-        save_record(stage, record, answer.signatures)
+    chain = keep_records(stage, result)
+    records = {index: one.record for index, one in enumerate(result.windows) if one.record is not None}
+    for index, record in records.items():
         (stage / f"window-{index:02d}.csv").write_text(comparison_csv(record, truths[index]), encoding="utf-8")
-        title = f"Window {index}: {title_of(question, record)}"
-        draw(stage / f"window-{index:02d}", title, record, truths[index], scale)
-        released.append(record)
-    table = _write_table(stage, chain, released)
-    names = [f"{len(released)} records and for each a table (csv) and a map (svg, png)", table]
-    return [*names, *_time_lapse(sorted(stage.glob("window-*.png")), stage / "time-lapse.gif")]
+    table = _write_table(stage, chain, list(records.values()))
+
+    def maps() -> None:
+        scale = max(1.0, *(float(count) for counts in truths for count in counts))
+        for index, record in records.items():
+            title = f"Window {index}: {title_of(question, record)}"
+            draw(stage / f"window-{index:02d}", title, record, truths[index], scale)
+
+    pictures = drawn(["a map (svg, png) a window"], maps)
+    if pictures:
+        pictures += drawn([_MOVING], lambda: _time_lapse(sorted(stage.glob("window-*.png")), stage / _MOVING))
+    return [f"{len(records)} records and for each a table (csv)", table, *pictures]
+
+
+def keep_records(stage: Path, result: "SeriesAsked") -> Chain:
+    """Write the series and its records as `fleetcount series records` keeps them; return their chain.
+
+    Raises:
+        CheckFailedError: the records do not hang together.
+    """
+    (stage / SERIES_FILE).write_bytes(encode_signed_series(result.signed))
+    chain = Chain(result.signed.series)
+    for one in result.windows:
+        if one.record is not None and one.answer is not None:
+            chain.follow(one.record)
+            save_record(stage, one.record, one.answer.signatures)
+    return chain
 
 
 def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -> str:
@@ -121,13 +150,10 @@ def _write_table(stage: Path, chain: Chain, released: Sequence[ReleaseRecord]) -
     return "series.parquet"
 
 
-def _time_lapse(pictures: Sequence[Path], path: Path) -> list[str]:
-    """Join the pictures into a moving one; without Pillow, which comes with matplotlib, they stand for themselves."""
-    try:
-        from PIL import Image
-    except ModuleNotFoundError:
-        return []
+def _time_lapse(pictures: Sequence[Path], path: Path) -> None:
+    """Join the pictures into a moving one."""
+    from PIL import Image
+
     frames = [Image.open(picture).convert("RGB") for picture in pictures]
     frames = [frame.resize(frames[0].size).quantize() for frame in frames]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=_FRAME_MS, loop=0)
-    return [path.name]

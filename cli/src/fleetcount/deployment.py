@@ -12,7 +12,13 @@ from typing import Final
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.errors import MachineError
 from fleetcount_simulator.network import deployments
-from fleetcount_simulator.network.deployments import AggregatorPlan, Authorities, Deployment, free_ports
+from fleetcount_simulator.network.deployments import (
+    AggregatorPlan,
+    Authorities,
+    Deployment,
+    write_store_key,
+)
+from fleetcount_simulator.network.ports import free_ports
 
 from fleetcount.descriptors import encode_descriptor, toml_text
 from fleetcount.files import write_file
@@ -26,6 +32,8 @@ __all__ = [
     "write_aggregators",
     "write_analyst",
     "write_device",
+    "write_servers",
+    "write_store_key",
 ]
 
 _DIRECTORY_MODE: Final = 0o700
@@ -82,6 +90,46 @@ def write_analyst(deployment: Deployment) -> Path:
     text = reader_toml(deployment.name, deployment.aggregators)
     write_file(directory / "analyst.toml", text.encode(), overwrite=False)
     return directory / "analyst.toml"
+
+
+def write_servers(deployment: Deployment, relay_listen: str) -> None:
+    """Write the folder of a relay, and that of an MQTT broker: certificate, key, and whom it lets in (clients.crt).
+
+    Raises:
+        UsageError: a file that is there already.
+        MachineError: the disk does not take it.
+    """
+    root, authorities = deployment.root, deployment.authorities
+    hosts = sorted({"localhost", *(plan.host for plan in deployment.plans)})
+    try:
+        for name, purpose in (("relay", Purpose.RELAY), ("broker", Purpose.BROKER)):
+            (root / name).mkdir(mode=_DIRECTORY_MODE)
+            credential = authorities.aggregators.issue_new(purpose, name, hosts)
+            save_certificates(root / name / f"{name}.crt", [credential.certificate])
+            save_private_key(root / name / f"{name}.key", credential.private_key)
+        clients = [authorities.devices.certificate, authorities.aggregators.certificate]
+        save_certificates(root / "broker" / "clients.crt", clients)
+    except OSError as error:
+        raise MachineError(f"{error.filename or root}: {error.strerror}") from error
+    rows = [
+        "# The relay of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
+        "",
+        "[relay]",
+        f"listen = {toml_text(relay_listen)}",
+        "",
+        "[tls]",
+        'certificate_file = "relay.crt"',
+        'key_file = "relay.key"',
+        'aggregator_ca_file = "../ca/aggregators.crt"',
+        'device_ca_file = "../ca/devices.crt"',
+        "",
+        "[metrics]",
+        'listen = "127.0.0.1:9431"',
+    ]
+    for one in deployment.aggregators:
+        rows += ["", "[[aggregators]]", f"id = {toml_text(one.aggregator_id)}"]
+        rows += [f"endpoint = {toml_text(one.grpc_endpoint)}"]
+    write_file(root / "relay" / "relay.toml", ("\n".join(rows) + "\n").encode(), overwrite=False)
 
 
 def write_device(deployment: Deployment, number: int, *, transport: str) -> Path:

@@ -10,19 +10,20 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fleetcount.exits import CannotReachError, ExitCode, RefusedByPolicyError, one_line
 from fleetcount.lazy import LazyGroup, table
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start without cryptography.
     from fleetcount_client.charges import Charge
     from fleetcount_client.config import DeviceSettings
     from fleetcount_client.device import Device
     from fleetcount_client.outcome import Outcome
-    from fleetcount_client.spool import Spool
+    from fleetcount_client.spool import NotedRefusal, Spool
 
 __all__ = ["CONFIG", "decimal_text", "device", "open_spool", "time_text"]
 
@@ -60,9 +61,6 @@ def run(config: Path, once: bool) -> None:
     a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a task goes to
     stderr when it has ended.
     """
-    from fleetcount_transport import hardening
-
-    hardening.keep_out_of_dumps()
     from fleetcount_client.device import Device  # Loads cryptography: only when a device runs.
     from fleetcount_client.transport import Unreachable
 
@@ -124,39 +122,74 @@ def _conclude(outcomes: "Iterable[Outcome]") -> None:
 
 @device.command("ledger", short_help="What was answered and what it cost.")
 @CONFIG
-def ledger(config: Path) -> None:
+@JSON
+def ledger(config: Path, as_json: bool) -> None:
     """List every answered task and reserved unit with its cost, the totals of the period, and what was refused."""
     from fleetcount_client.ledger import spent_within
 
     settings, spool = open_spool(config)
     charges = spool.charges()
-    for charge in charges:
-        click.echo(one_line(_charge_line(charge)))
     policy, now = settings.policy, int(time.time())
     spent = spent_within(policy, charges, now - policy.budget_period_s, now + 1)
     ahead = sum(not charge.sent for charge in charges)
-    click.echo(
+    lines = [one_line(_charge_line(charge)) for charge in charges]
+    lines.append(
         f"answered {len(charges) - ahead}, reserved {ahead}; in the last {policy.budget_period_s} s: {spent.charges}"
         f" charges, within epsilon {decimal_text(spent.epsilon)} of {decimal_text(policy.total_epsilon)}"
         f" at delta {policy.total_delta}"
     )
-    click.echo(
+    lines.append(
         f"all operators together, if none is honest: they see {decimal_text(spent.answers)} of these answers on average"
         f" and any of them with a chance of at most {decimal_text(min(spent.chance, 1))};"
         f" trust = {policy.trust.value!r}"
     )
     if spent.one_sided:
-        click.echo(f"{spent.one_sided} of them were one-sided: the sum holds for a value replaced by none only")
+        lines.append(f"{spent.one_sided} of them were one-sided: the sum holds for a value replaced by none only")
     if spent.without_epsilon:
-        click.echo(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
+        lines.append(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
     for refusal in spool.refusals():
         text = f"refused {refusal.task_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
-        click.echo(one_line(f"{time_text(refusal.refused_at)}  {text}"))
+        lines.append(one_line(f"{time_text(refusal.refused_at)}  {text}"))
+    found = {
+        "charges": [_charge_json(charge) for charge in charges],
+        "answered": len(charges) - ahead,
+        "reserved": ahead,
+        "epsilon": decimal_text(spent.epsilon),
+        "budget": decimal_text(policy.total_epsilon),
+        "delta": str(policy.total_delta),
+        "period_s": policy.budget_period_s,
+        "refused": [_refusal_json(refusal) for refusal in spool.refusals()],
+    }
+    show(found, lines, as_json=as_json)
+
+
+def _charge_json(charge: "Charge") -> dict[str, Any]:
+    return {
+        "asked_at": charge.asked_at,
+        "charge_id": charge.charge_id.hex(),
+        "sent": charge.sent,
+        "epsilon": None if charge.epsilon is None else str(charge.epsilon),
+        "relation": charge.relation.value,
+        "exposure": str(charge.exposure),
+        "signal": charge.signal,
+        "name": charge.name,
+    }
+
+
+def _refusal_json(refusal: "NotedRefusal") -> dict[str, Any]:
+    return {
+        "refused_at": refusal.refused_at,
+        "task_id": refusal.task_id.hex(),
+        "name": refusal.name,
+        "rule": refusal.rule,
+        "message": refusal.message,
+    }
 
 
 @device.command("status", short_help="The certificate, its end, and the next one.")
 @CONFIG
-def status(config: Path) -> None:
+@JSON
+def status(config: Path, as_json: bool) -> None:
     """Say until when the certificate is valid, when the next one is due, and why one that came is not taken."""
     from fleetcount_client.assembly import identity_of
     from fleetcount_client.config import load_settings
@@ -167,32 +200,40 @@ def status(config: Path) -> None:
     identity = identity_of(settings)
     ends = identity.certificate.not_valid_after_utc.timestamp()
     state = "has ended" if now > ends else f"{int((ends - now) // 86_400)} days left"
-    click.echo(f"certificate  until {time_text(ends)}, {state}")
-    waiting = next_file(settings.certificate_file)
+    waiting, due = next_file(settings.certificate_file), ends - settings.renewal.before_s
     if waiting.exists():
         try:
             check_next(identity, waiting, now)
-            click.echo(f"renewal      {waiting.name} is there and will be taken")
+            renewal = f"{waiting.name} is there and will be taken"
         except UsageError as error:
-            click.echo(one_line(f"renewal      not taken: {error}"))
-        return
-    due = ends - settings.renewal.before_s
-    how = "by its command" if settings.renewal.command else f"nobody is asked: put it at {waiting.name}"
-    click.echo(one_line(f"renewal      due {'since' if now >= due else 'from'} {time_text(due)}, {how}"))
+            renewal = f"not taken: {error}"
+    else:
+        how = "by its command" if settings.renewal.command else f"nobody is asked: put it at {waiting.name}"
+        renewal = f"due {'since' if now >= due else 'from'} {time_text(due)}, {how}"
+    found = {"ends": int(ends), "due": int(due), "valid": now <= ends, "renewal": renewal}
+    lines = [f"certificate  until {time_text(ends)}, {state}", one_line(f"renewal      {renewal}")]
+    show(found, lines, as_json=as_json)
 
 
 @device.command("spool", short_help="What is on its way.")
 @CONFIG
-def spool(config: Path) -> None:
+@JSON
+def spool(config: Path, as_json: bool) -> None:
     """List every answer with its phase and how many messages still wait for a receipt; shows no content."""
     _, store = open_spool(config)
     reports = store.reports()
-    for report in reports:
-        waiting = sum(len(store.outbox(report.task_id, round_number)) for round_number in (0, 1, 2))
-        click.echo(
-            one_line(f"{report.task_id.hex()[:12]}  {report.phase.name.lower():<10} {waiting} waiting  {report.reason}")
-        )
-    click.echo(f"{len(reports)} answers, {sum(not report.phase.final for report in reports)} unfinished")
+    rows: list[dict[str, Any]] = [
+        {
+            "task_id": report.task_id.hex(),
+            "phase": report.phase.name.lower(),
+            "waiting": sum(len(store.outbox(report.task_id, number)) for number in (0, 1, 2)),
+            "reason": report.reason,
+        }
+        for report in reports
+    ]
+    lines = [f"{one['task_id'][:12]}  {one['phase']:<10} {one['waiting']} waiting  {one['reason']}" for one in rows]
+    lines.append(f"{len(reports)} answers, {sum(not report.phase.final for report in reports)} unfinished")
+    show(rows, map(one_line, lines), as_json=as_json)
 
 
 def open_spool(config: Path) -> "tuple[DeviceSettings, Spool]":

@@ -5,13 +5,14 @@ Prints what was asked, reserved, answered and refused; never a truth, a coin or 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from fleetcount.device_commands import CONFIG, decimal_text, open_spool, time_text
 from fleetcount.exits import RefusedByPolicyError, one_line
-from fleetcount.lazy import LazyGroup
+from fleetcount.lazy import LazyGroup, StrictCommand
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:
     from fleetcount_client.charges import Charge
@@ -37,16 +38,24 @@ def series() -> None:
 
 @series.command("list", short_help="Every series that was offered, and where it stands.")
 @CONFIG
-def list_series(config: Path) -> None:
+@JSON
+def list_series(config: Path, as_json: bool) -> None:
     """List every series with its state, its windows and what it costs the device."""
     book, spool, settings = _open(config)
     rows = book.rows()
+    lines: list[str] = []
     for row in rows:
-        click.echo(one_line(f"{row.series_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
-        for line in _about(book.known(row), row, spool):
-            click.echo(one_line(f"    {line}"))
-    click.echo(f"{len(rows)} series; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
-    click.echo(_private_line(settings))
+        lines.append(one_line(f"{row.series_id.hex()[:12]}  {row.state.name.lower():<8} {row.name}  {row.reason}"))
+        lines += [one_line(f"    {line}") for line in _about(book.known(row), row, spool)]
+    lines.append(f"{len(rows)} series; new ones: {settings.join.value}; trust = {settings.policy.trust.value!r}")
+    show([_row_json(row, spool) for row in rows], [*lines, _private_line(settings)], as_json=as_json)
+
+
+def _row_json(row: "SeriesRow", spool: "Spool") -> dict[str, Any]:
+    held = _reserved(spool, row.series_id)
+    sent = sum(charge.sent for charge in held)
+    known = {"series_id": row.series_id.hex(), "name": row.name, "state": row.state.name.lower(), "reason": row.reason}
+    return known | {"sent": sent, "reserved": len(held) - sent}
 
 
 @series.command("join", short_help="Take part in a series from now on.")
@@ -80,24 +89,26 @@ def leave(config: Path, which: str) -> None:
 
 @series.command("reserved", short_help="What joined series hold of the budget.")
 @CONFIG
-def reserved(config: Path) -> None:
+@JSON
+def reserved(config: Path, as_json: bool) -> None:
     """List every unit that is reserved and not yet answered, with its time and the answers it stands for."""
     _, spool, _ = _open(config)
     held = [charge for charge in spool.charges() if charge.series_id is not None and not charge.sent]
-    for charge in held:
-        click.echo(one_line(f"{time_text(charge.asked_at)} to {time_text(charge.asked_until)}  {charge.name}"))
-    click.echo(f"{len(held)} reserved")
+    rows = [{"from": one.asked_at, "until": one.asked_until, "name": one.name} for one in held]
+    lines = [one_line(f"{time_text(one.asked_at)} to {time_text(one.asked_until)}  {one.name}") for one in held]
+    show(rows, [*lines, f"{len(held)} reserved"], as_json=as_json)
 
 
-@click.command("log", short_help="What was asked, reserved, answered and refused, in words.")
+@click.command("log", cls=StrictCommand, short_help="What was asked, reserved, answered and refused, in words.")
 @CONFIG
-def log(config: Path) -> None:
+@JSON
+def log(config: Path, as_json: bool) -> None:
     """Tell in words what this device was asked, what it reserved, answered and refused, the oldest first."""
     book, spool, settings = _open(config)
-    lines = sorted([*_answers(spool), *_series_lines(book, spool), *_refusals(spool)])
-    for moment, text in lines:
-        click.echo(one_line(f"{time_text(moment)}  {text}"))
-    click.echo(f"{len(lines)} entries; a truth is never among them. {_private_line(settings)}")
+    told = sorted([*_answers(spool), *_series_lines(book, spool), *_refusals(spool)])
+    lines = [one_line(f"{time_text(moment)}  {text}") for moment, text in told]
+    lines.append(f"{len(told)} entries; a truth is never among them. {_private_line(settings)}")
+    show([{"at": moment, "text": text} for moment, text in told], lines, as_json=as_json)
 
 
 def _answers(spool: "Spool") -> Iterator[tuple[float, str]]:

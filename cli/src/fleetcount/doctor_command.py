@@ -16,6 +16,7 @@ from fleetcount.lazy import StrictCommand
 if TYPE_CHECKING:  # The checks load cryptography: only when they run.
     from fleetcount_aggregator.config import AggregatorConfig
     from fleetcount_client.config import DeviceSettings
+    from fleetcount_transport.server_config import MetricsTable
 
     from fleetcount.doctor_checks import Finding
 
@@ -31,17 +32,24 @@ __all__ = ["doctor"]
     type=click.Path(path_type=Path),
     help="An aggregator's, a relay's, a device's or an analyst's configuration.",
 )
-def doctor(path: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="For programs: a JSON list with what, severity and text.")
+def doctor(path: Path, as_json: bool) -> None:
     """Check a configuration file and everything it names.
 
-    Configuration, versions, keys, certificate chain and expiry, file modes, clock, disk room, and whether the other
-    parties answer. Prints one line a check: ok, note or FAILED. Exit code 1 when a check failed.
+    Configuration, versions, keys, certificate chain and expiry, file modes, clock, disk room, whether the other
+    parties answer, and what a running aggregator or relay says of itself. Prints one line a check: ok, note or
+    FAILED. Exit code 1 when a check failed.
     """
     import asyncio
+    import json
+    from dataclasses import asdict
 
     findings = asyncio.run(_examine(path))
-    for finding in findings:
-        click.echo(f"{finding.severity:<7} {one_line(f'{finding.what}: {finding.text}')}")
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        for finding in findings:
+            click.echo(f"{finding.severity:<7} {one_line(f'{finding.what}: {finding.text}')}")
     failed = [finding.what for finding in findings if finding.severity == "FAILED"]
     if failed:
         raise CheckFailedError(f"{len(failed)} of {len(findings)} checks failed: {', '.join(failed)}")
@@ -91,12 +99,33 @@ async def _aggregator(path: Path) -> "list[Finding]":
     config = load_config(path, os.environ)
     findings = [_ok("configuration", f"aggregator {config.aggregator.id!r} of {config.aggregator.operator!r}")]
     findings += _aggregator_files(config)
+    findings.append(guarded("store", lambda: _store(config)))
     findings.append(guarded("disk", lambda: check_disk(config.aggregator.state_directory)))
     findings.append(await check_port("own device port", config.grpc.device_listen, needed=False))
-    findings += await asyncio.gather(*(_peer(path, peer.id, peer.endpoint) for peer in config.peers))
+    findings += await asyncio.gather(
+        *(_peer(path, peer.id, peer.endpoint, config.limits.largest_skew_s) for peer in config.peers)
+    )
     if config.mqtt is not None:
-        findings.append(await check_port("MQTT broker", config.mqtt.broker))
-    return findings
+        from fleetcount.doctor_broker import check_broker
+
+        findings += await check_broker(config, config.mqtt, time.time())
+    return findings + _running(config.metrics)
+
+
+def _running(metrics: "MetricsTable | None") -> "list[Finding]":
+    """Return what the server says of itself, if it runs and has a page to say it on."""
+    from fleetcount.doctor_checks import Finding, Severity
+    from fleetcount.pages import ask_page
+
+    page = None if metrics is None else ask_page(metrics.listen, "/readyz")
+    if page is None:
+        return []
+    wrong = [f"{one['name']}: {one['reason']}" for one in page["checks"] if not one["ok"]]
+    return [
+        Finding(what="running server", severity=Severity.FAILED, text="; ".join(wrong))
+        if wrong
+        else _ok("running server", "says that it is ready")
+    ]
 
 
 def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
@@ -114,7 +143,10 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
     )
 
     tls, now = config.tls, time.time()
-    sealing = sorted(config.keys.hpke_key_directory.glob("*.key"))
+    own = config.keys.store_key_file
+    files = (config.keys.signing_key_file, tls.key_file, own)
+    private = [one for one in files if isinstance(one, Path)]
+    private += sorted(config.keys.hpke_key_directory.glob("*.key"))
 
     def name() -> Finding:
         names = aggregator_names(load_certificate(tls.certificate_file))
@@ -128,13 +160,14 @@ def _aggregator_files(config: "AggregatorConfig") -> "list[Finding]":
     return [
         guarded("signing key", lambda: _signing_key(config)),
         guarded("sealing keys", lambda: _sealing_keys(config)),
+        guarded("store key", lambda: _store_key(config)),
         guarded("certificate", chain),
         guarded("certificate names", name),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
-        check_modes([config.keys.signing_key_file, tls.key_file, *sealing], [config.aggregator.task_directory]),
+        check_modes(private, [config.aggregator.task_directory]),
     ]
 
 
@@ -154,27 +187,59 @@ def _signing_key(config: "AggregatorConfig") -> "Finding":
 
 
 def _sealing_keys(config: "AggregatorConfig") -> "Finding":
-    from fleetcount_aggregator.host.keys import load_hpke_key
-
-    pairs = [load_hpke_key(path) for path in sorted(config.keys.hpke_key_directory.glob("*.key"))]
-    if not pairs:
-        raise UsageError(f"{config.keys.hpke_key_directory} holds no <key id>.key")
-    return _ok("sealing keys", f"key ids {', '.join(str(pair.key_id) for pair in pairs)}")
+    key_ids = ", ".join(map(str, sorted(config.keys.key_ring().key_ids)))
+    return _ok(
+        "sealing keys", f"key ids {key_ids}" + (", wrapped by a token's key" if config.keys.wrapping_key else "")
+    )
 
 
-async def _peer(path: Path, name: str, endpoint: str) -> "Finding":
+def _store_key(config: "AggregatorConfig") -> "Finding":
+    from fleetcount_aggregator.host.keys import load_store_key
+
+    from fleetcount.doctor_checks import Finding, Severity
+
+    if config.keys.store_key_file is None:
+        text = "follows from the signing key, which cannot be replaced as long as it does (fleetcount keys store)"
+        return Finding(what="store key", severity=Severity.NOTE, text=text)
+    load_store_key(config.keys.store_key_file)
+    return _ok("store key", "the store has a key of its own")
+
+
+def _store(config: "AggregatorConfig") -> "Finding":
+    """Return where the store lies, and, of a server, what it says; StoreError if it may lose what it committed."""
+    from contextlib import closing
+
+    from fleetcount_aggregator.storage.opening import server_of
+
+    place = config.store_place
+    if place.url is None:
+        return _ok("store", f"{place.name}, of one process")
+    server = server_of(place)
+    from fleetcount_aggregator.storage.postgres import ServerState  # Only where there is its client.
+
+    with closing(server.connect()) as connection:
+        state = ServerState.of(connection)
+    told = f"PostgreSQL {state.version // 10_000}, synchronous_commit {state.synchronous_commit}, fsync {state.fsync}"
+    return _ok("store", f"{place.name}: {told}, {state.standbys} standbys")
+
+
+async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> "Finding":
     """Ask a peer about a task that does not exist: it must refuse by name, over TLS in both directions."""
     from fleetcount.doctor_checks import Finding, Severity
     from fleetcount.readers import ask_peer
 
+    skew = None
     try:
-        problem = await ask_peer(path, name, endpoint)
+        problem, skew = await ask_peer(path, name, endpoint)
     except FleetcountError as error:
         problem = str(error)
     what = f"peer {name}"
+    if skew is not None and skew.certain_s > largest_skew_s:
+        problem = problem or f"its clock is {skew}, allowed: {largest_skew_s:g} s ([limits] largest_skew_s)"
     if problem:
         return Finding(what=what, severity=Severity.FAILED, text=f"{endpoint}: {problem}")
-    return _ok(what, f"{endpoint} answers with its certificate")
+    clock = "" if skew is None else f"; its clock is {skew}"
+    return _ok(what, f"{endpoint} answers with its certificate{clock}")
 
 
 # A relay, a device, an analyst.
@@ -208,6 +273,7 @@ def _relay(path: Path) -> "list[Finding]":
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
+        *_running(config.metrics),
     ]
 
 

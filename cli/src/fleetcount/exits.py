@@ -5,15 +5,25 @@ It must not print or exit: `__main__` does.
 
 import enum
 import errno
+import re
 import sys
+from collections import Counter
 from typing import Final
 
 import click
 from fleetcount_protocol.errors import FleetcountError, MachineError, PeerError, UsageError
 
-__all__ = ["CannotReachError", "CheckFailedError", "ExitCode", "RefusedByPolicyError", "describe", "one_line"]
+__all__ = [
+    "CannotReachError",
+    "CheckFailedError",
+    "ExitCode",
+    "RefusedByPolicyError",
+    "describe",
+    "missing_package",
+    "one_line",
+]
 
-MAX_LINE: Final = 500
+MAX_LINE: Final = 1000
 
 
 class ExitCode(enum.IntEnum):
@@ -61,6 +71,24 @@ _OTHER_FAMILIES: Final = (
     ("grpc", "RpcError", ExitCode.CANNOT_REACH),
     ("aiomqtt", "MqttError", ExitCode.CANNOT_REACH),
 )
+_PACKAGES: Final = {
+    "Crypto": "pycryptodome",
+    "PIL": "pillow",
+    "dask": "distributed",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "grpc_health": "grpcio-health-checking",
+    "libsumo": "eclipse-sumo",
+    "pkcs11": "python-pkcs11",
+    "sumo": "eclipse-sumo",
+    "sumolib": "eclipse-sumo",
+}
+"""Modules whose package has another name."""
+_REQUIRED: Final = re.compile(
+    r"""(?P<package>[A-Za-z0-9._-]+)[^;]*(?:$|;(?:.* and )? ?extra == ['"](?P<extra>[a-z0-9]+)['"]$)"""
+)
+_DEVELOPERS: Final = frozenset({"check", "docs", "test"})
+"""Extras that nobody is told to install in order to run something."""
 _UNREACHABLE: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _WRONG_PATH: Final = frozenset(
     {
@@ -89,11 +117,44 @@ def describe(error: BaseException, command: str = "fleetcount") -> tuple[ExitCod
         text = error.format_message()
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    elif isinstance(error, ModuleNotFoundError) and (needed := missing_package(error)):
+        code, text = ExitCode.USAGE, needed
     elif code is None:
         text = f"unexpected {type(error).__name__}: {error} (a bug; FLEETCOUNT_DEBUG=1 shows where)"
     else:
         text = str(error) or type(error).__name__
     return ExitCode.MACHINE if code is None else code, one_line(f"{command}: {text}{hint}")
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """Return what to install for a library that is not there, "" for a module of our own."""
+    module = (error.name or "").partition(".")[0]
+    if not module or module.startswith("fleetcount"):
+        return ""
+    package = _PACKAGES.get(module, module.replace("_", "-"))
+    project, required = _requirements()
+    found = [match for one in required if (match := _REQUIRED.match(one)) and match["package"] == package]
+    extras = [match["extra"] for match in found]
+    if None in extras:
+        what = f"install {project} anew, without it nothing of it runs"
+    elif wanted := set(extras) - _DEVELOPERS:
+        sizes = Counter(match["extra"] for one in required if (match := _REQUIRED.match(one)))
+        what = f"install {project}[{min(wanted, key=lambda name: (sizes[name], name))}]"
+    else:
+        what = f"install {package}"
+    return f"this needs the Python package {package!r}: {what} (in a clone: make setup)"
+
+
+def _requirements() -> tuple[str, list[str]]:
+    """Return the distribution that this is part of, and what it needs."""
+    from importlib.metadata import PackageNotFoundError, requires  # Takes milliseconds, and is needed here alone.
+
+    for project in ("fleetcount", "fleetcount-client"):
+        try:
+            return project, requires(project) or []
+        except PackageNotFoundError:
+            continue
+    return "fleetcount", []
 
 
 def one_line(text: str) -> str:

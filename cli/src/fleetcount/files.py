@@ -8,13 +8,22 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 from fleetcount_protocol.errors import MachineError, UsageError
 
-__all__ = ["MAX_TEXT_BYTES", "check_output_directory", "read_bytes", "read_text", "staged_directory", "write_file"]
+__all__ = [
+    "MAX_TEXT_BYTES",
+    "check_output_directory",
+    "check_output_file",
+    "read_bytes",
+    "read_text",
+    "staged_directory",
+    "write_file",
+]
 
 MAX_TEXT_BYTES: Final = 64 * 2**20
 
@@ -92,8 +101,25 @@ def _appear(temporary: Path, path: Path, *, overwrite: bool) -> None:
         path.hardlink_to(temporary)
 
 
+def check_output_file(path: Path) -> None:
+    """Refuse an output file that `write_file` could not write, before any work is done; create nothing.
+
+    Raises:
+        UsageError: it is there and no regular file, or its directory is missing or not writable.
+    """
+    if "\0" in str(path):
+        raise UsageError(f"output {_shown(path)} holds a NUL character")
+    try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"output {_shown(path)} is {_kind(path.stat().st_mode)}, not a file")
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            raise UsageError(f"output {_shown(path)}: {_shown(path.parent)} is not a directory one can write to")
+    except OSError as error:
+        raise UsageError(f"output {_shown(path)} cannot be used: {_reason(error)}") from error
+
+
 def check_output_directory(path: Path, *, fresh: bool = False) -> None:
-    """Refuse an output directory that cannot take files, before any work is done; create nothing.
+    """Refuse an output directory that cannot take files, before any work is done; leave nothing there.
 
     Raises:
         UsageError: it is no directory, or not writable, or (with `fresh`) it is there and not empty.
@@ -106,28 +132,35 @@ def check_output_directory(path: Path, *, fresh: bool = False) -> None:
         if path.exists():
             if not path.is_dir():
                 raise UsageError(f"output {_shown(path)} exists and is not a directory")
-            if fresh and any(path.iterdir()):
+            # What a run stages in it, or a killed one left, is nothing of the user's.
+            if fresh and any(not one.name.startswith(_stage_prefix(path)) for one in path.iterdir()):
                 raise UsageError(f"output {_shown(path)} is not empty; choose a new directory")
             place = path
         else:
             place = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
             raise UsageError(f"output {_shown(path)}: {_shown(place)} is not a directory one can write to")
+        # What may be written to does not always take a directory: /proc, a name with no room for the stage's ending.
+        Path(tempfile.mkdtemp(prefix=_stage_prefix(path), dir=place)).rmdir()
     except (OSError, ValueError) as error:
         raise UsageError(f"output {_shown(path)} cannot be used: {_reason(error)}") from error
 
 
 @contextlib.contextmanager
 def staged_directory(target: Path) -> Generator[Path]:
-    """Give a hidden directory beside `target`; on success its files move into `target`, on failure nothing stays.
+    """Give a hidden directory; on success its files move into `target`, on failure nothing stays.
+
+    It lies in `target` if that is there, whose parent may be of another file system or not writable, and else beside.
 
     Raises:
         UsageError: the output cannot be written to.
         MachineError: the disk does not take it.
     """
     check_output_directory(target)
-    stage = target.absolute().with_name(f".{target.name or 'output'}.{secrets.token_hex(4)}")
     existed = target.exists()
+    stage = (
+        target.absolute() if existed else target.absolute().parent
+    ) / f"{_stage_prefix(target)}{secrets.token_hex(4)}"
     try:
         stage.mkdir(parents=True)
         yield stage
@@ -141,6 +174,10 @@ def staged_directory(target: Path) -> Generator[Path]:
         raise MachineError(f"output {_shown(target)} cannot be written: {_reason(error)}") from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def _stage_prefix(target: Path) -> str:
+    return f".{target.name or 'output'}."
 
 
 def _shown(path: Path) -> str:

@@ -3,8 +3,9 @@
 Reads, calls and prints; the comparison and the table of groups belong to the analysis.
 """
 
+import contextlib
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
@@ -15,39 +16,43 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount.exits import CheckFailedError
 from fleetcount.files import read_text
 from fleetcount.lazy import StrictCommand
+from fleetcount.results import JSON, show
 
 __all__ = ["golden", "parse_golden"]
 
 _MAX_DIGITS: Final = 60
+_LARGEST_FLOAT_EXPONENT: Final = 308
 
 
 @click.command(cls=StrictCommand, short_help="Recompute golden numbers through the public API.")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.json")
-def golden(file: Path) -> None:
+@JSON
+def golden(file: Path, as_json: bool) -> None:
     """Recompute every group of golden numbers and compare.
 
     Decimals must agree to a relative 1e-9, integers and fractions exactly. One line a group: ok, or MISS with the first
-    difference; a group this version does not know is a miss. An example of the form is tests/golden/golden.json.
+    difference; a group this version does not know is a miss, and so is a row with a number too small or too large to be
+    judged. In the groups of series, variance is the parameter s of the noise N_Z(0, s), and Var its own variance. An
+    example of the form is tests/golden/golden.json.
 
     Exit code 0 when every group is reproduced, 1 on any miss, 2 when the file is not of this form.
     """
     from fleetcount_analysis.papers.golden import check_group  # Loads NumPy and SciPy: only when asked.
 
     groups = parse_golden(read_text(file), file.name)
-    misses = 0
-    for name, content in groups.items():
-        result = check_group(name, content)
-        click.echo(result.line)
-        misses += not result.passed
+    results = {name: check_group(name, content) for name, content in groups.items()}
+    rows = [{"group": name, "passed": one.passed, "text": one.line} for name, one in results.items()]
+    show(rows, (one.line for one in results.values()), as_json=as_json)
+    misses = sum(not one.passed for one in results.values())
     if misses:
         raise CheckFailedError(f"{misses} of {len(groups)} groups are not reproduced")
 
 
 def parse_golden(text: str, name: str) -> dict[str, object]:
-    """Return the groups of a golden file; decimals become exact Fractions of their text.
+    """Return the groups of a golden file; decimals become exact Fractions of their text, or `Beyond`.
 
     Raises:
-        UsageError: not JSON, not one object of groups, a name twice, NaN or Infinity, a number beyond float's range.
+        UsageError: not JSON, not one object of groups, a name twice, NaN or Infinity.
     """
     try:
         parsed: object = json.loads(
@@ -68,16 +73,23 @@ def parse_golden(text: str, name: str) -> dict[str, object]:
     return cast("dict[str, object]", parsed)  # A JSON object's names are strings.
 
 
-def _decimal(text: str) -> Fraction:
-    value = Decimal(text)
-    if len(text) > _MAX_DIGITS or not -400 <= value.adjusted() <= 308:
-        raise ValueError(f"number {text[:_MAX_DIGITS]} is not within 1e-400 to 1e308 and {_MAX_DIGITS} characters")
-    return Fraction(value)
+def _decimal(text: str) -> object:
+    from fleetcount_analysis.papers.golden_rows import LARGEST_EXPONENT, Beyond
+
+    with contextlib.suppress(InvalidOperation):  # An exponent beyond what even Decimal holds.
+        value = Decimal(text)
+        within = not value or -LARGEST_EXPONENT <= value.adjusted() <= _LARGEST_FLOAT_EXPONENT
+        if len(text) <= _MAX_DIGITS and within:
+            return Fraction(value)
+    allowed = f"1e-{LARGEST_EXPONENT} to 1e{_LARGEST_FLOAT_EXPONENT}, or 0, in {_MAX_DIGITS} characters"
+    return Beyond(f"number {text[:_MAX_DIGITS]}, allowed: {allowed}")
 
 
-def _integer(text: str) -> int:
+def _integer(text: str) -> object:
+    from fleetcount_analysis.papers.golden_rows import Beyond
+
     if len(text) > _MAX_DIGITS:
-        raise ValueError(f"integer {text[:_MAX_DIGITS]}... has more than {_MAX_DIGITS} digits")
+        return Beyond(f"integer {text[:_MAX_DIGITS]}..., allowed: {_MAX_DIGITS} digits")
     return int(text)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-__all__ = ["LazyCommand", "LazyGroup", "StrictCommand", "table"]
+from fleetcount.exits import missing_package
+
+__all__ = ["LazyCommand", "LazyGroup", "OneOf", "StrictCommand", "table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,18 @@ class LazyCommand:
         try:
             command: click.Command = getattr(importlib.import_module(self.module), self.attribute)
         except ModuleNotFoundError as error:
-            name = (error.name or "").partition(".")[0]
-            if name.startswith("fleetcount"):
-                raise
-            raise click.UsageError(
-                f"this command needs the Python package {name!r}: install fleetcount[all] (here: make setup)"
-            ) from error
+            if needed := missing_package(error):
+                raise click.UsageError(needed) from error
+            raise
         return command
+
+
+class OneOf(click.Choice[str]):
+    """One of a few texts; another one is refused with the nearest of them."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Return what is said of another text."""
+        return super().get_invalid_choice_message(value, ctx).rstrip(".") + _meant(value, self.choices)
 
 
 class StrictCommand(click.Command):
@@ -53,6 +60,11 @@ class StrictCommand(click.Command):
         if not ctx.resilient_parsing:
             self._refuse_repeated(ctx, list(args))
         return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example of the command after its options."""
+        _write_example(ctx, formatter)
+        super().format_epilog(ctx, formatter)
 
     def _refuse_repeated(self, ctx: click.Context, args: list[str]) -> None:
         order = self.make_parser(ctx).parse_args(args=args)[2]
@@ -84,6 +96,17 @@ class LazyGroup(click.Group):
             return entry.load()
         return super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is named; an unknown one is refused with the nearest of the table."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            if args[0] in self._lazy:
+                missing = f"{args[0]!r} comes with fleetcount, and this is fleetcount-client alone: install fleetcount"
+                raise click.UsageError(missing, ctx=ctx)
+            raise click.UsageError(f"No such command {args[0]!r}{_meant(args[0], self.list_commands(ctx))}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of sub-commands from the table."""
         rows = [(name, self._lazy[name].help) for name in self.list_commands(ctx) if name in self._lazy]
@@ -91,6 +114,25 @@ class LazyGroup(click.Group):
             rows.append((name, command.get_short_help_str(90)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write an example of one of its commands after their list."""
+        _write_example(ctx, formatter)
+        super().format_epilog(ctx, formatter)
+
+
+def _write_example(ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    from fleetcount.command_examples import EXAMPLES  # Only help pays for this import.
+
+    if example := EXAMPLES.get(ctx.command_path.partition(" ")[2]):
+        with formatter.section("Example"):
+            formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in example.splitlines()))
+
+
+def _meant(given: object, known: Sequence[str]) -> str:
+    from fleetcount_mechanisms.errors import did_you_mean  # Only a wrong name pays for this import.
+
+    return did_you_mean(given, known)
 
 
 def table(rows: Sequence[tuple[str, str, str, str]]) -> dict[str, LazyCommand]:

@@ -26,9 +26,10 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range
 
 from fleetcount import __version__
-from fleetcount.exits import RefusedByPolicyError, one_line
+from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import check_output_directory, read_text, staged_directory
 from fleetcount.lazy import StrictCommand
+from fleetcount.results import JSON, show
 
 __all__ = ["ACKNOWLEDGEMENT", "EXAMPLE_SPEC", "microdata"]
 
@@ -96,7 +97,8 @@ Exit codes: 0 done, 2 usage or bad input, 3 the thresholds cannot be kept, 5 thi
 @click.option("--sensitive", required=True, metavar="COLUMN", help="The column to protect.")
 @click.option("--spec", "spec_path", required=True, metavar="SPEC.toml", type=_FILE, help="Columns and thresholds.")
 @click.option("--output", required=True, metavar="DIR", type=_FILE, help="A new or empty directory.")
-def microdata(table_path: Path, sensitive: str, spec_path: Path, output: Path) -> None:
+@JSON
+def microdata(table_path: Path, sensitive: str, spec_path: Path, output: Path, as_json: bool) -> None:
     """Read, publish and write; the help is `_HELP`."""
     _check_output(output)
     roles, request = _read_spec(spec_path, sensitive)
@@ -105,7 +107,7 @@ def microdata(table_path: Path, sensitive: str, spec_path: Path, output: Path) -
     with staged_directory(output) as stage:
         _write(stage, publication, report, roles)
         _check_output(output)
-    _tell(output, report)
+    show(report, _said(output, report), as_json=as_json)
 
 
 def _check_output(output: Path) -> None:
@@ -223,14 +225,12 @@ def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-def _tell(output: Path, report: Report) -> None:
+def _said(output: Path, report: Report) -> list[str]:
     sizes = [entry["size"] for entry in report["sizes"]]
-    lines = [
+    return [
         f"{report['records']} records of {len(report['values'])} values in {report['buckets']} buckets of "
         f"{min(sizes)} to {max(sizes)}; loss {report['loss']}",
         f"publish {output / 'quasi_identifiers.csv'} and {output / 'sensitive.csv'}",
         f"keep {output / 'report.txt'} and {output / 'report.json'}",
         f"{ACKNOWLEDGEMENT}; publish this table once: two publications can be intersected",
     ]
-    for line in lines:
-        click.echo(one_line(line))

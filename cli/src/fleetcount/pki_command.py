@@ -144,6 +144,35 @@ _listening(
     "Issue an aggregator's certificate. --name is its id, which peers and devices look for.",
     "An aggregator, from its request.",
 )
+
+
+@pki.command("slot", short_help="A further connection of an aggregator to the broker, from its request.")
+@_PKI
+@_CSR
+@click.option("--name", required=True, help="The aggregator's id.")
+@click.option(
+    "--slot", required=True, type=Count(1, 15), help="Which connection; 0 has the aggregator's own certificate."
+)
+@_OUTPUT
+@_days(365)
+def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -> None:
+    """Issue the certificate of one of an aggregator's slots at the MQTT broker, under the name NAME-slotSLOT.
+
+    A broker gives one certificate one connection: with slots = N in [mqtt], slots 1 to N - 1 have one of their own. The
+    files lie beside those of certificate_file and key_file, with -slotSLOT before the ending.
+    """
+    from fleetcount_protocol.channel.certificates import Purpose
+    from fleetcount_protocol.channel.user_names import slot_name
+    from fleetcount_protocol.errors import DecodeError
+    from fleetcount_protocol.ids import AggregatorId
+
+    try:
+        user = slot_name(AggregatorId(name), slot)
+    except DecodeError as error:
+        raise UsageError(str(error)) from None
+    _enrol(root, Purpose.AGGREGATOR, csr, user, (), output, days)
+
+
 _listening("relay", "Issue a relay's certificate: it carries reports, and is no peer.", "A relay, from its request.")
 _listening(
     "broker",

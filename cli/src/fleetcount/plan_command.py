@@ -6,36 +6,36 @@ It must not ask a device or start a process.
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Outputs
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
+from fleetcount_protocol.limits import MAX_SERIES_WINDOWS, MAX_ZOOMS
 
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory, staged_directory
-from fleetcount.lazy import StrictCommand
+from fleetcount.lazy import OneOf, StrictCommand
 from fleetcount.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, Count, Length
 from fleetcount.plan_series import Asked, compare_ways
 from fleetcount.plan_walks import parse_levels, plan_walks
+from fleetcount.plan_zooms import zoom_lines
+from fleetcount.results import EXPLAIN, JSON, privacy_lines, show, statement_json
 
 if TYPE_CHECKING:  # SciPy and matplotlib are loaded when the options are known to be good.
-    from fleetcount_mechanisms.answers import AnswerLaw
     from fleetcount_mechanisms.design import Design
-    from fleetcount_mechanisms.losses import PlannedNoise
     from fleetcount_mechanisms.planning import Plan
+    from fleetcount_mechanisms.zooms import Zooms
 
-__all__ = ["plan", "plan_rows"]
+__all__ = ["plan"]
 
 _FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
-_POINTS: Final = 60
 _NOISES: Final = ("geometric", "gaussian")
 _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 
@@ -45,7 +45,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
 @click.option("--mechanism", default="sampling", show_default=True, help="As in task files, or direct or one-sided.")
 @click.option("--epsilon", required=True, type=EPSILON, help="Loss of the published counts, 0.001 to 10.")
-@click.option("--noise", type=click.Choice(_NOISES), default=_NOISES[0], show_default=True, help="Its law.")
+@click.option("--noise", type=OneOf(_NOISES), default=_NOISES[0], show_default=True, help="Its law.")
 @click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.45, 0.25 or 0.10 by V).")
 @click.option("--epsilon-local", type=EPSILON, help="Loss of one answer alone, where devices randomize it.")
 @click.option(
@@ -58,11 +58,14 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--windows", type=Count(1, MAX_SERIES_WINDOWS), help="Compare every way to ask so many times.")
 @click.option("--every", type=Length(), default="1 h", show_default=True, help="With --windows: how often.")
 @click.option("--delta", type=DELTA, default="1e-9", show_default=True, help="With --windows: delta of the promise.")
-@click.option("--threat", type=click.Choice(_THREATS), help="With --windows: recommend a way against this one.")
+@click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
+@click.option("--zooms", type=Count(2, MAX_ZOOMS), help="Count a grid of V squares at so many zooms in one report.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
+@EXPLAIN
+@JSON
 def plan(  # one parameter an option, passed by name
     devices: int,
     values: int,
@@ -70,6 +73,8 @@ def plan(  # one parameter an option, passed by name
     aggregators: int,
     level: Fraction,
     output: Path | None,
+    explain: bool,
+    as_json: bool,
     **others: Any,
 ) -> None:
     """Show what a count will give, by Sampling Privacy or another mechanism, before anyone is asked.
@@ -87,89 +92,70 @@ def plan(  # one parameter an option, passed by name
     and the threat that each answers is named (some seconds). --threat one-honest: at least one operator is honest;
     all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
 
+    With --zooms the values are the squares of a grid as wide as high, and squares of two, four, ... times the side are
+    released beside them, each with noise of its own; epsilon is that of all together.
+
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
     from fleetcount_mechanisms.planning import plan_question
 
+    from fleetcount.analyst.planning import answer_law, noise_law, square_zooms
+
     if output is not None:
         check_output_directory(output)
     series = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    if steps is not None and (output is not None or series["threat"] is not None):
-        raise UsageError("--levels goes with neither --output nor --threat")
+    zooms = square_zooms(values, others.pop("zooms"))
     if steps is not None and series["windows"] is None:
         series["windows"] = len(steps)
+    if refused := _not_together(series, steps, zooms, output, others["largest_posterior"]):
+        raise UsageError(refused)
     if series["windows"] is not None:
-        if others["largest_posterior"] is not None:
-            raise UsageError("--largest-posterior is about one record, allowed: without --windows")
-        asked = Asked(devices=devices, values=values, epsilon=epsilon, aggregators=aggregators, level=level, **series)
-        compare_ways(asked, output) if steps is None else plan_walks(asked, steps)
+        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **series}
+        asked = Asked(devices=devices, values=values, epsilon=epsilon, **of_all)
+        compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
-    if series["threat"] is not None:
-        raise UsageError(f"--threat is {series['threat']!r}, allowed with --windows: how often the question is asked")
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
-    law = _noise_law(mechanism, noise)
-    answer = _answer(mechanism, values, **others)
-    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level)
-    rows = plan_rows(planned, _round_counts(devices))
-    for line in [*_head(planned), "", *_table(rows), "", *_foot(planned), *_refused(planned.design, limit)]:
-        click.echo(line)
+    law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, zooms=zooms)
+    _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
+
+
+def _not_together(
+    series: Mapping[str, Any],
+    steps: Sequence[int] | None,
+    zooms: "Zooms | None",
+    output: Path | None,
+    largest_posterior: Fraction | None,
+) -> str:
+    """Return why options that were given do not go with each other, or nothing."""
+    if steps is not None and (output is not None or series["threat"] is not None):
+        return "--levels goes with neither --output nor --threat"
+    if zooms is not None and (steps is not None or largest_posterior is not None):
+        return "--zooms goes with neither --levels nor --largest-posterior"
+    if series["windows"] is not None and largest_posterior is not None:
+        return "--largest-posterior is about one record, allowed: without --windows"
+    if series["windows"] is None and series["threat"] is not None:
+        return f"--threat is {series['threat']!r}, allowed with --windows: how often the question is asked"
+    return ""
+
+
+def _show(  # how it is shown, by name
+    planned: "Plan", epsilon: Fraction, limit: Fraction | None, output: Path | None, *, explain: bool, as_json: bool
+) -> None:
+    """Show what one release gives; write it too where a directory is named."""
+    from fleetcount.analyst.planning import plan_rows, round_counts
+
+    rows = plan_rows(planned, round_counts(planned.devices))
+    foot = [*zoom_lines(planned, epsilon), *_foot(planned, explain=explain), *_refused(planned.design, limit)]
+    names = ("true_count", "standard_error", "low", "high")
+    record = _record(planned) | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
+    show(record, [*_head(planned), "", *_table(rows), "", *foot], as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             _write(stage, planned, rows)
-        click.echo(one_line(f"wrote plan.csv, plan.json, plan.svg, plan.png in {output}"))
-
-
-def _noise_law(mechanism: str, noise: str) -> "type[PlannedNoise]":
-    from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
-
-    if noise == "geometric":
-        return OneSidedNoise if mechanism == "one-sided" else TwoSidedNoise
-    if mechanism == "one-sided":
-        raise UsageError("--noise is 'gaussian', which has two sides; allowed with --mechanism one-sided: geometric")
-    return GaussianNoise
-
-
-def _answer(mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None) -> "AnswerLaw":
-    from fleetcount_mechanisms.answers import answer_named
-    from fleetcount_mechanisms.planning import default_sampling_rate
-
-    if mechanism == "sampling":
-        rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
-        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters={"sampling_rate": rate})
-    given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
-    name = "direct" if mechanism == "one-sided" else mechanism
-    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given)
-
-
-def plan_rows(planned: "Plan", counts: Sequence[int]) -> list[tuple[int, float, int, int]]:
-    """Return (true count, standard error, low, high): the exact interval when the released number is the expected one.
-
-    The expected number is rounded to the nearest whole; counts in devices.
-    """
-    from fleetcount_analysis.reading import read
-
-    reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
-    ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
-    return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
-
-
-def _expected(planned: "Plan", count: int) -> list[int]:
-    """Return the opened numbers to expect when `count` devices have value 1 and no other value counts anybody."""
-    design, (hit, miss) = planned.design, planned.design.channel
-    cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
-    opened = [cell, *([0] * (design.values - 1))]
-    if not design.baseline_opened:
-        return opened
-    # Output 0 brings the sum of all outputs to the number of devices; the participation bit's count is that number.
-    return [planned.devices - (cell if design.outputs is Outputs.ALL else 0), *opened]
-
-
-def _round_counts(devices: int) -> list[int]:
-    """Return 0, the powers of ten and their thirds below the number of devices, and that number."""
-    steps = [factor * 10**power for power in range(10) for factor in (1, 3)]
-    return [0, *(step for step in steps if 3 <= step < devices), devices]
+        click.echo(one_line(f"wrote plan.csv, plan.json, plan.svg, plan.png in {output}"), err=as_json)
 
 
 def _head(planned: "Plan") -> list[str]:
@@ -207,18 +193,17 @@ def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
     return f"{count:,}", f"{error:,.1f}", f"{low:,}", f"{high:,}", f"{high - low:,}", share
 
 
-def _foot(planned: "Plan") -> list[str]:
+def _foot(planned: "Plan", *, explain: bool) -> list[str]:
     seen, level = planned.smallest_count_seen, f"{float(planned.level * 100):g} %"
     first = (
         f"The smallest count told apart from 0 ({level} both ways): {seen:,}"
         if seen is not None
         else f"No count among {planned.devices:,} devices is told apart from 0 ({level} both ways)"
     )
-    views = [f"  {view.audience}: {view.sentence}" for view in planned.design.views()]
+    privacy = privacy_lines(planned.design, planned.design.views(), explain=explain)
     warnings = [f"Warning: {warning}" for warning in planned.warnings]
     charged = f"A ledger is charged {_charged(planned.design)} for one answer."
-    learnt = ["What each adversary can learn of one device:", *views]
-    return [first, "", *learnt, "", charged, *([""] if warnings else []), *warnings]
+    return [first, "", *privacy, "", charged, *([""] if warnings else []), *warnings]
 
 
 def _refused(design: "Design", limit: Fraction | None) -> list[str]:
@@ -245,7 +230,11 @@ def _write(directory: Path, planned: "Plan", rows: Sequence[tuple[int, float, in
     writer.writerows((count, f"{error:.6g}", low, high) for count, error, low, high in rows)
     (directory / "plan.csv").write_text(text.getvalue(), encoding="utf-8")
     (directory / "plan.json").write_text(json.dumps(_record(planned), indent=1) + "\n", encoding="utf-8")
-    _draw(directory / "plan", planned)
+    from fleetcount_analysis.figures import plan_plot, save_figure
+
+    from fleetcount.analyst.planning import half_widths, title_of
+
+    save_figure(plan_plot(**half_widths(planned), title=title_of(planned)), directory / "plan")
 
 
 def _record(planned: "Plan") -> dict[str, Any]:
@@ -253,6 +242,7 @@ def _record(planned: "Plan") -> dict[str, Any]:
     return {
         "devices": planned.devices,
         "values": design.values,
+        **({} if design.zooms is None else {"zooms": design.zoom_count}),
         "aggregators": design.aggregators,
         "mechanism": design.name,
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
@@ -265,41 +255,5 @@ def _record(planned: "Plan") -> dict[str, Any]:
         "level": str(planned.level),
         "smallest_count_seen": planned.smallest_count_seen,
         "warnings": list(planned.warnings),
-        "adversaries": [
-            {
-                "adversary": view.adversary,
-                "audience": view.audience,
-                "epsilon": None if view.epsilon is None else f"{view.epsilon:f}",
-                "delta": f"{view.delta:f}",
-                "neighbours": view.neighbours,
-                "sentence": view.sentence,
-            }
-            for view in planned.design.views()
-        ],
+        **statement_json(design, design.views()),
     }
-
-
-def _draw(stem: Path, planned: "Plan") -> None:
-    import numpy as np
-    from fleetcount_analysis.figures import plan_plot, save_figure
-    from scipy.special import ndtri
-
-    counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
-    quantile = float(ndtri(float((1 + planned.level) / 2)))
-    design, empty = planned.design, planned.sd(0)
-    both = np.array([planned.sd(round(count)) for count in counts])
-    title = (
-        f"{planned.devices:,} devices, {design.values} values, {design.aggregators} aggregators, "
-        f"epsilon {design.epsilon}{_at_delta(planned)}, "
-        + (f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}")
-    )
-    figure = plan_plot(
-        counts.tolist(),
-        sampling=(quantile * np.sqrt(np.maximum(both**2 - empty**2, 0))).tolist(),
-        noise=[quantile * empty] * len(counts),
-        both=(quantile * both).tolist(),
-        smallest_count_seen=planned.smallest_count_seen,
-        title=title,
-        level_percent=float(planned.level * 100),
-    )
-    save_figure(figure, stem)

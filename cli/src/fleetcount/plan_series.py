@@ -14,9 +14,11 @@ import click
 
 from fleetcount.exits import one_line
 from fleetcount.files import staged_directory
+from fleetcount.results import show
 
 if TYPE_CHECKING:  # Loaded when the options are known to be good.
     from fleetcount_mechanisms.comparison import Compared
+    from fleetcount_mechanisms.zooms import Zooms
 
 __all__ = ["Asked", "compare_ways"]
 
@@ -42,9 +44,10 @@ class Asked:
     every: int
     delta: Fraction
     threat: str | None
+    zooms: "Zooms | None" = None
 
 
-def compare_ways(asked: Asked, output: Path | None) -> None:
+def compare_ways(asked: Asked, output: Path | None, *, as_json: bool = False) -> None:
     """Print the ways to ask, in `output` too, and which one to take against a threat if one is named.
 
     The first window opens at midnight UTC.
@@ -69,20 +72,22 @@ def compare_ways(asked: Asked, output: Path | None) -> None:
         asked.delta,
         aggregators=asked.aggregators,
         level=asked.level,
+        zooms=asked.zooms,
     )
     kept = [row for row in rows if asked.threat in (None, row.threat.value)]
     if not kept:
         raise InfeasibleTargetError(f"epsilon is {asked.epsilon} over {windows} windows, allowed: one noise can keep")
-    for line in _lines(kept, asked):
-        click.echo(line)
+    lines = _lines(kept, asked)
     if asked.threat is not None:
         best = min(kept, key=lambda row: row.plan.sd(0))
-        click.echo(f"\n{_THREATS[asked.threat]}: take {best.name!r}; if all collude, {_collusion(best, windows)}.")
+        taken = f"{_THREATS[asked.threat]}: take {best.name!r}; if all collude, {_collusion(best, windows)}."
+        lines += ["", taken]
+    show([_record(row, windows) for row in kept], lines, as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             text = json.dumps([_record(row, windows) for row in kept], indent=1) + "\n"
             (stage / "plan.json").write_text(text, encoding="utf-8")
-        click.echo(one_line(f"wrote plan.json in {output}"))
+        click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
 
 
 def _lines(rows: "Sequence[Compared]", asked: Asked) -> list[str]:
@@ -95,12 +100,18 @@ def _lines(rows: "Sequence[Compared]", asked: Asked) -> list[str]:
     def line(parts: Sequence[str]) -> str:
         return "| " + " | ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)) + " |"
 
+    said = (
+        ""
+        if asked.zooms is None
+        else f"Counts are of any of {asked.zooms.count} zooms in one report; epsilon is of all."
+    )
     body = [line(_HEAD), line(marks), *(line(parts) for parts in table[1:])]
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
         f"seen from: the smallest count told from 0 ({float(asked.level * 100):g} % both ways); bytes: the shares a",
         "device sends for one answer.",
+        *([] if asked.zooms is None else [said.format(asked.zooms.count)]),
         "",
         *body,
     ]

@@ -9,20 +9,20 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
 from fleetcount_protocol.task.domain import PLACE_BITS
 
 from fleetcount.plan_series import Asked
+from fleetcount.results import show
 
 if TYPE_CHECKING:  # Loaded when the options are known to be good.
     from fleetcount_mechanisms.answers import AnswerLaw
     from fleetcount_mechanisms.design import Design
 
-__all__ = ["parse_levels", "plan_walks"]
+__all__ = ["FALSE_PLACES", "parse_levels", "plan_walks"]
 
-_FALSE: Final = Fraction(1, 20)
+FALSE_PLACES: Final = Fraction(1, 20)
 """Empty cells that pass one step, in expectation, at the threshold that is proposed."""
 _CHANCE: Final = Fraction(95, 100)
 _RATE: Final = Fraction(1, 4)
@@ -46,7 +46,7 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return levels
 
 
-def plan_walks(asked: Asked, levels: tuple[int, ...]) -> None:
+def plan_walks(asked: Asked, levels: tuple[int, ...], *, as_json: bool = False) -> None:
     """Print for every way what threshold empty cells rarely pass, and the smallest place that a walk then finds.
 
     `asked.values` bounds the candidates of a step; `asked.windows` counts every level as a window.
@@ -63,29 +63,32 @@ def plan_walks(asked: Asked, levels: tuple[int, ...]) -> None:
         raise UsageError(f"--windows is {asked.windows}, allowed: a multiple of the {len(levels)} levels")
     candidates = max(first, survivors * children)
     walks = asked.windows // len(levels)
-    click.echo(
+    rows = list(_rows(asked, len(levels), candidates))
+    head = (
         f"{walks:,} walk{'s' if walks > 1 else ''} over {', '.join(map(str, levels))} bits, a window a level: one truth"
         f" asked at {len(levels)} levels\ncounts as {len(levels)} answers. Epsilon {float(asked.epsilon):g} at delta"
         f" {float(asked.delta):g} for all answers of a device together.\nAt most {survivors} survivors of"
         f" {children} children each: {candidates:,} candidates a step.\n"
     )
-    for line in _table(_rows(asked, len(levels), candidates)):
-        click.echo(line)
-    click.echo(
-        f"\nthreshold: empty cells pass it {float(_FALSE):g} times a step, in expectation; smallest place found: with"
-        f" {float(_CHANCE):.0%},\nwhatever the number of devices elsewhere, unless more than {survivors} cells of a"
-        " step are busier."
+    foot = (
+        f"\nthreshold: empty cells pass it {float(FALSE_PLACES):g} times a step, in expectation; smallest place found:"
+        f" with {float(_CHANCE):.0%},\nwhatever the number of devices elsewhere, unless more than {survivors} cells of"
+        " a step are busier."
     )
+    names = ("way", "sd_at_a_level", "threshold", "smallest_place_found")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    shown = ((way, f"{sd:,.1f}", f"{least:,}", f"{place:,}") for way, sd, least, place in rows)
+    show(found, [*head.split("\n"), *_table(shown), *foot.split("\n")], as_json=as_json)
 
 
-def _rows(asked: Asked, levels: int, candidates: int) -> Iterator[tuple[str, str, str, str]]:
+def _rows(asked: Asked, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
     from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
 
     for name, design in _designs(asked, candidates):
-        threshold = least_threshold(design, candidates, _FALSE)
+        threshold = least_threshold(design, candidates, FALSE_PLACES)
         deviation = (design.aggregators * design.noise.draw_variance) ** 0.5 / float(design.exposure)
         found = smallest_found(design, threshold, levels, _CHANCE)
-        yield name, f"{deviation:,.1f}", f"{threshold:,}", f"{found:,}"
+        yield name, deviation, threshold, found
 
 
 def _designs(asked: Asked, candidates: int) -> "Iterator[tuple[str, Design]]":

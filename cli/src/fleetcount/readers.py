@@ -4,6 +4,7 @@ Opens connections and returns decoded answers; must not check a record (`release
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,20 +17,35 @@ from fleetcount_protocol.messages import ReleaseAnswer, TaskStatus
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_transport.key_files import TlsFiles
+from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import Table, read_toml
+from fleetcount_transport.trust_files import succeeded
 
 from fleetcount.descriptors import toml_text
 from fleetcount.exits import CannotReachError
 
 if TYPE_CHECKING:  # gRPC takes 150 ms to load; only a command that asks somebody pays for it.
     import grpc
+    from fleetcount_aggregator.greetings import Skew
+    from fleetcount_protocol.series.orders import SeriesOrder
+    from fleetcount_protocol.series.series import Series
 
-__all__ = ["Reader", "WindowReader", "ask_peer", "ask_release", "ask_statuses", "read_reader", "reader_toml"]
+__all__ = [
+    "Reader",
+    "WindowReader",
+    "ask_peer",
+    "ask_release",
+    "ask_statuses",
+    "read_reader",
+    "read_trusted",
+    "reader_toml",
+]
 
 TIMEOUT_S: Final = 15.0
 _GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
+_LIST_SERIES: Final = "/fleetcount_protocol.v1.DeviceService/ListSeries"
 _READER_KEYS: Final = ("deployment", "certificate_file", "key_file", "aggregator_ca_file")
-_PARTY_KEYS: Final = ("id", "operator", "signing_public_key")
+_PARTY_KEYS: Final = ("id", "operator", "signing_public_key", "succession_files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,24 +120,36 @@ def _analyst(path: Path) -> Reader:
     return Reader(config=path, trusted=trusted, tls_files=files)
 
 
+def read_trusted(path: Path) -> list[TrustedAggregator]:
+    """Return the `[[aggregators]]` of an analyst's configuration, or of a file that has nothing else.
+
+    What only connections need (certificate, key) is not looked at.
+
+    Raises:
+        UsageError: the file cannot be used, or names an aggregator twice.
+    """
+    rows = read_toml(path, ("reader", "aggregators")).sections("aggregators", _PARTY_KEYS, least=1, most=64)
+    parties = list(map(_party, rows))
+    if len({one.aggregator_id for one in parties}) < len(parties):
+        raise UsageError(f"{path} names an aggregator twice, allowed: each once")
+    return parties
+
+
 def _party(table: Table) -> TrustedAggregator:
-    return TrustedAggregator(
+    party = TrustedAggregator(
         aggregator_id=table.aggregator_id("id"),
         operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
         signing_public_key=table.base64_bytes("signing_public_key", 32),
     )
+    return succeeded(party, table.file_names("succession_files"))
 
 
 def _device(path: Path) -> Reader:
+    from fleetcount_client.assembly import trusted_by
     from fleetcount_client.config import load_settings
 
     settings = load_settings(path)
-    trusted = {
-        one.aggregator_id: TrustedAggregator(
-            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-        )
-        for one in settings.aggregators
-    }
+    trusted = {one.aggregator_id: one for one in trusted_by(settings)}
     if settings.grpc is None:
         raise UsageError(f"{path}: device.transport is 'mqtt'; a release is read over gRPC")
     authority = settings.grpc.ca_file
@@ -183,7 +211,7 @@ async def _ask_one(
         try:
             data = await channel.unary_unary(_GET_RELEASE)(RELEASE_QUERY.encode(task_id), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise CannotReachError(f"{aggregator.grpc_endpoint}: {error.code().name.lower()}") from error
+            raise CannotReachError(f"{aggregator.grpc_endpoint}: {call_reason(error)}") from error
     return RELEASE_ANSWER.decode(data)
 
 
@@ -231,7 +259,7 @@ class WindowReader:
                 data = await channel.unary_unary(_GET_RELEASE)(RELEASE_QUERY.encode(task_id), timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
-                why = f"{aggregator.grpc_endpoint}: {error.code().name.lower()}"
+                why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
                 continue
             answer = RELEASE_ANSWER.decode(data)
             if answer.record:
@@ -240,6 +268,41 @@ class WindowReader:
         if not reached:
             raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
         return best
+
+    async def orders(self, series: "Series") -> "tuple[SeriesOrder, ...]":
+        """Return every order about a series that those who answer know, each signed by who may give it.
+
+        Raises:
+            CannotReachError: none of them answered; says why for the last.
+            TaskError, SignatureError: an order that its aggregator did not sign, or may not give.
+        """
+        import grpc.aio
+        from fleetcount_protocol.ids import SeriesId
+        from fleetcount_protocol.messages import SeriesQuery
+        from fleetcount_protocol.series.orders import verify_order
+        from fleetcount_protocol.wire.series import SERIES_LIST, SERIES_LIST_QUERY
+
+        before = max(0, int.from_bytes(series.series_id) - 1)  # A list begins above what was listed last.
+        query = SERIES_LIST_QUERY.encode(
+            SeriesQuery(deployment=series.deployment, after=SeriesId(before.to_bytes(SeriesId.SIZE)))
+        )
+        found: set[SeriesOrder] = set()
+        reached, why = False, "no aggregator has a gRPC endpoint"
+        for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
+            try:
+                data = await channel.unary_unary(_LIST_SERIES)(query, timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
+                continue
+            reached = True
+            for offer in SERIES_LIST.decode(data).offers:
+                if offer.signed.series.series_id == series.series_id:
+                    for one in offer.orders:
+                        verify_order(one, series, self._reader.trusted)
+                        found.add(one.order)
+        if not reached:
+            raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
+        return tuple(found)
 
 
 def _channel(name: str, endpoint: str, credentials: "grpc.ChannelCredentials | None") -> Any:
@@ -293,11 +356,12 @@ async def _status(
     endpoint: str,
     credentials: "grpc.ChannelCredentials | None",
     task_id: TaskId,
+    clock: "_Clock | None" = None,
 ) -> TaskStatus | str:
     from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
     from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 
-    peer = GrpcPeer(name, endpoint, caller=own, timeout_s=TIMEOUT_S, credentials=credentials)
+    peer = GrpcPeer(name, endpoint, caller=own, timeout_s=TIMEOUT_S, credentials=credentials, greetings=clock)
     try:
         return await peer.status(task_id)
     except PeerUnreachableError as error:
@@ -308,14 +372,35 @@ async def _status(
         await peer.close()
 
 
-async def ask_peer(config_path: Path, name: str, endpoint: str) -> str:
-    """Return "" when the peer answers an aggregator of this configuration, else why it does not.
+class _Clock:
+    """Hears a peer's time; the operator's command is no start of the aggregator, and says nothing of itself."""
+
+    def __init__(self) -> None:
+        self.skew: Skew | None = None
+
+    def now(self) -> float:
+        return time.time()
+
+    def say(self, to: AggregatorId) -> bytes:
+        del to
+        return b""
+
+    async def hear_answer(self, peer: AggregatorId, said: bytes, asked: float) -> None:
+        del peer
+        from fleetcount_aggregator.greetings import Skew
+        from fleetcount_protocol.channel.greetings import decode_greeting
+
+        self.skew = Skew.of(decode_greeting(said).time_ms / 1000, asked, self.now()) if said else None
+
+
+async def ask_peer(config_path: Path, name: str, endpoint: str) -> "tuple[str, Skew | None]":
+    """Return "" when the peer answers an aggregator of this configuration, else why it does not; and its clock.
 
     It is asked for a task that does not exist: a refusal by name is the right answer.
     """
     from fleetcount.task_files import operator_of
 
-    own = operator_of(config_path).aggregator_id
+    own, clock = operator_of(config_path).aggregator_id, _Clock()
     credentials = _aggregator(config_path).credentials()
-    answer = await _status(own, AggregatorId(name), endpoint, credentials, TaskId(bytes(32)))
-    return answer if isinstance(answer, str) and "unknown_task" not in answer else ""
+    answer = await _status(own, AggregatorId(name), endpoint, credentials, TaskId(bytes(32)), clock)
+    return answer if isinstance(answer, str) and "unknown_task" not in answer else "", clock.skew

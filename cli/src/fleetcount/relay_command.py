@@ -19,15 +19,12 @@ def relay(config: Path) -> None:
 
     A relay can read neither reports nor receipts and keeps nothing: devices send again what has no receipt. It
     prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
-    finishes what is under way and exits with 0.
+    finishes what is under way and exits with 0; SIGHUP reads [log] level again, and nothing else.
     """
-    from fleetcount_transport import hardening
-
-    hardening.keep_out_of_dumps()
     from fleetcount_relay.app import run
     from fleetcount_relay.config import load_relay_config
     from fleetcount_transport.logs import configure
 
     settings = load_relay_config(config)
-    configure(settings.log.level)
+    configure(settings.log.level, "relay", lambda: load_relay_config(config).log.level)
     run(settings)

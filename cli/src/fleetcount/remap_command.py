@@ -15,9 +15,10 @@ import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.exits import one_line
-from fleetcount.files import read_text, write_file
+from fleetcount.files import check_output_file, read_text, write_file
 from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import NumberRange, parse_count, parse_number
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:  # NumPy and the protocol are loaded when the files have been read.
     from fleetcount_analysis.remap import Loss, Remap
@@ -29,6 +30,7 @@ _FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_ROWS: Final = 200
+_COLUMNS: Final = ("cell", "answer", "estimate", "low", "high")
 _HEADERS: Final = ("count,probability", "count,weight")
 _PROBABILITY: Final = NumberRange(low=Fraction(0), high=Fraction(1))
 _WEIGHT: Final = NumberRange(low=Fraction(0), high=Fraction(10) ** 12)
@@ -45,7 +47,8 @@ _SUM_SLACK: Final = Fraction(1, 10**9)
     help="What a wrong answer costs; FILE.csv holds loss[count][answer], n+1 lines of n+1 numbers.",
 )
 @click.option("--output", metavar="FILE.csv", type=_FILE, help="Write the table there as well.")
-def remap(release: Path, prior: Path, loss: str, output: Path | None) -> None:
+@JSON
+def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: bool) -> None:
     """Read every cell of a release as its best answer under your own prior and loss.
 
     The published estimate is unbiased, and for that may be negative or a fraction. If you know something of the counts
@@ -68,6 +71,8 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None) -> None:
     """
     from fleetcount_protocol.release import record_from_json, verify_record_signatures
 
+    if output is not None:
+        check_output_file(output)
     weights = read_prior(prior)
     costs = read_loss(loss, len(weights) - 1)
     record, signatures = record_from_json(read_text(release))
@@ -76,10 +81,10 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None) -> None:
     rows = _rows(record, found)
     if output is not None:
         write_file(output, _csv(rows).encode())
-    for line in _lines(record, found, rows):
-        click.echo(line)
-    if output is not None:
-        click.echo(one_line(f"wrote {output}"))
+    told = [dict(zip(_COLUMNS, _numbers(row), strict=True)) for row in rows]
+    lines = [*_lines(record, found, rows), *([] if output is None else [f"wrote {output}"])]
+    result = {"task": record.task.name, "level": str(record.level), "expected_loss": found.expected_loss, "cells": told}
+    show(result, lines, as_json=as_json)
 
 
 def read_prior(path: Path) -> list[float]:
@@ -148,6 +153,8 @@ def remap_of(record: "ReleaseRecord", prior: Sequence[float], loss: "Loss") -> "
     from fleetcount_analysis.remap import sampling_remap
 
     task, design = record.task, record.task.design
+    if design.zooms is not None:
+        raise UsageError(f"task {task.name!r} is counted at {design.zoom_count} zooms; remap reads releases of one")
     if design.device_randomizes or design.noise.mean:
         kind = "a response release" if design.device_randomizes else "a one-sided release"
         raise UsageError(f"task {task.name!r} is {kind}; remap reads sampling and direct releases")
@@ -164,10 +171,15 @@ def _rows(record: "ReleaseRecord", found: "Remap") -> list[tuple[str, str, str, 
     ]
 
 
+def _numbers(row: tuple[str, str, str, str, str]) -> tuple[str, int, float, int, int]:
+    label, answer, estimate, low, high = row
+    return label, int(answer), float(estimate), int(low), int(high)
+
+
 def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["cell", "answer", "estimate", "low", "high"])
+    writer.writerow(_COLUMNS)
     writer.writerows(rows)
     return text.getvalue()
 
@@ -176,7 +188,7 @@ def _lines(record: "ReleaseRecord", found: "Remap", rows: Sequence[tuple[str, st
     level = f"{float(record.level * 100):g} % interval"
     shown = rows[:_MOST_ROWS]
     table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]
-    head = ("cell", "your answer", "estimate", level)
+    head = ("cell", "your answer", "raw estimate", level)
     widths = [max(len(row[column]) for row in [head, *table]) for column in range(4)]
     widths[0] = min(widths[0], 48)
     lines = []

@@ -11,9 +11,10 @@ import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.files import check_output_directory, staged_directory
-from fleetcount.lazy import StrictCommand
+from fleetcount.lazy import OneOf, StrictCommand
 from fleetcount.numbers import SEED
 from fleetcount.progress import progress_for
+from fleetcount.results import JSON, show
 
 __all__ = ["reproduce"]
 
@@ -21,7 +22,7 @@ PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")
 
 
 @click.command(cls=StrictCommand, short_help="Run the papers' experiments: figures, tables and claims.json.")
-@click.argument("paper", type=click.Choice((*PAPERS, "all")))
+@click.argument("paper", type=OneOf((*PAPERS, "all")))
 @click.option(
     "--output",
     required=True,
@@ -50,6 +51,7 @@ PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")
     default="",
     help="Columns of the census file that queries use.  [default: all others]",
 )
+@JSON
 def reproduce(
     *,
     paper: str,
@@ -59,6 +61,7 @@ def reproduce(
     seed: int,
     sensitive: tuple[str, ...],
     quasi_identifiers: str,
+    as_json: bool,
 ) -> None:
     """Run the experiments of a paper, or of all four, on the data in the repository.
 
@@ -93,6 +96,6 @@ def reproduce(
         results = Results(directory=stage, step=progress.step)
         run_experiments(names, extracts, Settings(quick=quick, seed=seed), results)
     verdicts = Counter(claim.verdict for claim in results.claims)
-    for verdict in Reproduction:
-        click.echo(f"{verdicts[verdict]:4d} claims: {verdict.value}")
-    click.echo(f"figures, tables and claims.json: {output}")
+    lines = [f"{verdicts[verdict]:4d} claims: {verdict.value}" for verdict in Reproduction]
+    found = {"claims": {verdict.value: verdicts[verdict] for verdict in Reproduction}, "written": str(output)}
+    show(found, [*lines, f"figures, tables and claims.json: {output}"], as_json=as_json)

@@ -13,6 +13,7 @@ import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.lazy import LazyGroup, table
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:  # `fleetcount series --help` starts without cryptography.
     from fleetcount_protocol.series.series import SignedSeries
@@ -89,13 +90,18 @@ def create(spec: Path, output: Path, explain: bool) -> None:
 
 @series.command("show", short_help="What a series asks, and what it lets anybody learn.")
 @_EXPLAIN
+@JSON
 @click.argument("path", metavar="NAME.series", type=_FILE)
-def show(path: Path, explain: bool) -> None:
+def show_series(path: Path, explain: bool, as_json: bool) -> None:
     """Show what the series asks and promises, in plain words first."""
-    from fleetcount.series_files import read_series
+    from fleetcount.series_files import read_series, series_json
 
     _check_series_name(path)
-    _describe(read_series(path), explain)
+    signed = read_series(path)
+    if as_json:
+        show(series_json(signed.series), (), as_json=True)
+    else:
+        _describe(signed, explain)
 
 
 @series.command("sign", short_help="Sign NAME.series as one aggregator's operator.")

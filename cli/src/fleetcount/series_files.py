@@ -4,9 +4,11 @@ Reads, checks and writes files; it must not open a connection. The seed of the v
 directory alone.
 """
 
+import contextlib
 import json
 import stat
 import textwrap
+from collections.abc import Generator
 from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +18,7 @@ from fleetcount_client.policy import OwnerPolicy, judge_series
 from fleetcount_client.reservation import charges_of_series
 from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
 from fleetcount_mechanisms.statement import AdversaryView
-from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.series.derive import check_verify_seed, window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.series import Series, SignedSeries
@@ -24,11 +26,19 @@ from fleetcount_protocol.series.series_json import series_to_json
 from fleetcount_protocol.series.signed_file import decode_signed_series, encode_signed_series, signed_series
 from fleetcount_protocol.series.signing import sign_series, verify_signed_series
 
-from fleetcount.exits import one_line
+from fleetcount.exits import RefusedByPolicyError, one_line
 from fleetcount.files import read_bytes, write_file
-from fleetcount.task_files import Operator, check_before_signing, utc
+from fleetcount.task_files import Operator, check_before_signing, check_given_signatures, utc, zooms_words
 
-__all__ = ["add_series_signature", "describe_series", "new_series_files", "read_series", "seed_path", "submit_series"]
+__all__ = [
+    "add_series_signature",
+    "describe_series",
+    "new_series_files",
+    "read_series",
+    "seed_path",
+    "series_json",
+    "submit_series",
+]
 
 MAX_SERIES_FILE_BYTES: Final = 4 * 2**20
 _SEED_BYTES: Final = 32
@@ -60,8 +70,7 @@ def new_series_files(path: Path, series: Series, seed: bytes) -> None:
         UsageError: one of them is there already, or cannot be written.
     """
     unsigned = SignedSeries(series=series, signatures=(b"",) * len(series.aggregators))
-    readable = series_to_json(series) | {"statement": [_view_json(view) for view in _views(series)]}
-    text = json.dumps(readable, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(series_json(series), indent=1, ensure_ascii=False) + "\n"
     files = (
         (seed_path(path), seed, 0o600),
         (path.with_suffix(".json"), text.encode(), 0o644),
@@ -81,6 +90,12 @@ def new_series_files(path: Path, series: Series, seed: bytes) -> None:
         raise
 
 
+def series_json(series: Series) -> dict[str, Any]:
+    """Return a series for programs and people: every field, its promise in plain words, and every view."""
+    words = list(plain_words(series.design, series.shape, series.delta))
+    return series_to_json(series) | {"sentences": words, "statement": [_view_json(view) for view in _views(series)]}
+
+
 def add_series_signature(path: Path, operator: Operator) -> SignedSeries:
     """Sign the series at `path` as this operator and write it back; signing again changes nothing.
 
@@ -88,6 +103,7 @@ def add_series_signature(path: Path, operator: Operator) -> SignedSeries:
         UsageError: the series does not list this aggregator.
         RefusedByPolicyError: the series names other keys or operators than this configuration, or a batch smaller than
             it allows.
+        SignatureError: a signature that is there does not verify.
     """
     from fleetcount_aggregator.host.keys import load_signing_key
 
@@ -95,6 +111,7 @@ def add_series_signature(path: Path, operator: Operator) -> SignedSeries:
     series = signed.series
     position = series.first_window.position_of(operator.aggregator_id)
     check_before_signing(series.first_window, operator)
+    check_given_signatures(series.aggregators, signed.signatures, series.canonical, path)
     key = load_signing_key(operator.config.keys.signing_key_file)
     signatures = list(signed.signatures)
     signatures[position] = sign_series(series, key)
@@ -108,6 +125,7 @@ def submit_series(path: Path, operator: Operator, now: float) -> Path:
 
     Raises:
         UsageError: not the leader, signatures missing, the seed is missing or not the series', it is over.
+        RefusedByPolicyError: it was submitted before.
         SignatureError, TaskError: a signature that does not verify.
     """
     signed = read_series(path)
@@ -118,18 +136,39 @@ def submit_series(path: Path, operator: Operator, now: float) -> Path:
     missing = [one.aggregator_id for one, s in zip(series.aggregators, signed.signatures, strict=True) if not s]
     if missing:
         raise UsageError(f"{path} is not signed by {', '.join(missing)}; each operator runs 'fleetcount series sign'")
-    verify_signed_series(signed, operator.trusted)
+    with _named(path):
+        verify_signed_series(signed, operator.trusted)
     if now >= series.schedule.closes(0):
         raise UsageError(f"the first window closed at {utc(series.schedule.closes(0))}; create the series anew")
     seed = read_bytes(seed_path(path), largest=_SEED_BYTES)
-    check_verify_seed(series, seed)
+    with _named(seed_path(path)):
+        check_verify_seed(series, seed)
     directory = operator.config.aggregator.task_directory
     target = directory / path.name
     if target.exists():
         raise UsageError(f"{target} exists already; give the series another file name")
+    _check_first(directory, series)
     write_file(seed_path(target), seed, mode=0o600)
     write_file(target, encode_signed_series(signed), overwrite=False)
     return target
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Generator[None]:
+    """Give what refuses the content of a file the file's name."""
+    try:
+        yield
+    except (SignatureError, UsageError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _check_first(directory: Path, series: Series) -> None:
+    """Refuse a series that was submitted under another name: the aggregator would take no notice of it."""
+    for other in sorted(directory.glob("*.series")):
+        with contextlib.suppress(UsageError):
+            same = read_series(other).series.series_id == series.series_id
+            if same and not other.with_suffix(".refused").exists():
+                raise RefusedByPolicyError(f"{other} is the same series; it is submitted once")
 
 
 # What a person reads.
@@ -150,7 +189,7 @@ def describe_series(signed: SignedSeries, width: int, *, explain: bool = False) 
         f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}, from {utc(schedule.first)} to "
         f"{utc(schedule.end)}; each takes answers for {_length_text(schedule.round_one_s + schedule.round_two_s)}",
         f"at least {series.min_batch_size} reports a window; each aggregator's noise: {noise.name}, "
-        f"sd {ceil(noise.draw_variance**0.5 * 1000) / 1000:g}",
+        f"sd {ceil(noise.draw_variance**0.5 * 1000) / 1000:g}{zooms_words(series.release)}",
         "aggregators: " + "; ".join(who),
     ]
     if series.design.rounds == 2:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fleetcount_protocol.errors import FleetcountError, TaskError, UsageError
-from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_SERIES
 from fleetcount_protocol.series.fields import Schedule
 from fleetcount_protocol.series.orders import (
@@ -21,6 +20,9 @@ from fleetcount_protocol.series.orders import (
     decode_signed_order,
     encode_signed_order,
     sign_order,
+    skipped_windows,
+    stopped_at,
+    verify_order,
 )
 from fleetcount_protocol.series.series import Series
 
@@ -30,6 +32,7 @@ from fleetcount.numbers import parse_count
 from fleetcount.task_files import Operator, utc
 
 if TYPE_CHECKING:
+    from fleetcount_aggregator.host.store_place import StorePlace
     from fleetcount_aggregator.tasks.status import SeriesLine
 
 __all__ = ["give_order"]
@@ -61,10 +64,10 @@ def give_order(
         raise RefusedByPolicyError(
             f"{action.name.lower()} is for the leader, {leader!r}; {own!r} may stop its own part"
         )
-    installed = _installed(series, config.aggregator.state_directory)
+    installed = _installed(series, config.store_place)
     directory = config.aggregator.task_directory
     taken = [one.order for one in installed.orders if one.order.aggregator_id == own]
-    dropped = _dropped(directory, series, own)
+    dropped = _dropped(directory, series, operator)
     given = [*taken, *(order for path, order in dropped if not path.with_suffix(".refused").exists())]
     order = SeriesOrder(
         series_id=series.series_id,
@@ -74,16 +77,17 @@ def give_order(
         from_window=_window(start, series.schedule, installed.following, now),
     )
     _check_given(order, set(given))
+    _check_changes(series, order, {one.order for one in installed.orders} | set(given))
     target = directory / f"{name}.{order.number:04}.order"
     key = load_signing_key(config.keys.signing_key_file)
     write_file(target, encode_signed_order(sign_order(order, key)), overwrite=False)
     return target, order
 
 
-def _installed(series: Series, state_directory: Path) -> "SeriesLine":
+def _installed(series: Series, place: "StorePlace") -> "SeriesLine":
     from fleetcount_aggregator.tasks.status import read_status
 
-    found = read_status(state_directory).series if (state_directory / "aggregator.db").is_file() else ()
+    found = read_status(place).series if place.url is not None or place.file.is_file() else ()
     for one in found:
         if one.series_id == series.series_id:
             return one
@@ -93,16 +97,17 @@ def _installed(series: Series, state_directory: Path) -> "SeriesLine":
     )
 
 
-def _dropped(directory: Path, series: Series, own: AggregatorId) -> list[tuple[Path, SeriesOrder]]:
-    """Return the orders of this operator about a series that lie in the task directory, taken or not."""
+def _dropped(directory: Path, series: Series, operator: Operator) -> list[tuple[Path, SeriesOrder]]:
+    """Return the orders signed by this operator about a series that lie in the task directory, taken or not."""
     found: list[tuple[Path, SeriesOrder]] = []
     for path in sorted(directory.glob("*.order")):
         try:
-            order = decode_signed_order(read_bytes(path, largest=_FILE_BYTES)).order
+            signed = decode_signed_order(read_bytes(path, largest=_FILE_BYTES))
+            verify_order(signed, series, operator.trusted)
         except FleetcountError:
-            continue  # The aggregator refuses it and says why beside it.
-        if (order.series_id, order.aggregator_id) == (series.series_id, own):
-            found.append((path, order))
+            continue  # Of another series, or the aggregator refuses it and says why beside it: it takes no number.
+        if signed.order.aggregator_id == operator.aggregator_id:
+            found.append((path, signed.order))
     return found
 
 
@@ -113,6 +118,20 @@ def _check_given(order: SeriesOrder, given: Set[SeriesOrder]) -> None:
         check_follows(order, given)
     except TaskError as error:
         raise RefusedByPolicyError(str(error)) from None
+
+
+def _check_changes(series: Series, order: SeriesOrder, known: Set[SeriesOrder]) -> None:
+    """Refuse a pause of what is not asked anyway, and a resume of what is: orders of a series are few."""
+    before = skipped_windows(series, known)
+    if order.action is OrderAction.STOP or skipped_windows(series, known | {order}) != before:
+        return
+    start, stop = order.from_window, stopped_at(known)
+    skipped = " and ".join(f"{max(start, one.start)} to {one.stop - 1}" for one in before if one.stop > start)
+    for_good = "" if stop is None else f", those from {stop} on for good"
+    raise RefusedByPolicyError(
+        f"{order.action.name.lower()} from window {start} on changes nothing: "
+        + (f"windows {skipped} are skipped{for_good}" if skipped else "none from there on is skipped")
+    )
 
 
 def _window(start: str | None, schedule: Schedule, following: int | None, now: float) -> int:
@@ -132,10 +151,14 @@ def _window(start: str | None, schedule: Schedule, following: int | None, now: f
     given = _given_window(start, schedule)
     if not first <= given <= last:
         raise UsageError(
-            f"--from is window {given}, allowed: {first} to {last} ({utc(schedule.opens(first))} to "
+            f"--from is {_told(start, given)}, allowed: {first} to {last} ({utc(schedule.opens(first))} to "
             f"{utc(schedule.opens(last))}); windows are decided about {lead} s before they open"
         )
     return given
+
+
+def _told(start: str, window: int) -> str:
+    return f"window {window}" if start.isdigit() else f"{start[:40]!r}, window {window}"
 
 
 def _given_window(start: str, schedule: Schedule) -> int:

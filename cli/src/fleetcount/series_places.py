@@ -9,20 +9,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.task.domain import PLACE_BITS, Prefixes
 
 from fleetcount.lazy import StrictCommand
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:  # SciPy is loaded with the first walk.
     from fleetcount_analysis.answers.drill_down import FoundPlace, PrunedPlace, WalkStep
     from fleetcount_protocol.release import ReleaseRecord
     from fleetcount_protocol.series.fields import DrillDown
 
-__all__ = ["Walked", "places", "walk_lines", "walks_of"]
+__all__ = ["Walked", "bound_lines", "places", "places_csv", "walk_lines", "walks_of"]
 
 _FILE: Final = click.Path(path_type=Path)
 _MOST_ROWS: Final = 200
@@ -45,27 +47,42 @@ class Walked:
 @click.command("places", cls=StrictCommand)
 @click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `series records` wrote.")
 @click.option("--output", metavar="FILE.csv", type=_FILE, help="Every place found and every cell left out, too.")
-def places(directory: Path, output: Path | None) -> None:
+@JSON
+def places(directory: Path, output: Path | None, as_json: bool) -> None:
     """Say which places each walk of a drill-down found, and how many devices may be in those it left out.
 
     Every record is checked again. Intervals hold for all candidates of a step at once; nothing was asked beneath a cell
     that was left out, so that only a bound is known there.
     """
-    from fleetcount.files import write_file
+    from fleetcount.files import check_output_file, write_file
     from fleetcount.series_records import Chain, kept_records, series_of_records
 
+    if output is not None:
+        check_output_file(output)
     series = series_of_records(directory).series
     if (walk := series.drill_down) is None:
         raise UsageError(f"series {series.name!r} does not drill down; every record has its whole map")
     walked = list(walks_of(walk, kept_records(directory, Chain(series))))
-    for one in walked:
-        for line in walk_lines(one, walk, series.release.level):
-            click.echo(line)
+    lines = [line for one in walked for line in walk_lines(one, walk, series.release.level)]
     if not walked:
-        click.echo("no walk has a record yet")
+        lines.append("no walk has a record yet")
     if output is not None:
-        write_file(output, _csv(walked).encode())
-        click.echo(f"wrote {output}")
+        write_file(output, places_csv(walked).encode())
+        lines.append(f"wrote {output}")
+    show([_walk_json(one) for one in walked], lines, as_json=as_json)
+
+
+def _walk_json(one: Walked) -> dict[str, Any]:
+    """Return a walk for programs; a cell is named by its smallest place and its bits."""
+    found = [
+        {"place": place.cell << PLACE_BITS - one.bits, "estimate": place.estimate, "low": place.low, "high": place.high}
+        for place in one.found
+    ]
+    left = [
+        {"place": cell.cell << PLACE_BITS - cell.bits, "bits": cell.bits, "most": cell.most} for cell in one.left_out
+    ]
+    chances = {"false_places": one.false_places, "smallest_found": one.smallest}
+    return {"walk": one.number, "steps": one.steps, "bits": one.bits, "found": found, "left_out": left, **chances}
 
 
 def walks_of(walk: "DrillDown", records: "Iterator[ReleaseRecord]") -> Iterator[Walked]:
@@ -131,13 +148,19 @@ def walk_lines(one: Walked, walk: "DrillDown", level: Fraction) -> Iterator[str]
         yield f"walk {one.number}: {len(one.found)} places of {one.bits} bits at {walk.threshold} or more"
     for place in one.found[:_MOST_ROWS]:
         shown = f"{place.cell << PLACE_BITS - one.bits:#010x}"
-        yield f"  {shown}  {place.estimate:,.0f}, {share} interval {place.low:,} to {place.high:,}"
+        ends = interval_text(place.estimate, place.low, place.high)
+        yield f"  {shown}  {place.estimate:,.0f}, {share} interval {ends}"
     if len(one.found) > _MOST_ROWS:
         yield f"  and {len(one.found) - _MOST_ROWS} more, smaller ones"
+    yield from bound_lines(one, level)
+
+
+def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
+    """Return in words what is known of the places that a walk did not show: their bound, false and missed ones."""
     if one.left_out:
         most = max(place.most for place in one.left_out)
         yield (
-            f"  left out: no other place has more than {most:,} ({share} for each step, at least"
+            f"  left out: no other place has more than {most:,} ({float(level) * 100:g} % for each step, at least"
             f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all)"
         )
     yield (
@@ -146,7 +169,8 @@ def walk_lines(one: Walked, walk: "DrillDown", level: Fraction) -> Iterator[str]
     )
 
 
-def _csv(walked: "Sequence[Walked]") -> str:
+def places_csv(walked: "Sequence[Walked]") -> str:
+    """Return every place found and every cell left out, a row each."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)

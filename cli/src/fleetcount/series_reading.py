@@ -4,27 +4,30 @@ Asks, checks and prints; what is checked how is `series_records`', what is compu
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from fleetcount.exits import one_line
+from fleetcount.exits import CannotReachError, one_line
 from fleetcount.lazy import StrictCommand
 from fleetcount.numbers import Count
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from fleetcount_protocol.series.orders import SeriesOrder
     from fleetcount_protocol.series.series import Series, SignedSeries
 
     from fleetcount.readers import Reader
     from fleetcount.series_records import Chain
 
-__all__ = ["by_reason", "chain_lines", "records", "spans_text", "status"]
+__all__ = ["by_reason", "records", "spans_text", "status"]
 
 _FILE: Final = click.Path(path_type=Path)
 _SERIES: Final = click.option(
@@ -44,25 +47,24 @@ _LOOK_S: Final = 1.0
 @click.command("status", cls=StrictCommand)
 @_SERIES
 @_READER
-def status(path: Path, config_path: Path) -> None:
+@click.option("--records", metavar="DIR", type=_FILE, help="What 'series records' has kept, and need not be asked for.")
+@JSON
+def status(path: Path, config_path: Path, records: Path | None, as_json: bool) -> None:
     """Say which windows are released, which are missing and why, and which comes next.
 
-    Asks the aggregators for every window that has closed, and verifies the series, every record and the chain: each
-    record holds the digest of the one before it and names the windows between them. Writes nothing.
+    Asks the aggregators for every window that has closed, or for those behind --records, and verifies the series, every
+    record and the chain: each record holds the digest of the one before it and names the windows between them. Writes
+    nothing.
     """
-    from fleetcount_protocol.series.signing import verify_signed_series
-
     from fleetcount.readers import read_reader
     from fleetcount.series_files import read_series
-    from fleetcount.series_records import Chain
+    from fleetcount.series_records import kept_chain
 
     signed, reader = read_series(path), read_reader(config_path)
-    verify_signed_series(signed, reader.trusted)
-    chain = Chain(signed.series)
-    asyncio.run(_fetched(signed, reader, chain, None, time.time()))
-    click.echo(one_line(f"series {signed.series.name!r} {signed.series.series_id}"))
-    for line in chain_lines(chain, time.time()):
-        click.echo(line)
+    chain = kept_chain(records, signed, reader.trusted)
+    orders = asyncio.run(_fetched(signed, reader, chain, None, time.time()))
+    head = one_line(f"series {signed.series.name!r} {signed.series.series_id}")
+    show(_chain_json(chain, orders), [head, *_chain_lines(chain, orders, time.time())], as_json=as_json)
 
 
 @click.command("records", cls=StrictCommand)
@@ -72,7 +74,8 @@ def status(path: Path, config_path: Path) -> None:
 @click.option(
     "--wait", "wait_s", type=Count(0, 366 * 86_400), default=0, show_default=True, help="Go on for so many seconds."
 )
-def records(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
+@JSON
+def records(path: Path, config_path: Path, output: Path, wait_s: int, as_json: bool) -> None:
     """Fetch the signed record of every released window, check it, and keep it as DIR/00000.json and so on.
 
     Run it again, or with --wait, and it goes on where it was: what is there is checked again and not fetched again. A
@@ -80,23 +83,44 @@ def records(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
     """
     from fleetcount.readers import read_reader
     from fleetcount.series_files import read_series
-    from fleetcount.series_records import open_records
+    from fleetcount.series_records import SERIES_FILE, open_records
 
     signed, reader = read_series(path), read_reader(config_path)
+    there = output.exists(), (output / SERIES_FILE).exists()
     chain = open_records(output, signed, reader.trusted)
     deadline, before = time.time() + wait_s, chain.released
     while True:
-        asyncio.run(_fetched(signed, reader, chain, output, time.time()))
+        try:
+            orders = asyncio.run(_fetched(signed, reader, chain, output, time.time()))
+        except CannotReachError:
+            _take_back(output, *there, released=chain.released)
+            raise
         ended = chain.asked >= signed.series.schedule.windows
         if ended or time.time() >= deadline:
             break
         time.sleep(min(_LOOK_S, max(0.0, deadline - time.time())))
-    click.echo(f"{output}: {chain.released - before} new records, {chain.released} in all, every signature checked")
-    for line in chain_lines(chain, time.time()):
-        click.echo(line)
+    new = chain.released - before
+    head = f"{output}: {new} new records, {chain.released} in all, every signature checked"
+    lines = [head, *_chain_lines(chain, orders, time.time())]
+    show({"new": new} | _chain_json(chain, orders), lines, as_json=as_json)
 
 
-async def _fetched(signed: "SignedSeries", reader: "Reader", chain: "Chain", output: Path | None, now: float) -> None:
+def _take_back(output: Path, directory: bool, series: bool, *, released: int) -> None:
+    """Leave nothing where nobody answered: neither the series nor the directory, unless they were there before."""
+    from fleetcount.series_records import SERIES_FILE
+
+    if series or released:
+        return
+    with contextlib.suppress(OSError):
+        (output / SERIES_FILE).unlink()
+        if not directory:
+            output.rmdir()
+
+
+async def _fetched(
+    signed: "SignedSeries", reader: "Reader", chain: "Chain", output: Path | None, now: float
+) -> "Sequence[SeriesOrder] | None":
+    """Follow the chain as far as it goes; return the orders known, None if nobody who knows them answers."""
     from fleetcount.readers import WindowReader
     from fleetcount.series_records import fetch_windows, save_record
 
@@ -104,12 +128,35 @@ async def _fetched(signed: "SignedSeries", reader: "Reader", chain: "Chain", out
         async for record, signatures in fetch_windows(chain, asking, reader.trusted, now):
             if output is not None:
                 save_record(output, record, signatures)
+        try:
+            return await asking.orders(signed.series)
+        except CannotReachError:
+            return None
 
 
 # What is printed.
 
 
-def chain_lines(chain: "Chain", now: float) -> Iterator[str]:
+def _chain_json(chain: "Chain", orders: "Sequence[SeriesOrder] | None") -> dict[str, Any]:
+    """Return what a program reads of a chain: every window that is missing, or without a record yet, with why.
+
+    "ordered" has the windows that orders skip, first and last of each run; null if nobody who knows them answered.
+    """
+    from fleetcount_protocol.series.orders import skipped_windows
+
+    return {
+        "series": chain.series.name,
+        "series_id": chain.series.series_id.hex(),
+        "windows": chain.series.schedule.windows,
+        "released": chain.released,
+        "last": None if chain.last < 0 else chain.last,
+        "missing": {str(index): reason for index, reason in sorted(chain.missing.items())},
+        "pending": {str(index): reason for index, reason in sorted(chain.pending.items())},
+        "ordered": None if orders is None else [[one[0], one[-1]] for one in skipped_windows(chain.series, orders)],
+    }
+
+
+def _chain_lines(chain: "Chain", orders: "Sequence[SeriesOrder] | None", now: float) -> Iterator[str]:
     """Return what a person reads of a chain: released, missing by reason, without a record yet, and what comes next."""
     series, windows = chain.series, chain.series.schedule.windows
     yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
@@ -117,7 +164,33 @@ def chain_lines(chain: "Chain", now: float) -> Iterator[str]:
         yield one_line(f"missing: {spans}: {reason}")
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; the next record will say why")
-    yield _next_line(series, now)
+    following = max(0, -(-int(now - series.schedule.first) // series.schedule.every_s))
+    if following < windows and orders is None:
+        yield "whether windows ahead are paused or stopped is not known: nobody who knows it answers"
+    yield from _ahead(series, orders or (), following, now)
+
+
+def _ahead(series: "Series", orders: "Sequence[SeriesOrder]", following: int, now: float) -> Iterator[str]:
+    """Yield what orders skip from a window on, and which window is asked next."""
+    from fleetcount_protocol.series.orders import OrderAction, skipped_windows, stopped_at
+
+    from fleetcount.task_files import utc
+
+    schedule, stop = series.schedule, stopped_at(orders)
+    by = ", ".join(sorted({one.aggregator_id for one in orders if one.action is OrderAction.STOP}))
+    skipped = {index for one in skipped_windows(series, orders) for index in one if index >= following}
+    paused = [index for index in skipped if stop is None or index < stop]
+    if paused:
+        yield f"paused: {spans_text(paused)}"
+    if stop is not None and stop < schedule.windows:
+        yield f"stopped by {by}: no window is asked from {stop} on"
+    following = next((index for index in range(following, schedule.windows) if index not in skipped), schedule.windows)
+    if following < schedule.windows:
+        yield f"next: window {following} opens {utc(schedule.opens(following))}"
+    elif skipped:
+        yield "no further window is asked"
+    else:
+        yield f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
 
 
 def _chained(chain: "Chain") -> str:
@@ -137,13 +210,3 @@ def spans_text(indices: list[int]) -> str:
     spans = [f"{run[0][1]}" if len(run) == 1 else f"{run[0][1]} to {run[-1][1]}" for run in runs]
     what = "window" if len(ordered) == 1 else "windows"
     return f"{what} {', '.join(spans[:-1])}{' and ' if len(spans) > 1 else ''}{spans[-1]}"
-
-
-def _next_line(series: "Series", now: float) -> str:
-    from fleetcount.task_files import utc
-
-    schedule = series.schedule
-    following = max(0, -(-int(now - schedule.first) // schedule.every_s))
-    if following >= schedule.windows:
-        return f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
-    return f"next: window {following} opens {utc(schedule.opens(following))}"

@@ -4,7 +4,7 @@ Checks signatures and the chain on everything that is fetched and everything tha
 answer from them.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,7 @@ from fleetcount_protocol.series.signed_file import encode_signed_series
 from fleetcount_protocol.series.signing import verify_signed_series
 from fleetcount_protocol.task.signing import TrustedAggregator
 from fleetcount_protocol.task.task import Task
+from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.exits import CheckFailedError
 from fleetcount.files import check_output_directory, read_text, write_file
@@ -33,6 +34,7 @@ __all__ = [
     "SERIES_FILE",
     "Chain",
     "fetch_windows",
+    "kept_chain",
     "kept_records",
     "open_records",
     "record_path",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 SERIES_FILE: Final = "series"
+Taken = Callable[[ReleaseRecord, tuple[bytes, ...]], None]
 _ENDED: Final = (TaskState.RELEASED, TaskState.ABORTED)
 
 
@@ -147,14 +150,29 @@ def open_records(directory: Path, signed: SignedSeries, trusted: Mapping[Aggrega
     verify_signed_series(signed, trusted)
     check_output_directory(directory)
     path = directory / SERIES_FILE
-    if path.exists():
-        known = read_series(path).series.series_id
-        if known != signed.series.series_id:
-            raise UsageError(f"{directory} has the records of series {known}, not {signed.series.series_id}")
-    else:
+    if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
         write_file(path, encode_signed_series(signed))
+    return kept_chain(directory, signed, trusted)
+
+
+def kept_chain(
+    directory: Path | None, signed: SignedSeries, trusted: Mapping[AggregatorId, TrustedAggregator]
+) -> Chain:
+    """Return the chain of the records that a directory has, of none without a directory; writes nothing.
+
+    Raises:
+        UsageError: it holds the records of another series, or none.
+        TaskError, SignatureError: the series is not signed by aggregators that are trusted.
+        CheckFailedError, SignatureError: as `kept_records`.
+    """
+    verify_signed_series(signed, trusted)
     chain = Chain(signed.series)
+    if directory is None:
+        return chain
+    known = series_of_records(directory).series.series_id
+    if known != chain.series.series_id:
+        raise UsageError(f"{directory} has the records of series {known}, not {chain.series.series_id}")
     for _ in kept_records(directory, chain):
         pass
     return chain
@@ -171,30 +189,52 @@ def series_of_records(directory: Path) -> SignedSeries:
     if not path.is_file():
         raise UsageError(f"{directory} holds no records; fetch them with 'fleetcount series records'")
     signed = read_series(path)
-    own = {
-        one.aggregator_id: TrustedAggregator(
-            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-        )
-        for one in signed.series.aggregators
-    }
-    verify_signed_series(signed, own)
+    verify_signed_series(signed, _described(directory, signed.series))
     return signed
 
 
-def kept_records(directory: Path, chain: Chain) -> Iterator[ReleaseRecord]:
+def _described(directory: Path, series: Series) -> dict[AggregatorId, TrustedAggregator]:
+    """Return the aggregators of a series as it names them, and as the successions beside its records say.
+
+    Raises:
+        UsageError: a succession that cannot be used.
+    """
+    files = sorted(directory.glob("*.succession"), key=lambda path: read_succession(path).succession.not_before)
+    return {
+        one.aggregator_id: succeeded(
+            TrustedAggregator(
+                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+            ),
+            [path for path in files if read_succession(path).succession.aggregator_id == one.aggregator_id],
+        )
+        for one in series.aggregators
+    }
+
+
+def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> Iterator[ReleaseRecord]:
     """Give the records of a directory in the order of their windows, each checked and followed.
+
+    A successor of a signing key may have signed, if its `*.succession` lies there, too. `taken` is told each checked
+    record with its signatures before it is given.
 
     Raises:
         UsageError: a file that cannot be read or is no record.
         SignatureError, CheckFailedError: one that is not what it must be, or is missing from the chain.
     """
+    trusted = _described(directory, chain.series)
     for path in sorted(directory.glob("[0-9][0-9][0-9][0-9][0-9].json")):
         try:
             record, signatures = record_from_json(read_text(path))
         except FleetcountError as error:
             raise UsageError(f"{path}: {error}") from error
-        verify_record_signatures(record, signatures)
+        place = record.task.series
+        if place is None or place.series_id != chain.series.series_id:
+            of = "no series" if place is None else f"series {place.series_id}"
+            raise UsageError(f"{path} is of {of}, not of {chain.series.series_id}; a directory holds one series")
+        verify_record_signatures(record, signatures, trusted)
         chain.follow(record)
+        if taken is not None:
+            taken(record, signatures)
         yield record
 
 

@@ -9,29 +9,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fleetcount_analysis.answers import GridPlaces, HexagonPlaces, SeriesTable, WindowCounts, cells_inside, series_table
+from fleetcount_analysis.answers import (
+    GridPlaces,
+    HexagonPlaces,
+    SeriesTable,
+    WindowCounts,
+    cells_inside,
+    one_zoom,
+    series_table,
+    zoom_numbers,
+)
 from fleetcount_analysis.answers.places import Places
+from fleetcount_analysis.places import PLACED, can_place, to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import H3Cells, SquareGrid
+from fleetcount_protocol.task.task import Task
 
 from fleetcount.files import read_text
 from fleetcount.numbers import parse_count
 from fleetcount.series_records import Chain, kept_records, series_of_records
 
-__all__ = ["KeptTable", "parse_spans", "places_of", "read_table", "table_of"]
+__all__ = ["KeptTable", "opened_numbers", "parse_spans", "place_note", "places_of", "read_table", "table_of"]
 
 _AREAS: Final = (".geojson", ".json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTable:
-    """The table of a directory of records; `participants` are the released numbers of devices, None where hidden."""
+    """The table of a directory of records; `participants` are the released numbers of devices, None where hidden.
+
+    Of a series with zooms the table is that of one, the finest being 0; `opened` has the numbers of all of them.
+    """
 
     series: Series
     table: SeriesTable
     participants: tuple[int, ...] | None = field(repr=False)
+    opened: tuple[tuple[int, ...], ...] = field(repr=False)
+    zoom: int = 0
 
     @property
     def last(self) -> int:
@@ -55,7 +71,8 @@ class KeptTable:
         ]
         part = series_table(table.design, table.level, table.labels, table.statement, counts, table.missing)
         devices = None if self.participants is None else tuple(self.participants[row] for row in rows)
-        return KeptTable(series=self.series, table=part, participants=devices)
+        opened = tuple(self.opened[row] for row in rows)
+        return KeptTable(series=self.series, table=part, participants=devices, opened=opened, zoom=self.zoom)
 
     def cells(self, text: str) -> frozenset[int]:
         """Return the cells that a user names: numbers ("1,5-9"), or the path of a GeoJSON area.
@@ -72,77 +89,103 @@ class KeptTable:
             raise UsageError(f"{text} is no JSON") from error
         if not isinstance(area, dict):
             raise UsageError(f"{text} holds no GeoJSON object")
-        return cells_inside(places_of(self.series), area)
+        return cells_inside(places_of(self.series, self.zoom), area)
 
 
-def read_table(directory: Path) -> KeptTable:
-    """Return the table of a directory of records, every signature and the chain checked again.
+def read_table(directory: Path, zoom: int = 0) -> KeptTable:
+    """Return the table of a directory of records at a zoom, every signature and the chain checked again.
 
     Raises:
-        UsageError: no record, or a file that cannot be read.
+        UsageError: no record, a zoom that the series does not have, or a file that cannot be read.
         SignatureError, CheckFailedError: as `series_records.kept_records`.
     """
     series = series_of_records(directory).series
     chain = Chain(series)
-    kept = table_of(series, kept_records(directory, chain), chain.missing)
+    kept = table_of(series, kept_records(directory, chain), chain.missing, zoom)
     if kept is None:
         raise UsageError(f"{directory} holds no record yet; fetch them with 'fleetcount series records'")
     return kept
 
 
-def table_of(series: Series, records: Iterable[ReleaseRecord], missing: dict[int, str]) -> KeptTable | None:
-    """Return the table of records in the order of their windows, None if there is none.
+def table_of(
+    series: Series, records: Iterable[ReleaseRecord], missing: dict[int, str], zoom: int = 0
+) -> KeptTable | None:
+    """Return the table of records in the order of their windows at a zoom, None if there is none.
 
     `missing` is looked at after the last record: following the chain may fill it meanwhile.
 
     Raises:
-        UsageError: a drill-down, each window of which asks about other places.
+        UsageError: a drill-down, each window of which asks about other places, or a zoom that the series does not have.
     """
+    if zoom >= series.release.zooms:
+        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {series.release.zooms - 1}, the zooms of the series")
     if series.drill_down is not None:
         problem = "drills down, so that it has no one table; see 'fleetcount series places'"
         raise UsageError(f"series {series.name!r} {problem}")
     counts: list[WindowCounts] = []
+    opened: list[tuple[int, ...]] = []
     devices: list[int] = []
     labels: tuple[str, ...] = ()
     statement: tuple[str, ...] = ()
     for record in records:
         if not counts:
-            labels = tuple(cell.label for cell in record.cells)
+            labels = zoom_numbers(series.design, [cell.label for cell in record.cells], zoom)
             statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in record.statement)
-        counts.append(_counts(series, record))
+        opened.append(opened_numbers(record))
+        counts.append(_counts(series, record, zoom_numbers(series.design, opened[-1], zoom)))
         devices += [] if record.participants is None else [record.participants.raw]
     if not counts:
         return None
-    table = series_table(series.design, series.release.level, labels, statement, counts, missing)
-    return KeptTable(series=series, table=table, participants=tuple(devices) or None)
+    table = series_table(one_zoom(series.design, zoom), series.release.level, labels, statement, counts, missing)
+    kept = tuple(opened)
+    return KeptTable(series=series, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
 
 
-def _counts(series: Series, record: ReleaseRecord) -> WindowCounts:
+def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
+    """Return every opened number of a record in the order of its design, the baseline first where it is released."""
+    baseline = () if record.baseline_raw is None else (record.baseline_raw,)
+    return (*baseline, *(cell.raw for cell in record.cells))
+
+
+def _counts(series: Series, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
     if record.task.series is None:
         raise UsageError("the record is of no window of a series")
     index = record.task.series.index
-    baseline = () if record.baseline_raw is None else (record.baseline_raw,)
     return WindowCounts(
         index=index,
         opens=series.schedule.opens(index),
         unit=series.schedule.unit_of(series.coin, index),
-        outputs=(*baseline, *(cell.raw for cell in record.cells)),
+        outputs=outputs,
     )
 
 
-def places_of(series: Series) -> Places:
-    """Return where the cells of a series are.
+def places_of(series: Series | Task, zoom: int = 0) -> Places:
+    """Return where the cells of a series, or of one task, are, at a zoom: in degrees, unless `place_note` says why not.
 
     Raises:
         UsageError: its values are no places.
     """
-    match series.domain:
-        case SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows):
-            return GridPlaces(x0=x0, y0=y0, size=size, columns=columns, rows=rows)
+    domain = series.domain
+    match domain.coarser(zoom) if isinstance(domain, SquareGrid) else domain:
+        case SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame):
+            placed = to_degrees(frame) if frame is not None and can_place(frame.epsg) else None
+            return GridPlaces(x0=x0, y0=y0, size=size, columns=columns, rows=rows, to_degrees=placed)
         case H3Cells() as domain:
             return HexagonPlaces(cells=domain.cells)
         case _:
-            raise UsageError(f"series {series.name!r} asks for no places; areas and maps are for grids and H3 cells")
+            raise UsageError(f"{series.name!r} asks for no places; areas and maps are for grids and H3 cells")
+
+
+def place_note(series: Series | Task) -> str:
+    """Return why a map of a series or a task lies in its grid's own unit; nothing where it lies on Earth."""
+    domain = series.domain
+    if not isinstance(domain, SquareGrid):
+        return ""
+    unit = "coordinates are x and y in the grid's own unit"
+    if domain.frame is None:
+        return f"{unit}: it has no frame that says where on Earth its grid lies"
+    epsg = domain.frame.epsg
+    return "" if can_place(epsg) else f"{unit}: EPSG {epsg} cannot be placed here, only {PLACED}"
 
 
 def parse_spans(what: str, text: str, low: int, high: int) -> frozenset[int]:

@@ -8,17 +8,19 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Generator, Sequence
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.exits import one_line
 from fleetcount.files import check_output_directory
-from fleetcount.lazy import StrictCommand
+from fleetcount.lazy import OneOf, StrictCommand
 from fleetcount.numbers import SEED, Count
 from fleetcount.progress import progress_for
+from fleetcount.results import JSON, show
 
 if TYPE_CHECKING:  # NumPy, SciPy and the simulator are loaded when the options are known to be good.
     from decimal import Decimal
@@ -40,7 +42,7 @@ _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", 
 @click.argument("scenario", required=False, type=_FILE, metavar="[SCENARIO.toml]")
 @click.option(
     "--engine",
-    type=click.Choice(_ENGINES),
+    type=OneOf(_ENGINES),
     help="exact-law draws the sums (any fleet in milliseconds), per-device every coin, network runs real programs. "
     "[default: the scenario's, or exact-law]",
 )
@@ -52,6 +54,7 @@ _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", 
 @click.option("--csv", is_flag=True, help="Write every table as CSV too, beside Parquet.")
 @click.option("--example", metavar="NAME", help="Print a ready scenario and stop.")
 @click.option("--examples", is_flag=True, help="List the ready scenarios and stop.")
+@JSON
 def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     *,
     scenario: Path | None,
@@ -64,6 +67,7 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     csv: bool,
     example: str | None,
     examples: bool,
+    as_json: bool,
 ) -> None:
     """Run a scenario: who is asked what, how they answer, what goes wrong, who attacks; and how good the result is.
 
@@ -84,7 +88,7 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     Exit code 0; 2 for a wrong option or scenario file, with file, line and key; 130 interrupted, finished parts kept.
     """
     if examples or example is not None:
-        _print_example(example)
+        _print_example(example, as_json=as_json)
         return
     if scenario is None:
         raise click.UsageError("give a scenario file, or --examples to see ready ones", ctx=click.get_current_context())
@@ -99,20 +103,34 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     target = output or Path(f"{study.name}-study")
     check_output_directory(target)
     summaries = _run(study, chosen, runs or study.runs, target, runner, csv=csv)
-    for line in summary_lines(summaries):
-        click.echo(line)
-    click.echo(one_line(f"results: {target}"))
+    found = {"results": str(target), "cases": [_case_json(one) for one in summaries] if as_json else []}
+    show(found, [*summary_lines(summaries), one_line(f"results: {target}")], as_json=as_json)
 
 
-def _print_example(name: str | None) -> None:
+def _case_json(one: "CaseSummary") -> dict[str, Any]:
+    """Return a case for programs; what is not known (nothing was released) is None."""
+    names = ("rmse", "bias_fleet", "coverage", "coverage_fleet", "mean_width")
+    numbers = {name: None if isnan(getattr(one, name)) else getattr(one, name) for name in names}
+    epsilons = [
+        None if loss is None else f"{loss:f}" for loss in (one.statement[0].epsilon, one.statement[0].total_epsilon)
+    ]
+    losses = dict(zip(("epsilon", "total_epsilon"), epsilons, strict=True))
+    return {"case": one.name, "released": one.releases, "asked": one.asked, **numbers, **losses}
+
+
+def _print_example(name: str | None, *, as_json: bool) -> None:
     from fleetcount_simulator.examples import example_about, example_names, example_text
 
     if name is not None:
-        click.echo(example_text(name), nl=False)
+        text = example_text(name)
+        if as_json:
+            raise UsageError("--json goes without --example NAME, which prints a scenario file")
+        click.echo(text, nl=False)
         return
-    names = example_names()
-    for one in names:
-        click.echo(f"{one:<{max(map(len, names))}}  {example_about(one)}")
+    abouts = {one: example_about(one) for one in example_names()}
+    wide = max(map(len, abouts))
+    found = [{"name": one, "about": about} for one, about in abouts.items()]
+    show(found, (f"{one:<{wide}}  {about}" for one, about in abouts.items()), as_json=as_json)
 
 
 def _runner(workers: int, dask: str | None) -> "Runner":
@@ -137,7 +155,9 @@ def _run(
         summaries = run_study(study, settings, STANDARD, runner, progress.step)
         if importlib.util.find_spec("fleetcount_simulator.report") is not None:
             progress.step("drawing the report", 0, 1)
-            importlib.import_module("fleetcount_simulator.report").write(target)
+            from fleetcount_site.pages import report_files
+
+            importlib.import_module("fleetcount_simulator.report").write(target, report_files())
             progress.step("drawing the report", 1, 1)
     return summaries
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from fleetcount_protocol.errors import UsageError
@@ -17,10 +17,12 @@ from fleetcount.exits import CannotReachError, CheckFailedError, RefusedByPolicy
 from fleetcount.files import check_output_directory, staged_directory
 from fleetcount.lazy import LazyGroup
 from fleetcount.numbers import EPSILON, Count
+from fleetcount.results import EXPLAIN, JSON, show
 
 if TYPE_CHECKING:  # `fleetcount task --help` starts without cryptography.
     from fleetcount_protocol.ids import AggregatorId
     from fleetcount_protocol.messages import TaskStatus
+    from fleetcount_protocol.task.task import Task
 
 __all__ = ["task"]
 
@@ -47,7 +49,8 @@ def task() -> None:
 @click.option("--spec", required=True, metavar="SPEC.toml", type=_FILE, help="The question.")
 @click.option("--output", required=True, metavar="NAME.task", type=_FILE, help="The file to make.")
 @click.option("--epsilon", type=EPSILON, help="The loss of the published result, in place of the file's.")
-def create(spec: Path, output: Path, epsilon: Fraction | None) -> None:
+@EXPLAIN
+def create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -> None:
     """Write an unsigned task, and its verify key beside it (NAME.verify-key, mode 0600).
 
     Run by the leader's operator: the verify key is for the aggregators alone; anybody who has it can make false reports
@@ -66,7 +69,8 @@ def create(spec: Path, output: Path, epsilon: Fraction | None) -> None:
     verify_key = secrets.token_bytes(32)
     question = read_spec(spec, time.time(), Digest(hashlib.sha256(verify_key).digest()), epsilon)
     new_task_files(output, question, verify_key)
-    for line in describe_task(SignedTask(task=question, signatures=(b"",) * len(question.aggregators))):
+    unsigned = SignedTask(task=question, signatures=(b"",) * len(question.aggregators))
+    for line in describe_task(unsigned, explain=explain):
         click.echo(one_line(line))
     click.echo(f"wrote {output} and {verify_key_path(output)}")
 
@@ -78,14 +82,15 @@ def _check_task_name(path: Path) -> None:
 
 @task.command("sign", short_help="Sign NAME.task as one aggregator's operator.")
 @_CONFIG
+@EXPLAIN
 @click.argument("path", metavar="NAME.task", type=_FILE)
-def sign(config_path: Path, path: Path) -> None:
+def sign(config_path: Path, path: Path, explain: bool) -> None:
     """Show what the task asks and promises, check it against this aggregator's configuration, and sign it."""
     from fleetcount.task_files import add_signature, describe_task, operator_of
 
     _check_task_name(path)
     signed = add_signature(path, operator_of(config_path))
-    for line in describe_task(signed):
+    for line in describe_task(signed, explain=explain):
         click.echo(one_line(line))
     click.echo(f"signed {path}: {'complete' if signed.complete else 'others have still to sign'}")
 
@@ -108,8 +113,9 @@ def submit(config_path: Path, path: Path) -> None:
 @task.command("status", short_help="How far a task is at every aggregator.")
 @_CONFIG
 @click.option("--task", "path", required=True, metavar="NAME.task", type=_FILE, help="The task's file.")
-def status(config_path: Path, path: Path) -> None:
-    """Ask every aggregator for its state, what it refused and why, and whether their set digests are equal.
+@JSON
+def status(config_path: Path, path: Path, as_json: bool) -> None:
+    """Ask every aggregator for its state, what it waits for, what it refused, and whether their set digests are equal.
 
     Run by an operator, with its aggregator's configuration. Exit code 0 when all answered and agree, 1 when digests
     differ, 3 when the task was aborted somewhere, 4 when one cannot be reached.
@@ -121,13 +127,33 @@ def status(config_path: Path, path: Path) -> None:
 
     question = read_task(path).task
     answers = asyncio.run(ask_statuses(config_path, question))
-    for name, answer in answers.items():
-        click.echo(one_line(f"{name:<12} {answer if isinstance(answer, str) else _status_text(answer)}"))
-    _conclude(answers)
+    lines = (
+        one_line(f"{name:<12} {answer if isinstance(answer, str) else _status_text(question, name, answer)}")
+        for name, answer in answers.items()
+    )
+    show([_status_json(str(name), answer) for name, answer in answers.items()], lines, as_json=as_json)
+    _conclude(answers, quiet=as_json)
 
 
-def _status_text(answer: "TaskStatus") -> str:
+def _status_json(name: str, answer: "TaskStatus | str") -> dict[str, Any]:
+    if isinstance(answer, str):
+        return {"aggregator": name, "error": answer}
+    return {
+        "aggregator": name,
+        "state": answer.state.value,
+        "abort_reason": answer.abort_reason,
+        "set_digest": None if answer.set_digest is None else answer.set_digest.hex(),
+        "refused": {reason.label: count for reason, count in answer.rejections},
+    }
+
+
+def _status_text(question: "Task", name: "AggregatorId", answer: "TaskStatus") -> str:
+    from fleetcount_aggregator.host.reasons import expected_wait
+
     parts = [answer.state.value + (f" ({answer.abort_reason})" if answer.abort_reason else "")]
+    wait = expected_wait(question, answer.state, leads=name == question.leader.aggregator_id, give_up_s=None)
+    if wait is not None:
+        parts.append(wait.text(time.time()))
     if answer.set_digest is not None:
         parts.append(f"set {answer.set_digest.hex()[:16]}")
     refused = ", ".join(f"{reason.label} {count}" for reason, count in answer.rejections)
@@ -135,12 +161,12 @@ def _status_text(answer: "TaskStatus") -> str:
     return "  ".join(parts)
 
 
-def _conclude(answers: "Mapping[AggregatorId, TaskStatus | str]") -> None:
+def _conclude(answers: "Mapping[AggregatorId, TaskStatus | str]", *, quiet: bool) -> None:
     statuses = [answer for answer in answers.values() if not isinstance(answer, str)]
     digests = {answer.set_digest for answer in statuses if answer.set_digest is not None}
     if len(digests) > 1:
         raise CheckFailedError("the aggregators' set digests differ; nothing can be released")
-    if digests:
+    if digests and not quiet:
         click.echo("set digests: equal")
     for answer in statuses:
         if answer.abort_reason:
@@ -162,7 +188,9 @@ def _conclude(answers: "Mapping[AggregatorId, TaskStatus | str]") -> None:
 )
 @click.option("--output", required=True, metavar="DIR", type=_FILE, help="Where release.json goes.")
 @click.option("--wait", "wait_s", type=Count(0, 86_400), default=0, show_default=True, help="Wait so many seconds.")
-def release(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
+@EXPLAIN
+@JSON
+def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: bool, as_json: bool) -> None:
     """Fetch the signed record, verify every aggregator's signature, and write release.json.
 
     Prints the table and the privacy statement. Exit code 3 when the task is not released yet or was aborted.
@@ -172,7 +200,7 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
     from fleetcount_protocol.release import record_to_json
 
     from fleetcount.readers import ask_release, read_reader
-    from fleetcount.release_report import checked_record, statement_lines, table_lines
+    from fleetcount.release_report import checked_record, release_json, statement_lines, table_lines
     from fleetcount.task_files import read_task, utc
 
     check_output_directory(output)
@@ -190,6 +218,11 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int) -> None:
     record = checked_record(answer, question, reader.trusted)
     with staged_directory(output) as stage:
         (stage / "release.json").write_text(record_to_json(record, answer.signatures), encoding="utf-8")
-    for line in [*table_lines(record), "", *statement_lines(record)]:
-        click.echo(line)
-    click.echo(f"\nwrote {output / 'release.json'}, signed by all {len(answer.signatures)} aggregators")
+    lines = [
+        *table_lines(record),
+        "",
+        *statement_lines(record, explain=explain),
+        "",
+        f"wrote {output / 'release.json'}, signed by all {len(answer.signatures)} aggregators",
+    ]
+    show(release_json(record) | {"written": str(output / "release.json")}, lines, as_json=as_json)

@@ -6,6 +6,7 @@ Reads, checks and writes files; it must not open a connection. The verify key go
 import hashlib
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +16,12 @@ from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.task.fields import TaskFields
 from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task, signed_task
-from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_signed_task
-from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_protocol.task.signing import TrustedAggregator, sign_task, verify_ed25519, verify_signed_task
+from fleetcount_protocol.task.task import Aggregator, Release, SignedTask, Task
 
 from fleetcount.exits import RefusedByPolicyError
 from fleetcount.files import read_bytes, write_file
+from fleetcount.results import privacy_lines
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.config import AggregatorConfig
@@ -28,6 +30,7 @@ __all__ = [
     "Operator",
     "add_signature",
     "check_before_signing",
+    "check_given_signatures",
     "describe_task",
     "new_task_files",
     "operator_of",
@@ -35,6 +38,7 @@ __all__ = [
     "submit_task",
     "utc",
     "verify_key_path",
+    "zooms_words",
 ]
 
 MAX_TASK_FILE_BYTES: Final = 4 * 2**20
@@ -58,17 +62,12 @@ def operator_of(config_path: Path) -> Operator:
     """
     from fleetcount_aggregator.config import load_config
     from fleetcount_aggregator.host.keys import load_signing_key
+    from fleetcount_aggregator.trust import trusted_by
 
     config = load_config(config_path, os.environ)
-    own = AggregatorId(config.aggregator.id)
     public = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
-    parties = [(own, config.aggregator.operator, public)]
-    parties += [(AggregatorId(peer.id), peer.operator, peer.signing_public_key) for peer in config.peers]
-    trusted = {
-        name: TrustedAggregator(aggregator_id=name, operator=operator, signing_public_key=key)
-        for name, operator, key in parties
-    }
-    return Operator(config=config, aggregator_id=own, trusted=trusted)
+    own = AggregatorId(config.aggregator.id)
+    return Operator(config=config, aggregator_id=own, trusted=trusted_by(config, public))
 
 
 def verify_key_path(task_path: Path) -> Path:
@@ -114,6 +113,7 @@ def add_signature(path: Path, operator: Operator) -> SignedTask:
         UsageError: the task does not list this aggregator.
         RefusedByPolicyError: the task names other keys or operators than this configuration, sealing keys that this
             aggregator does not hold, or a batch smaller than it allows.
+        SignatureError: a signature that is there does not verify.
     """
     from fleetcount_aggregator.host.keys import load_signing_key
 
@@ -121,12 +121,27 @@ def add_signature(path: Path, operator: Operator) -> SignedTask:
     task = signed.task
     position = task.position_of(operator.aggregator_id)
     check_before_signing(task, operator)
+    check_given_signatures(task.aggregators, signed.signatures, task.canonical, path)
     key = load_signing_key(operator.config.keys.signing_key_file)
     signatures = list(signed.signatures)
     signatures[position] = sign_task(task, key)
     result = signed_task(task, tuple(signatures))
     write_file(path, encode_signed_task(result), mode=stat.S_IMODE(path.stat().st_mode))
     return result
+
+
+def check_given_signatures(
+    aggregators: Sequence[Aggregator], signatures: Sequence[bytes], canonical: bytes, path: Path
+) -> None:
+    """Refuse to sign beside a signature that does not verify: the file was changed after it was given.
+
+    Raises:
+        SignatureError: names whose it is.
+    """
+    for aggregator, signature in zip(aggregators, signatures, strict=True):
+        if signature:
+            what = f"{path} was changed after it was signed: the signature of {aggregator.aggregator_id}"
+            verify_ed25519(aggregator.signing_public_key, signature, canonical, what)
 
 
 def check_before_signing(task: TaskFields, operator: Operator) -> None:
@@ -146,7 +161,9 @@ def check_before_signing(task: TaskFields, operator: Operator) -> None:
         known = operator.trusted.get(one.aggregator_id)
         if known is None:
             raise RefusedByPolicyError(f"aggregator {one.aggregator_id!r} is not among this configuration's [[peers]]")
-        if (known.operator, known.signing_public_key) != (one.operator, one.signing_public_key):
+        own = one.aggregator_id == operator.aggregator_id
+        keys = known.keys[-1:] if own else known.keys_at(task.round_one_opens)
+        if known.operator != one.operator or one.signing_public_key not in keys:
             raise RefusedByPolicyError(f"aggregator {one.aggregator_id!r} has another operator or key than configured")
     if task.min_batch_size < config.limits.smallest_min_batch_size:
         raise RefusedByPolicyError(
@@ -161,9 +178,7 @@ def _check_own_keys(task: TaskFields, operator: Operator) -> None:
     Devices seal to the keys that a task names because its aggregators signed it. Another party that held such a key
     could read this aggregator's shares; together with its own they show every answer.
     """
-    from fleetcount_aggregator.host.keys import KeyRing
-
-    held = KeyRing.load(operator.config.keys.hpke_key_directory)
+    held = operator.config.keys.key_ring()
     for key in task.aggregators[task.position_of(operator.aggregator_id)].hpke_keys:
         if held.public_key(key.key_id) != key.public_key:
             raise RefusedByPolicyError(
@@ -203,14 +218,18 @@ def submit_task(path: Path, operator: Operator, now: float) -> Path:
     return target
 
 
+def zooms_words(release: Release) -> str:
+    """Return what is said of the zooms of a release, nothing of one."""
+    return f", counted at {release.zooms} zooms in one report" if release.zooms > 1 else ""
+
+
 def utc(moment: float) -> str:
     """Return a time as people read it: ISO 8601, UTC."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def describe_task(signed: SignedTask) -> list[str]:
-    """Return what a person wants to know before signing, a line each."""
-
+def describe_task(signed: SignedTask, *, explain: bool = False) -> list[str]:
+    """Return what a person wants to know before signing, a line each; `explain` adds every adversary."""
     task = signed.task
     who = [
         f"{one.aggregator_id} ({one.operator}){'' if signature else ', not signed yet'}"
@@ -222,7 +241,7 @@ def describe_task(signed: SignedTask) -> list[str]:
         f"asks {task.signal} in {values}, mode {task.mode.name.lower()}, deployment {task.deployment!r}",
         f"round one {utc(task.round_one_opens)} to {utc(task.round_one_closes)}, "
         f"last close {utc(task.round_two_closes)}",
-        f"at least {task.min_batch_size} reports; release {task.release.kind.name.lower()}",
+        f"at least {task.min_batch_size} reports; release {task.release.kind.name.lower()}{zooms_words(task.release)}",
         "aggregators: " + "; ".join(who),
     ]
-    return lines + [f"{view.audience}: {view.sentence}" for view in task.design.views()]
+    return [*lines, *privacy_lines(task.design, task.design.views(), explain=explain)]

@@ -16,19 +16,35 @@ from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, SquareGrid, ValueDomain
+from fleetcount_protocol.limits import MAX_ZOOMS
+from fleetcount_protocol.task.domain import (
+    EPSG_CODES,
+    OFFSET_FORM,
+    OFFSET_PATTERN,
+    Bins,
+    Categories,
+    Frame,
+    H3Cells,
+    SquareGrid,
+    ValueDomain,
+    zooms_of,
+)
 from fleetcount_protocol.task.fields import MECHANISM_NUMBERS, MODE_FORMS
 from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, exact_number
 
 from fleetcount.descriptors import read_descriptor
+from fleetcount.spec_refusals import told_by_key
 
 __all__ = [
     "NOISE_LAWS",
     "TASK_KEYS",
     "UPLOAD_STYLES",
+    "given_moment",
     "read_aggregators",
     "read_domain",
     "read_mechanism",
@@ -36,6 +52,7 @@ __all__ = [
     "read_names",
     "read_spec",
     "read_thresholds",
+    "read_zooms",
 ]
 
 UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
@@ -43,7 +60,7 @@ _SECTIONS: Final = ("task", "domain", "windows", "mechanism", "release", "aggreg
 TASK_KEYS: Final = ("name", "deployment", "signal", "mode", "min_batch_size", "time_precision_s", "upload_style")
 _WINDOW_KEYS: Final = ("round_one_opens", "round_one_closes", "round_two_closes", "expiry")
 _NOISE_KEYS: Final = ("epsilon", "noise_epsilon", "noise_variance", "noise_sd")
-_RELEASE_KEYS: Final = ("kind", *_NOISE_KEYS, "level", "thresholds")
+_RELEASE_KEYS: Final = ("kind", *_NOISE_KEYS, "level", "thresholds", "zooms")
 _DURATION: Final = re.compile(r"in ([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
 _UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
@@ -64,6 +81,11 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
         UsageError: anything unknown, missing or out of range, with file, key, value and what is allowed.
     """
     root = read_toml(path, _SECTIONS)
+    with told_by_key(root):
+        return _task(root, now, verify_key_digest, epsilon)
+
+
+def _task(root: Table, now: float, verify_key_digest: Digest, epsilon: Fraction | None) -> Task:
     task = root.section("task", TASK_KEYS)
     mode = Mode[task.choice("mode", ("sampling", "response", "direct"), "sampling").upper()]
     domain = read_domain(root)
@@ -84,7 +106,7 @@ def read_spec(path: Path, now: float, verify_key_digest: Digest, epsilon: Fracti
         expiry=expiry,
         time_precision_s=task.integer("time_precision_s", 1, 86_400, 1),
         min_batch_size=task.integer("min_batch_size", 2, 2**32),
-        release=_release(root, Truth(domain.values) if mechanism is None else mechanism, epsilon),
+        release=_release(root, Truth(domain.values) if mechanism is None else mechanism, domain, epsilon),
         upload_style=UploadStyle[task.choice("upload_style", UPLOAD_STYLES, "two_instalments").upper()],
         verify_key_digest=verify_key_digest,
     )
@@ -111,7 +133,7 @@ def read_domain(root: Table) -> ValueDomain:
     keys = {
         "bins": ("kind", "edges", "open_above", "unit"),
         "categories": ("kind", "names"),
-        "grid": ("kind", "x0", "y0", "size", "columns", "rows"),
+        "grid": ("kind", "x0", "y0", "size", "columns", "rows", "frame"),
         "h3": ("kind", "resolution", "cells"),
     }
     name = kind.choice("kind", tuple(readers))
@@ -141,7 +163,13 @@ def _grid(table: Table) -> SquareGrid:
         size=table.number("size", _SIZE),
         columns=table.integer("columns", 1, 4095),
         rows=table.integer("rows", 1, 4095),
+        frame=_frame(table.section("frame", ("epsg", "offset_x", "offset_y"))) if table.has("frame") else None,
     )
+
+
+def _frame(table: Table) -> Frame:
+    offset_x, offset_y = (table.text(key, OFFSET_PATTERN, OFFSET_FORM, "0") for key in ("offset_x", "offset_y"))
+    return Frame(epsg=table.integer("epsg", *EPSG_CODES), offset_x=offset_x, offset_y=offset_y)
 
 
 def _h3(table: Table) -> H3Cells:
@@ -181,9 +209,18 @@ def _windows(root: Table, mode: Mode, now: float, step: int) -> tuple[int, int, 
     return opens, one, two, expiry
 
 
+def given_moment(table: Table, key: str) -> object:
+    """Return the value of a key that is a moment; a time in quotes is the time."""
+    value = table.raw(key)
+    try:
+        return datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
 def read_moment(table: Table, key: str, now: float, step: int) -> int:
     """Return an absolute time, or "in 10 s" from now, rounded up to the grid of the time precision; as `read_spec`."""
-    value = table.raw(key)
+    value = given_moment(table, key)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return _on_grid(value.astimezone(UTC).timestamp(), step)
     if type(value) is int and 0 <= value <= _YEAR_9999_S:
@@ -240,11 +277,13 @@ def _die(root: Table, values: int, *, half_allowed: bool) -> SamplingDie:
 # What comes out.
 
 
-def _release(root: Table, answer: AnswerLaw, epsilon: Fraction | None) -> Release:
+def _release(root: Table, answer: AnswerLaw, domain: ValueDomain, epsilon: Fraction | None) -> Release:
     table = root.section("release", _RELEASE_KEYS)
+    zooms = read_zooms(table, domain)
+    count = 1 if zooms is None else zooms.count
     kinds = {kind.label: kind for kind in ReleaseKind}
     kind = kinds[table.choice("kind", tuple(kinds), ReleaseKind.GEOMETRIC.label)]
-    noise = NoNoise() if kind is ReleaseKind.EXACT else _noise(table, kind, answer, epsilon)
+    noise = NoNoise() if kind is ReleaseKind.EXACT else _noise(table, kind, answer, epsilon, count)
     if kind is ReleaseKind.EXACT and (epsilon is not None or any(table.has(key) for key in _NOISE_KEYS)):
         raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
     return Release(
@@ -253,7 +292,17 @@ def _release(root: Table, answer: AnswerLaw, epsilon: Fraction | None) -> Releas
         noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
         level=table.number("level", _SHARE, Fraction(95, 100)),
         thresholds=read_thresholds(table),
+        zooms=count,
     )
+
+
+def read_zooms(table: Table, domain: ValueDomain) -> Zooms | None:
+    """Return the zooms at which a release counts the squares of a grid, None at one alone; raises as `read_spec`."""
+    count = table.integer("zooms", 1, MAX_ZOOMS, 1)
+    try:
+        return zooms_of(domain, count)
+    except TaskError as error:
+        raise table.wrong("zooms", f"is {count}: {error}") from None
 
 
 def read_thresholds(table: Table) -> tuple[int, ...]:
@@ -271,8 +320,8 @@ NOISE_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
 }
 
 
-def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction | None) -> PlannedNoise:
-    """Return each aggregator's noise: as given, or planned so that the published result loses at most `epsilon`."""
+def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction | None, zooms: int) -> PlannedNoise:
+    """Return each aggregator's noise: as given, or planned so that all zooms together lose at most `epsilon`."""
     own = _NOISE_KEYS[2:] if kind is ReleaseKind.GAUSSIAN else _NOISE_KEYS[1:2]
     given = [key for key in _NOISE_KEYS if table.has(key)]
     foreign = [key for key in given if key not in ("epsilon", *own)]
@@ -284,7 +333,7 @@ def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction
         )
     if epsilon is not None or given == ["epsilon"]:
         target = epsilon if epsilon is not None else table.number("epsilon", _EPSILON)
-        return noise_for(answer, target, NOISE_LAWS[kind])
+        return noise_for(answer, target, NOISE_LAWS[kind], zooms)
     if kind is ReleaseKind.GAUSSIAN:
         sd = table.optional("noise_sd", _SD)
         return GaussianNoise(table.number("noise_variance", _VARIANCE) if sd is None else sd**2)
@@ -295,4 +344,4 @@ def _noise(table: Table, kind: ReleaseKind, answer: AnswerLaw, epsilon: Fraction
 def read_aggregators(root: Table) -> tuple[Aggregator, ...]:
     """Return the aggregators of the descriptor files that [[aggregators]] name; raises as `read_spec`."""
     rows = root.sections("aggregators", ("descriptor",), least=2, most=5, what="tables, the first of which leads")
-    return tuple(read_descriptor(row.file_name("descriptor")) for row in rows)
+    return tuple(read_descriptor(row.existing_file("descriptor")) for row in rows)

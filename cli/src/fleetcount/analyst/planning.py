@@ -1,0 +1,270 @@
+"""A plan in Python, and what `fleetcount plan` is made of: what a count will give before anyone is asked.
+
+It must not ask a device. Numbers are exact: a float stands for the decimal that it is printed as.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from math import isqrt
+from typing import TYPE_CHECKING, Any, Final
+
+from fleetcount_analysis.interval_words import level_text
+from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs
+from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_mechanisms.losses import PlannedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
+from fleetcount_mechanisms.zooms import Zooms
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.limits import MAX_ZOOMS
+
+from fleetcount.analyst.pictures import axes_for
+from fleetcount.analyst.statements import Statement, statement_of
+from fleetcount.analyst.tables import Row, Table, Tabular, html_table
+from fleetcount.numbers import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["MOST_DEVICES", "MOST_VALUES", "NOISES", "PlannedCount", "answer_law", "noise_law", "plan", "plan_rows"]
+
+MOST_DEVICES: Final = 10**9
+MOST_VALUES: Final = 4095
+NOISES: Final = ("geometric", "gaussian")
+_POINTS: Final = 60
+_ONE_SIDED: Final = "one-sided"
+"""No way to answer but a law of noise: what is published of truths errs to one side."""
+
+Exact = int | float | str | Fraction | Decimal
+"""A number that is taken exactly: a float as it is printed, a text like "1/2" or "0.45"."""
+
+
+def plan(  # noqa: PLR0913 - the options of the command, by name
+    *,
+    devices: int,
+    values: int,
+    epsilon: Exact,
+    mechanism: str = "sampling",
+    noise: str = "geometric",
+    sampling_rate: Exact | None = None,
+    epsilon_local: Exact | None = None,
+    aggregators: int = FEWEST_AGGREGATORS,
+    level: Exact = "0.95",
+    zooms: int | None = None,
+) -> "PlannedCount":
+    """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
+
+    The keywords are the options of `fleetcount plan`: `mechanism` as in task files, or direct or one-sided; `noise`
+    geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid.
+
+    Raises:
+        UsageError, MechanismError: a value outside its range, named with the range.
+    """
+    for name, value, most in (("devices", devices, MOST_DEVICES), ("values", values, MOST_VALUES)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: a whole number from 1 to {most}")
+    if noise not in NOISES:
+        raise UsageError(f"noise is {noise!r}, allowed: {' or '.join(NOISES)}{did_you_mean(noise, NOISES)}")
+    answer = answer_law(
+        mechanism,
+        values,
+        None if sampling_rate is None else _exact("sampling_rate", sampling_rate, SAMPLING_RATE),
+        None if epsilon_local is None else _exact("epsilon_local", epsilon_local, EPSILON),
+    )
+    planned = plan_question(
+        devices,
+        answer,
+        _exact("epsilon", epsilon, EPSILON),
+        aggregators,
+        noise=noise_law(mechanism, noise),
+        level=_exact("level", level, LEVEL),
+        zooms=square_zooms(values, zooms),
+    )
+    return PlannedCount(plan=planned)
+
+
+def _exact(name: str, value: Exact, kind: ExactNumber) -> Fraction:
+    try:
+        return parse_number(str(value), kind.allowed)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PlannedCount(Tabular):
+    """What a count will give; columns true_count, standard_error, low, high, in devices.
+
+    A row is a round true count of one cell, and the exact interval that a typical release gives for it.
+    """
+
+    plan: Plan = field(repr=False)
+
+    @property
+    def smallest_count_seen(self) -> int | None:
+        """The smallest count told apart from 0 at the level both ways, in devices; None if none is."""
+        return self.plan.smallest_count_seen
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is unusual or weak about these parameters."""
+        return tuple(self.plan.warnings)
+
+    @property
+    def statement(self) -> Statement:
+        """What could be learnt of one device; `str()` of it is one or two sentences."""
+        return statement_of(self.plan.design, self.plan.design.views())
+
+    def standard_error(self, count: int) -> float:
+        """Return the standard error of a cell with so many devices, in devices."""
+        return self.plan.sd(count)
+
+    def columns_of(self) -> Mapping[str, Sequence[Any]]:
+        """Return the columns in their order."""
+        names = ("true_count", "standard_error", "low", "high")
+        rows = zip(*plan_rows(self.plan, round_counts(self.plan.devices)), strict=True)
+        return {name: list(column) for name, column in zip(names, rows, strict=True)}
+
+    @property
+    def table(self) -> Table:
+        """The same columns, shown as a table."""
+        return Table(columns=self.columns_of(), title=title_of(self.plan))
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw half the interval over the true count, and what the sampling and the noise alone cause; return the axes.
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+        """
+        axes = axes_for(ax, 6.0, 4.2, "plot()")
+        from fleetcount_analysis.figures.lines import draw_panel, plan_panels
+
+        draw_panel(axes, plan_panels(**half_widths(self.plan))[0], legend=True)
+        return axes
+
+    def __str__(self) -> str:
+        seen = self.smallest_count_seen
+        told = "no count is told apart from 0" if seen is None else f"counts from {seen:,} on are told apart from 0"
+        return f"{title_of(self.plan)}: {told} at {level_text(self.plan.level)}"
+
+    def __repr__(self) -> str:
+        return f"<PlannedCount {self}>"
+
+    def _repr_html_(self) -> str:
+        columns = self.columns_of()
+        rows: list[Row] = [
+            (count, f"{low:,} to {high:,}", error) for count, error, low, high in zip(*columns.values(), strict=True)
+        ]
+        head = ("true count", f"{level_text(self.plan.level)} interval", "standard error")
+        return html_table(str(self), head, rows, (*self.statement.sentences, *self.warnings))
+
+
+# What the command and the function share.
+
+
+def square_zooms(values: int, count: int | None) -> Zooms | None:
+    """Return the zooms of a grid of so many squares that is as wide as high, None of one.
+
+    Raises:
+        UsageError: fewer than 2 or more than allowed, or values that are no square number.
+    """
+    if count is None:
+        return None
+    if not 2 <= count <= MAX_ZOOMS:
+        raise UsageError(f"zooms is {count}, allowed: 2 to {MAX_ZOOMS}")
+    side = isqrt(values)
+    if side * side != values:
+        raise UsageError(f"values is {values}, allowed with zooms: a square number, a grid as wide as high")
+    return Zooms(side, side, count)
+
+
+def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:
+    """Return the law of noise of a name.
+
+    Raises:
+        UsageError: one with two sides for a one-sided release.
+    """
+    if noise == "geometric":
+        return OneSidedNoise if mechanism == _ONE_SIDED else TwoSidedNoise
+    if mechanism == _ONE_SIDED:
+        raise UsageError("noise is 'gaussian', which has two sides; allowed with mechanism one-sided: geometric")
+    return GaussianNoise
+
+
+def answer_law(
+    mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None
+) -> AnswerLaw:
+    """Return the law of an answer, its sampling rate by the number of values where none is given.
+
+    Raises:
+        UsageError: an unknown name.
+        MechanismError: parameters that the law does not take.
+    """
+    if mechanism not in (known := (*answer_names(), _ONE_SIDED)):
+        raise UsageError(f"mechanism is {mechanism!r}, allowed: {', '.join(known)}{did_you_mean(mechanism, known)}")
+    if mechanism == "sampling":
+        rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
+        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters={"sampling_rate": rate})
+    given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
+    name = "direct" if mechanism == _ONE_SIDED else mechanism
+    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given)
+
+
+def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, int, int]]:
+    """Return (true count, standard error, low, high): the exact interval when the released number is the expected one.
+
+    The expected number is rounded to the nearest whole; counts in devices.
+    """
+    from fleetcount_analysis.reading import read
+
+    reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
+    ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
+    return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
+
+
+def _expected(planned: Plan, count: int) -> list[int]:
+    """Return the opened numbers to expect when `count` devices have value 1 and no other value counts anybody."""
+    design, (hit, miss) = planned.design, planned.design.channel
+    cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
+    opened = design.opened_sums([cell, *([0] * (design.values - 1))])
+    if not design.baseline_opened:
+        return opened
+    # Output 0 brings the sum of all outputs to the number of devices; the participation bit's count is that number.
+    return [planned.devices - (cell if design.outputs is Outputs.ALL else 0), *opened]
+
+
+def round_counts(devices: int) -> list[int]:
+    """Return 0, the powers of ten and their thirds below the number of devices, and that number."""
+    steps = [factor * 10**power for power in range(10) for factor in (1, 3)]
+    return [0, *(step for step in steps if 3 <= step < devices), devices]
+
+
+def title_of(planned: Plan) -> str:
+    """Return in a line what is planned."""
+    design, delta = planned.design, planned.design.views()[0].delta
+    how = f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}"
+    epsilon = "without bound" if design.epsilon is None else f"{design.epsilon.normalize():f}"
+    return (
+        f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
+        f"{design.aggregators} aggregators, epsilon {epsilon}{f' (delta {delta:f})' if delta else ''}, {how}"
+    )
+
+
+def half_widths(planned: Plan) -> dict[str, Any]:
+    """Return what the picture of a plan shows over the true count: half the interval and its two causes, in devices."""
+    import numpy as np
+    from scipy.special import ndtri
+
+    counts = np.unique(np.rint(np.geomspace(1, max(planned.devices, 2), _POINTS)))
+    quantile, empty = float(ndtri(float((1 + planned.level) / 2))), planned.sd(0)
+    both = np.array([planned.sd(round(count)) for count in counts])
+    return {
+        "counts": counts.tolist(),
+        "sampling": (quantile * np.sqrt(np.maximum(both**2 - empty**2, 0))).tolist(),
+        "noise": [quantile * empty] * len(counts),
+        "both": (quantile * both).tolist(),
+        "smallest_count_seen": planned.smallest_count_seen,
+        "level_percent": float(planned.level * 100),
+    }

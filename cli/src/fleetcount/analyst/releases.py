@@ -1,0 +1,286 @@
+"""One release in Python: read, verified, and then a table, sums, a statement and pictures.
+
+Before `verify` a release shows what was asked and by whom, and no number. It must not trust a key that the release
+itself names.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fleetcount_analysis.answers import Answer, Region, WindowCounts, one_zoom, series_table, total, zoom_numbers
+from fleetcount_analysis.answers.places import DEGREES, Places
+from fleetcount_analysis.interval_words import interval_text, level_text
+from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
+from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_record_signatures
+from fleetcount_protocol.task.task import Task
+
+from fleetcount.analyst.keys import Keys
+from fleetcount.analyst.pictures import axes_for
+from fleetcount.analyst.statements import Statement, statement_of
+from fleetcount.analyst.tables import Row, Tabular, html_table, library
+from fleetcount.files import read_text
+from fleetcount.release_report import readable_counts
+from fleetcount.series_table import opened_numbers, place_note, places_of
+
+if TYPE_CHECKING:
+    import geopandas as gpd
+    from matplotlib.axes import Axes
+
+__all__ = ["Labels", "Release", "UnverifiedError", "VerifiedRelease", "cells_named", "read_release"]
+
+Labels = Iterable[str | int] | str | int
+"""Cells by their labels, or by their values 1..V."""
+_SHOWN: Final = 20
+
+
+class UnverifiedError(UsageError, AttributeError):
+    """A number of a release was asked for before its signatures were verified."""
+
+
+def read_release(path: str | PathLike[str]) -> "Release":
+    """Return the release of a file that `fleetcount task release` or `series records` has written, unverified.
+
+    Raises:
+        UsageError: the file cannot be read, or is no release.
+    """
+    place = Path(path)
+    if place.is_dir():
+        raise UsageError(f"{place} is a directory; read_release() reads one file, read_series() a directory of records")
+    text = read_text(place)
+    try:
+        record, signatures = record_from_json(text)
+    except DecodeError as error:
+        raise UsageError(f"{place} is no release, as 'fleetcount task release' writes it: {error}") from error
+    return Release(record, signatures, str(place))
+
+
+class Release:
+    """A release as a file says it is: who is said to have made it, and nothing of what it says before `verify`."""
+
+    def __init__(self, record: ReleaseRecord, signatures: Sequence[bytes], source: str) -> None:
+        self._record = record
+        self._signatures = tuple(signatures)
+        self._source = source
+
+    @property
+    def name(self) -> str:
+        """The name of the task that the release says it answers."""
+        return self._record.task.name
+
+    @property
+    def task_id(self) -> str:
+        """The task's id in hexadecimal form."""
+        return self._record.task_id.hex()
+
+    @property
+    def aggregators(self) -> tuple[str, ...]:
+        """Who should have signed it, the leader first."""
+        return tuple(str(one.aggregator_id) for one in self._record.task.aggregators)
+
+    def verify(self, keys: Keys) -> "VerifiedRelease":
+        """Return the release with its numbers, if every aggregator of its task has signed it with a trusted key.
+
+        Raises:
+            SignatureError: not signed by all, a signature that does not verify, or an aggregator without a known key.
+        """
+        keys.check(self._record.task.aggregators, self._source)
+        pairs = zip(self.aggregators, self._signatures, strict=True)
+        if unsigned := [name for name, signature in pairs if not signature]:
+            raise SignatureError(f"{self._source} is not signed by {', '.join(unsigned)}; every aggregator must sign")
+        verify_record_signatures(self._record, self._signatures, keys.trusted)
+        return VerifiedRelease(record=self._record, source=self._source)
+
+    def __repr__(self) -> str:
+        return f"<Release {self.name!r} of {self._source}, not verified: .verify(fleetcount.read_keys(FILE))>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            known = {*dir(VerifiedRelease), *(one.name for one in fields(VerifiedRelease))}
+            if not name.startswith("_") and name in known:
+                raise UnverifiedError(
+                    f"{name} is known only after verification: {self._source} may say anything until its signatures"
+                    " are checked; use release.verify(fleetcount.read_keys(FILE))"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class VerifiedRelease(Tabular):
+    """A release that every aggregator of its task has signed; columns cell, label, raw, estimate, low, high.
+
+    `raw` is the opened number, `estimate` the unbiased estimate in devices, which may be negative, `low` and `high` the
+    ends of its interval at `level`. A release of several zooms has a column `zoom` too.
+    """
+
+    record: ReleaseRecord = field(repr=False)
+    source: str
+
+    @property
+    def task(self) -> Task:
+        """What was asked, how, and by whom."""
+        return self.record.task
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.task.name
+
+    @property
+    def level(self) -> Fraction:
+        """The level of every interval."""
+        return self.record.level
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of all cells, in order."""
+        return tuple(cell.label for cell in self.record.cells)
+
+    @property
+    def statement(self) -> Statement:
+        """What could be learnt of one device; `str()` of it is one or two sentences."""
+        return statement_of(self.task.design, self.record.statement)
+
+    def columns_of(self) -> Mapping[str, Sequence[Any]]:
+        """Return the columns in their order."""
+        cells = self.record.cells
+        zooms = {"zoom": self._zooms} if self.task.design.zoom_count > 1 else {}
+        return zooms | {
+            "cell": [cell.value for cell in cells],
+            "label": list(self.labels),
+            "raw": [cell.raw for cell in cells],
+            "estimate": [float(cell.estimate) for cell in cells],
+            "low": [cell.low for cell in cells],
+            "high": [cell.high for cell in cells],
+        }
+
+    @cached_property
+    def _zooms(self) -> list[int]:
+        """The zoom of every cell."""
+        design, values = self.task.design, range(len(self.record.cells))
+        members = [set(zoom_numbers(design, values, zoom)) for zoom in range(design.zoom_count)]
+        return [next(zoom for zoom, inside in enumerate(members) if value in inside) for value in values]
+
+    def to_geopandas(self, zoom: int = 0) -> "gpd.GeoDataFrame":
+        """Return the cells of a zoom with their outlines in degrees (EPSG:4326).
+
+        Raises:
+            UsageError: cells that are no places, or squares without a frame that can be placed.
+            MissingPackageError: geopandas is not installed.
+        """
+        places = self._places(zoom)
+        if places.coordinates != DEGREES:
+            raise UsageError(f"{self.name!r}: {place_note(self.task)}; .map() draws them there")
+        frames, shapes = library("geopandas", "to_geopandas()"), library("shapely", "to_geopandas()")
+        rows = [row for row, one in enumerate(self._zooms) if one == zoom]
+        columns = {name: [column[row] for row in rows] for name, column in self.columns_of().items()}
+        outlines = [shapes.Polygon(places.outline(value)) for value in range(1, places.values + 1)]
+        frame: gpd.GeoDataFrame = frames.GeoDataFrame(columns, geometry=outlines, crs="EPSG:4326")
+        return frame
+
+    def sum(self, labels: Labels) -> Answer:
+        """Return the sum of some cells with its exact interval: for cells that were chosen before looking.
+
+        Its interval is narrower than the sum of the cells' intervals. Adding estimates is right, adding ends is not.
+
+        Raises:
+            UsageError: a label that is not there, or labels of several zooms.
+            RangeError: no label.
+        """
+        values = cells_named(self.labels, labels)
+        zooms = {self._zooms[value - 1] for value in values}
+        if len(zooms) > 1:
+            raise UsageError(
+                f"the labels are of zooms {sorted(zooms)}, which count the same devices; allowed: one zoom"
+            )
+        zoom = zooms.pop() if zooms else 0
+        cells = zoom_numbers(self.task.design, range(1, len(self.labels) + 1), zoom)
+        counts = WindowCounts(index=0, opens=0, unit=0, outputs=self._outputs(zoom))
+        table = series_table(
+            one_zoom(self.task.design, zoom), self.level, [self.labels[cell - 1] for cell in cells], (), [counts]
+        )
+        return total(table, Region.of([cells.index(value) + 1 for value in values], 0))
+
+    def _outputs(self, zoom: int) -> tuple[int, ...]:
+        return zoom_numbers(self.task.design, opened_numbers(self.record), zoom)
+
+    def _places(self, zoom: int) -> Places:
+        if not 0 <= zoom < self.task.design.zoom_count:
+            raise UsageError(f"zoom is {zoom}, allowed: 0 to {self.task.design.zoom_count - 1}")
+        return places_of(self.task, zoom)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw every cell of the finest zoom with its interval, the 40 largest if there are more; return the axes.
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+        """
+        count = self.task.design.values
+        axes = axes_for(ax, 6.4, 0.9 + 0.24 * min(count, 40), "plot()")
+        from fleetcount_analysis.figures.axes import draw_rows
+
+        estimate, low, high = (self.columns_of()[name][:count] for name in ("estimate", "low", "high"))
+        unit = f"devices, with {level_text(self.level)} intervals"
+        draw_rows(axes, self.labels[:count], estimate=estimate, low=low, high=high, unit=unit)
+        return axes
+
+    def map(self, ax: "Axes | None" = None, zoom: int = 0) -> "Axes":
+        """Draw the estimates of a zoom where they are; return the axes. `plot` shows their intervals.
+
+        Raises:
+            UsageError: cells that are no places, or a zoom that the release does not have.
+            MissingPackageError: matplotlib is not installed.
+        """
+        places = self._places(zoom)
+        axes = axes_for(ax, 6.4, 4.8, "map()")
+        from fleetcount_analysis.figures.axes import draw_places
+
+        rings = [places.outline(value) for value in range(1, places.values + 1)]
+        pairs = zip(self._zooms, self.columns_of()["estimate"], strict=True)
+        degrees = places.coordinates == DEGREES
+        draw_places(axes, rings, estimate=[one for at, one in pairs if at == zoom], unit="devices", degrees=degrees)
+        return axes
+
+    def __repr__(self) -> str:
+        return f"<VerifiedRelease {self.name!r} of {len(self.record.cells):,} cells, signed by all its aggregators>"
+
+    def _repr_html_(self) -> str:
+        cells = self.record.cells
+        shown = sorted(sorted(cells, key=lambda one: -one.estimate)[:_SHOWN], key=lambda one: one.value)
+        counts = readable_counts(self.record)
+        rows: list[Row] = [
+            (
+                one.label,
+                interval_text(one.estimate, one.low, one.high),
+                counts[one.value - 1] if counts else "",
+                round(float(one.estimate), 1),
+            )
+            for one in shown
+        ]
+        head = ("cell", f"{level_text(self.level)} interval", "about", "raw estimate")
+        return html_table(self.name, head, rows, self.statement.sentences, hidden=len(cells) - len(rows))
+
+
+def cells_named(known: Sequence[str], labels: Labels) -> list[int]:
+    """Return the values of cells that are named by label or by value, each once, in order.
+
+    Raises:
+        UsageError: one that is not there; with the nearest label.
+    """
+    listed = [labels] if isinstance(labels, str | int) else list(labels)
+    values = {label: value for value, label in enumerate(known, start=1)}
+    found: set[int] = set()
+    for one in listed:
+        value = one if isinstance(one, int) and not isinstance(one, bool) and 1 <= one <= len(known) else None
+        value = values.get(one) if isinstance(one, str) else value
+        if value is None:
+            near = did_you_mean(one, known) or f"; there are {len(known)}, {known[0]!r} to {known[-1]!r}"
+            raise UsageError(f"no cell has the label {str(one)[:80]!r}{near}")
+        found.add(value)
+    return sorted(found)

@@ -1,0 +1,260 @@
+"""A series in Python: the kept records of its windows as one table, and answers that hold over time.
+
+Every signature and the chain of the records are checked before a number is shown. It must not add intervals or invent
+a missing window.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fleetcount_analysis.answers import Answer, Region, difference, total
+from fleetcount_analysis.interval_words import level_text
+from fleetcount_mechanisms.accounting.series_statement import plain_words, series_views
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.series.series import Series as AskedSeries
+from fleetcount_protocol.series.signing import verify_signed_series
+
+from fleetcount.analyst.keys import Keys
+from fleetcount.analyst.pictures import axes_for
+from fleetcount.analyst.releases import Labels, cells_named
+from fleetcount.analyst.statements import Statement
+from fleetcount.analyst.tables import Tabular, html_table
+from fleetcount.series_records import SERIES_FILE, series_of_records
+from fleetcount.series_table import KeptTable, read_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Budget", "CellSeries", "Series", "read_series"]
+
+
+def read_series(directory: str | PathLike[str], keys: Keys | None = None, *, zoom: int = 0) -> "Series":
+    """Return the series whose records `fleetcount series records` has kept in a directory, everything checked.
+
+    Without `keys` the signatures are checked against the keys that the series itself names: then all its aggregators
+    agree, and who they are is known only to those who know the series. `zoom` chooses among the sizes of a grid's
+    squares, 0 being the finest.
+
+    Raises:
+        UsageError: no directory of records, one of several series, a drill-down, or a zoom that is not there.
+        SignatureError: a signature that does not verify, or an aggregator without a known key.
+        CheckFailedError: a record that is not the next of the chain.
+    """
+    place = Path(directory)
+    if place.is_file():
+        raise UsageError(f"{place} is a file; read_series() reads a directory of records, read_release() one file")
+    if keys is not None and (place / SERIES_FILE).is_file():
+        signed = series_of_records(place)
+        keys.check(signed.series.aggregators, str(place / SERIES_FILE))
+        verify_signed_series(signed, keys.trusted)
+    return Series(kept=read_table(place, zoom), source=str(place), trusted=keys is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a series costs one device that answers every window, as everybody who reads the releases may see it.
+
+    Epsilons are at `delta`, rounded up; None where no finite one exists. `so_far` is of the windows up to the last
+    released one, whether they were released or not.
+    """
+
+    one_answer: Decimal | None
+    one_day: Decimal | None
+    whole_series: Decimal | None
+    so_far: Decimal | None
+    delta: Decimal
+    windows: int
+    released: int
+    missing: int
+
+    def __str__(self) -> str:
+        if self.whole_series is None:
+            return f"no finite epsilon; {self.released} of {self.windows} windows released"
+        return (
+            f"epsilon {self.so_far} so far, {self.whole_series} for all {self.windows} windows at delta {self.delta:f};"
+            f" {self.released} released, {self.missing} missing"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Series(Tabular):
+    """The released windows of a series; columns window, opens (UTC), cell, label, raw, estimate, low, high."""
+
+    kept: KeptTable = field(repr=False)
+    source: str
+    trusted: bool
+
+    @property
+    def asked(self) -> AskedSeries:
+        """The series as it was signed: question, schedule and promise."""
+        return self.kept.series
+
+    @property
+    def name(self) -> str:
+        """The name of the series."""
+        return self.asked.name
+
+    @property
+    def level(self) -> Fraction:
+        """The level of every interval, each alone."""
+        return self.kept.table.level
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of all cells, in order."""
+        return self.kept.table.labels
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The released windows, by their numbers in the series."""
+        return tuple(self.kept.table.windows.tolist())
+
+    @property
+    def missing(self) -> Mapping[int, str]:
+        """The windows that the records name as missing, and why."""
+        return self.kept.table.missing
+
+    @property
+    def statement(self) -> Statement:
+        """What could be learnt of one device from one window, a day, and the whole series."""
+        asked = self.asked
+        sentences = plain_words(asked.design, asked.shape, asked.delta)
+        return Statement(sentences=sentences, views=series_views(asked.design, asked.shape, asked.delta))
+
+    def columns_of(self) -> Mapping[str, Sequence[Any]]:
+        """Return the columns, windows in turn and in each cell by cell."""
+        table, opens = self.kept.table, self._opens()
+        windows, cells = len(table.windows), len(table.labels)
+        return {
+            "window": [window for window in self.windows for _ in range(cells)],
+            "opens": [moment for moment in opens for _ in range(cells)],
+            "cell": list(range(1, cells + 1)) * windows,
+            "label": list(table.labels) * windows,
+            "raw": table.raw.ravel().tolist(),
+            "estimate": table.estimates.ravel().tolist(),
+            "low": table.low.ravel().tolist(),
+            "high": table.high.ravel().tolist(),
+        }
+
+    def _opens(self) -> list[datetime]:
+        return [datetime.fromtimestamp(moment, UTC) for moment in self.kept.table.opens.tolist()]
+
+    def cell(self, label: str | int) -> "CellSeries":
+        """Return one cell over all released windows.
+
+        Raises:
+            UsageError: a label that is not there; with the nearest.
+        """
+        (value,) = cells_named(self.labels, label)
+        table = self.kept.table
+        columns = {
+            "window": list(self.windows),
+            "opens": self._opens(),
+            "raw": table.raw[:, value - 1].tolist(),
+            "estimate": table.estimates[:, value - 1].tolist(),
+            "low": table.low[:, value - 1].tolist(),
+            "high": table.high[:, value - 1].tolist(),
+        }
+        return CellSeries(label=self.labels[value - 1], level=self.level, columns=columns)
+
+    def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
+        """Return the sum of cells (all) over windows (all released ones), with its exact interval.
+
+        Counts are added, not devices: who is counted in two windows counts twice.
+
+        Raises:
+            UsageError: a label that is not there.
+            RangeError: a window that was not released.
+        """
+        return total(self.kept.table, Region.of(self._cells(labels), self.windows if windows is None else windows))
+
+    def difference(self, earlier: int, later: int, labels: Labels | None = None) -> Answer:
+        """Return how much more is counted in the window `later` than in `earlier`, in some cells or in all.
+
+        Raises:
+            UsageError: a label that is not there.
+            RangeError: a window that was not released, or one window twice.
+        """
+        cells = self._cells(labels)
+        return difference(self.kept.table, Region.of(cells, later), Region.of(cells, earlier))
+
+    def _cells(self, labels: Labels | None) -> list[int]:
+        return list(range(1, len(self.labels) + 1)) if labels is None else cells_named(self.labels, labels)
+
+    def budget(self) -> Budget:
+        """Return what the series costs a device that answers every window, in all and so far."""
+        asked, last = self.asked, self.kept.last
+        one, day, whole = self.statement.views[:3]
+        begun = replace(asked.schedule, windows=last + 1).shape(asked.coin)
+        return Budget(
+            one_answer=one.epsilon,
+            one_day=day.epsilon,
+            whole_series=whole.epsilon,
+            so_far=series_views(asked.design, begun, asked.delta)[2].epsilon,
+            delta=whole.delta,
+            windows=asked.schedule.windows,
+            released=len(self.windows),
+            missing=len(self.missing),
+        )
+
+    def _trust(self) -> str:
+        return "by keys that you trust" if self.trusted else "by the keys that the series itself names"
+
+    def __repr__(self) -> str:
+        return (
+            f"<Series {self.name!r}: {len(self.windows)} windows of {len(self.labels):,} cells, signed {self._trust()}>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts: list[tuple[object, ...]] = [
+            ("windows released", f"{len(self.windows):,} of {self.asked.schedule.windows:,}"),
+            ("windows missing", f"{len(self.missing):,}"),
+            ("cells", f"{len(self.labels):,}, intervals of {level_text(self.level)}"),
+            ("signatures and chain", f"hold, {self._trust()}"),
+            ("budget", str(self.budget())),
+        ]
+        return html_table(self.name, ("series", ""), facts, self.statement.sentences)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CellSeries(Tabular):
+    """One cell over the released windows; columns window, opens (UTC), raw, estimate, low, high."""
+
+    label: str
+    level: Fraction
+    columns: Mapping[str, Sequence[Any]] = field(repr=False)
+
+    def columns_of(self) -> Mapping[str, Sequence[Any]]:
+        """Return the columns, a row a released window."""
+        return self.columns
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the estimates over time with the band of their intervals; return the axes.
+
+        Raises:
+            MissingPackageError: matplotlib is not installed.
+        """
+        axes = axes_for(ax, 6.8, 3.4, "plot()")
+        from fleetcount_analysis.figures.axes import draw_band
+
+        draw_band(
+            axes,
+            self.columns["opens"],
+            estimate=self.columns["estimate"],
+            low=self.columns["low"],
+            high=self.columns["high"],
+            label=self.label,
+            x_label="window opens (UTC)",
+            unit=f"devices, with {level_text(self.level)} intervals",
+        )
+        axes.set_title(f"cell {self.label}")
+        return axes
+
+    def __repr__(self) -> str:
+        return f"<CellSeries {self.label!r} of {len(self.columns['window'])} windows>"

@@ -1,0 +1,121 @@
+"""Columns as the libraries of analysts know them: pandas, Polars, Arrow; and as HTML in a notebook.
+
+None of these libraries is a dependency: each is imported where it is asked for. It must not compute a column.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from fleetcount_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+__all__ = ["MissingPackageError", "Row", "Table", "Tabular", "html_table", "library"]
+
+Row = Sequence[object]
+_SHOWN: Final = 20
+"""Rows of a table in a notebook; the frames have all of them."""
+
+
+class MissingPackageError(UsageError, ImportError):
+    """A library that only analysts need is not installed; the message says what to install."""
+
+
+def library(name: str, asked: str) -> Any:
+    """Return a library, imported now for the method `asked`.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise MissingPackageError(f"{asked} needs the package {package!r}: pip install {package}") from error
+
+
+class Tabular:
+    """Something with named columns of one length, in rows that belong together; a subclass says which."""
+
+    __slots__ = ()
+
+    def columns_of(self) -> Mapping[str, Sequence[Any]]:
+        """Return the columns in their order."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a pandas data frame.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        frame: pd.DataFrame = library("pandas", "to_pandas()").DataFrame(dict(self.columns_of()))
+        return frame
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return a Polars data frame.
+
+        Raises:
+            MissingPackageError: Polars is not installed.
+        """
+        frame: pl.DataFrame = library("polars", "to_polars()").DataFrame(dict(self.columns_of()))
+        return frame
+
+    def to_arrow(self) -> Any:  # pyarrow has no annotations.
+        """Return an Arrow table (`pyarrow.Table`).
+
+        Raises:
+            MissingPackageError: pyarrow is not installed.
+        """
+        return library("pyarrow", "to_arrow()").table(dict(self.columns_of()))
+
+
+class Table(Tabular):
+    """Columns that are known already, of a plan or a study."""
+
+    __slots__ = ("_columns", "_title")
+
+    def __init__(self, *, columns: Mapping[str, Sequence[Any]], title: str = "") -> None:
+        self._columns = columns
+        self._title = title
+
+    def columns_of(self) -> Mapping[str, Sequence[Any]]:
+        """Return the columns in their order."""
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def __repr__(self) -> str:
+        return f"<Table {self._title!r} of {len(self)} rows: {', '.join(self._columns)}>"
+
+    def _repr_html_(self) -> str:
+        rows = list(zip(*(column[:_SHOWN] for column in self._columns.values()), strict=True))
+        return html_table(self._title, tuple(self._columns), rows, hidden=len(self) - len(rows))
+
+
+def html_table(
+    title: str, head: Sequence[str], rows: Sequence[Row], sentences: Sequence[str] = (), *, hidden: int = 0
+) -> str:
+    """Return a table for a notebook: every text escaped, numbers to the right; `hidden` rows are named below it."""
+    parts = [f"<p><b>{escape(title)}</b></p>"] if title else []
+    parts.append(f"<table><thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr></thead><tbody>")
+    parts += [f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows]
+    parts.append("</tbody></table>")
+    if hidden > 0:
+        parts.append(f"<p>and {hidden:,} more rows</p>")
+    parts += [f"<p>{escape(sentence)}</p>" for sentence in sentences]
+    return "".join(parts)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+        return f'<td style="text-align:right">{text}</td>'
+    return f'<td style="text-align:left">{escape(str(value))}</td>'

@@ -1,0 +1,74 @@
+"""A plan in Python gives the numbers of `fleetcount plan`, and takes its own numbers exactly."""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import fleetcount as fc
+import matplotlib as mpl
+import pytest
+from fleetcount_mechanisms.planning import plan_sampling
+from fleetcount_protocol.errors import FleetcountError
+
+GOOD: dict[str, Any] = {"devices": 100_000, "values": 4, "epsilon": 1}
+
+
+def test_a_plan_is_the_command_s(fleetcount: Callable) -> None:
+    planned = fc.plan(**GOOD)
+    shown = fleetcount("plan", "--devices", "100000", "--values", "4", "--epsilon", "1").out
+
+    frame = planned.to_pandas()
+    assert list(frame.columns) == ["true_count", "standard_error", "low", "high"]
+    assert frame[frame["true_count"] == 1000].values.tolist()[0][2:] == [896, 1114]
+    assert ["1,000", "54.9", "896", "1,114", "218", "21.8"] in [line.split() for line in shown.splitlines()]
+    assert planned.smallest_count_seen == plan_sampling(100_000, 4, Fraction(1)).smallest_count_seen
+    assert planned.standard_error(1000) == pytest.approx(54.9, abs=0.1)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, "0.1", "1/10", Decimal("0.1"), Fraction(1, 10)])
+def test_an_epsilon_is_the_number_that_it_is_printed_as(epsilon: object) -> None:
+    given = fc.plan(**GOOD | {"epsilon": epsilon})
+
+    assert given.plan.design == fc.plan(**GOOD | {"epsilon": Fraction(1, 10)}).plan.design
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"devices": 0}, "devices is '0', allowed: a whole number from 1 to 1000000000"),
+        ({"devices": 20.5}, "devices is '20.5'"),
+        ({"values": True}, "values is 'True'"),
+        ({"values": 4096}, "values is '4096'"),
+        ({"epsilon": 0}, "epsilon: '0' is out of range"),
+        ({"epsilon": float("nan")}, "epsilon: 'nan' is not a number"),
+        ({"noise": "gausian"}, "noise is 'gausian', allowed: geometric or gaussian; did you mean 'gaussian'?"),
+        ({"mechanism": "onesided"}, "unary, one-sided; did you mean 'one-sided'?"),
+        ({"mechanism": "one-sided", "noise": "gaussian"}, "two sides"),
+        ({"zooms": 2, "values": 8}, "a square number"),
+        ({"zooms": 1}, "zooms is 1, allowed: 2 to"),
+        ({"sampling_rate": 0.5}, "sampling_rate: '0.5' is out of range"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, FleetcountError), match=re.escape(said)):
+        fc.plan(**GOOD | changes)
+
+
+def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    planned = fc.plan(**GOOD)
+    axes = planned.plot()
+
+    assert str(planned).startswith("100,000 devices, 4 values, 2 aggregators, epsilon 1, sampling")
+    assert "are told apart from 0 at 95 %" in str(planned)
+    assert "896 to 1,114" in planned._repr_html_()
+    assert len(planned.statement.sentences) == 2
+    assert axes.get_xscale() == "log"
+    assert axes.get_legend() is not None
+    assert planned.plot(ax=axes) is axes
+    assert len(planned.table) == len(planned.to_polars())
+    pyplot.close(axes.figure)

@@ -1,0 +1,45 @@
+"""A study in Python: the scenario's file, its tables, and what is left out on purpose."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import fleetcount as fc
+import pytest
+from fleetcount_protocol.errors import UsageError
+from fleetcount_simulator.examples import example_text
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "coverage.toml").write_text(example_text("coverage"))
+    return tmp_path / "coverage.toml"
+
+
+def test_a_study_has_the_tables_of_the_command(scenario: Path, fleetcount: Callable) -> None:
+    study = fc.simulate("coverage.toml", runs=2, seed=7, output="ours")
+    assert fleetcount("simulate", "coverage.toml", "--runs", "2", "--seed", "7", "--output", "theirs").code == 0
+
+    ours, theirs = study.cells.to_pandas(), fc.simulate(scenario, runs=2, seed=7, output="theirs").cells.to_pandas()
+
+    assert ours.equals(theirs)
+    assert {"truth", "estimate", "low", "high", "label"} <= set(ours.columns)
+    assert len(study.cases) == len(study.summaries)
+    assert len(study.releases.to_polars()) == 2 * len(study.summaries)
+    assert study.statement.to_arrow().num_rows > 0
+    assert "coverage" in study._repr_html_()
+    assert repr(study.cases).startswith("<Table 'cases' of ")
+
+
+def test_what_is_not_there_or_out_of_range_is_said(scenario: Path) -> None:
+    text = scenario.read_text()
+    scenario.write_text(text.replace("[metrics]", "[metrics]\nkeep_cells = false"))
+    assert "[metrics]" in text
+    study = fc.simulate(scenario, runs=1)
+
+    with pytest.raises(UsageError, match="no rows of 'cells'; the scenario says keep_cells = false"):
+        _ = study.cells
+    with pytest.raises(UsageError, match="runs is 0, allowed: 1 to 1000000"):
+        fc.simulate(scenario, runs=0)
+    with pytest.raises(UsageError, match="workers is 999"):
+        fc.simulate(scenario, workers=999)

@@ -1,0 +1,162 @@
+"""`fleetcount aggregator check`, `repair`, `backup`, `restore` on a store that `keys init` has made the keys of."""
+
+import asyncio
+import json
+import os
+import shutil
+import sqlite3
+import tarfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount_aggregator.config import load_config
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import TaskRow
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_protocol.ids import AggregatorId, TaskId
+
+Shell = Callable[..., Any]
+TASK = TaskId(b"t" * 32)
+CONFIG = ("--config", "dep/alpha/aggregator.toml")
+ROW = TaskRow(
+    task_id=TASK, signed=b"signed", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
+)
+
+
+@pytest.fixture
+def state(fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the state directory of an aggregator that was started once, with one task and a mark."""
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("keys", "init", "--output", "dep", "--devices", "0", "--base-port", "0").code == 0
+    asyncio.run(fill())
+    return load_config(Path(CONFIG[1]), os.environ).aggregator.state_directory
+
+
+def opened() -> SqlStore:
+    settings = load_config(Path(CONFIG[1]), os.environ)
+    settings.aggregator.state_directory.mkdir(exist_ok=True)
+    keys = StoreKeys.load(settings.keys.signing_key_file, settings.keys.store_key_file, None)
+    return SqlStore.open(settings.store_place.file, keys.at_rest, keys.former)
+
+
+async def fill() -> None:
+    store = opened()
+    await store.install(ROW)
+    await store.raise_high_water(AggregatorId("beta"), 3)
+    await store.close()
+
+
+def change(state: Path, statement: str) -> None:
+    with closing(sqlite3.connect(state / "aggregator.db")) as connection, connection:
+        assert connection.execute(statement).rowcount == 1
+
+
+def test_check_names_what_is_damaged_what_it_means_and_what_a_repair_does(fleetcount: Shell, state: Path) -> None:
+    whole = fleetcount("aggregator", "check", *CONFIG)
+    assert (whole.code, "nothing of" in whole.out) == (0, True), whole
+
+    change(state, "UPDATE marks SET ledger_rows = 2")
+    [key] = state.glob("*.data-key")
+    key.write_bytes(key.read_bytes()[:-1] + b"?")
+    (state / f"aggregator.{TASK.hex()}.log").write_bytes(b"no log")
+    found = fleetcount("aggregator", "check", *CONFIG, "--json")
+
+    assert found.code == 1, found
+    said = json.loads(found.out)
+    assert said["runs"] is False
+    assert {(one["table"], one["task"]) for one in said["damaged"]} == {("marks", None), ("data key", TASK.hex())}
+    assert all(one["what"] and one["means"] and one["repair"] for one in said["damaged"])
+    text = fleetcount("aggregator", "check", *CONFIG)
+    assert (text.code, "quarantine" in text.out) == (1, True)
+    assert "forgets it" in text.out
+
+
+def test_check_reads_no_log_while_the_aggregator_runs(fleetcount: Shell, state: Path) -> None:
+    store = opened()
+    found = fleetcount("aggregator", "check", *CONFIG)
+    asyncio.run(store.close())
+
+    assert (found.code, "the aggregator runs" in found.out) == (0, True), found
+
+
+def test_a_backup_is_put_back_where_no_store_is(fleetcount: Shell, state: Path) -> None:
+    made = fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup")
+    assert made.code == 0, made
+    assert "tasks under way do not go on" in made.out
+    again = fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup")
+    assert (again.code, "exists" in again.err) == (2, True)
+    refused = fleetcount("aggregator", "restore", *CONFIG, "alpha.backup")
+    assert (refused.code, "put back where no store is" in refused.err) == (2, True)
+    shutil.rmtree(state)
+
+    done = fleetcount("aggregator", "restore", *CONFIG, "alpha.backup")
+
+    assert done.code == 0, done
+    task, marks, damaged = asyncio.run(look())
+    assert task == replace(ROW, verify_key=b"")
+    assert marks == {"beta": 3}
+    assert "data key" in damaged, "an open task has none after a restore"
+
+
+async def look() -> tuple[TaskRow | None, Mapping[AggregatorId, int], set[str]]:
+    store = opened()
+    found = await store.task(TASK), await store.high_water(), {one.table for one in await store.damaged()}
+    await store.close()
+    return found
+
+
+def test_a_backup_with_keys_is_enough_to_start_from(fleetcount: Shell, state: Path) -> None:
+    settings = load_config(Path(CONFIG[1]), os.environ)
+    assert settings.keys.store_key_file is not None
+    made = fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup", "--with-keys")
+    assert (made.code, "whoever has it is this aggregator" in made.out) == (0, True), made
+    key = settings.keys.store_key_file.read_bytes()
+    settings.keys.store_key_file.unlink()
+    shutil.rmtree(state)
+
+    done = fleetcount("aggregator", "restore", *CONFIG, "alpha.backup")
+
+    assert done.code == 0, done
+    assert settings.keys.store_key_file.read_bytes() == key
+    assert settings.keys.store_key_file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("where", ["manifest", "row", "key"])
+def test_a_damaged_backup_with_keys_leaves_no_key_file(fleetcount: Shell, state: Path, where: str) -> None:
+    settings = load_config(Path(CONFIG[1]), os.environ)
+    assert settings.keys.store_key_file is not None
+    fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup", "--with-keys")
+    whole = Path("alpha.backup").read_bytes()
+    with tarfile.open("alpha.backup") as archive:
+        member = archive.getmember(
+            {"manifest": "manifest.json", "row": "aggregator.db"}.get(where, "keys/store_key_file")
+        )
+    at = member.offset_data + 5
+    Path("alpha.backup").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    settings.keys.store_key_file.unlink()
+    shutil.rmtree(state)
+
+    refused = fleetcount("aggregator", "restore", *CONFIG, "alpha.backup")
+
+    assert refused.code != 0, refused
+    assert not settings.keys.store_key_file.exists(), "a key of a file that is not what it says"
+    assert not (state / "aggregator.db").exists()
+
+
+def test_repair_says_what_is_beyond_it(fleetcount: Shell, state: Path) -> None:
+    """What was signed of the task is no task: nobody can be asked about it."""
+    change(state, "UPDATE tasks SET state = 'agreeing'")
+    change(state, "UPDATE marks SET ledger_rows = 2")
+
+    wrong = fleetcount("aggregator", "repair", *CONFIG, "--task", "07")
+    assert (wrong.code, "64 hexadecimal digits" in wrong.err) == (2, True), wrong
+    done = fleetcount("aggregator", "repair", *CONFIG)
+
+    assert done.code == 5, done
+    assert "cannot be repaired" in done.out
+    assert "forgot the mark of peer beta" in done.out

@@ -1,0 +1,213 @@
+"""The demo's drill-down: what it asks, and what it says and writes of a walk whose every record is signed."""
+
+import csv
+import json
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleetcount.demo_outputs import drawn
+from fleetcount.demo_question import Question, question_of
+from fleetcount.demo_walk import finish_walk
+from fleetcount_mechanisms.accounting.series_statement import series_views
+from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.release import ChainLink, ReleaseRecord, sign_record
+from fleetcount_protocol.release.walk import next_step
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.task.domain import Prefixes
+from fleetcount_protocol.task.task import Task
+from fleetcount_simulator.network.counted import Account
+from fleetcount_simulator.network.run import Asked
+from fleetcount_simulator.network.series_run import SeriesAsked
+
+from tests.cli.test_demo import options, processes_of, start
+from tests.support.campaign import campaign
+from tests.support.protocol_samples import record, signing_key
+from tests.support.series_samples import HOURLY, drill_down_series, sign_everywhere
+
+FILES = ["00000.json", "00001.json", "00002.json", "00003.json", "chances.png", "chances.svg", "comparison.csv"]
+FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "series"]
+
+
+@pytest.fixture(scope="module")
+def question() -> Question:
+    return question_of(options(drill_down=True, vehicles=2000, epsilon=None, mode="direct"))
+
+
+def counted(question: Question, task: Task, before: ReleaseRecord | None) -> ReleaseRecord:
+    """Return the record of a step without any noise, which is as likely as any."""
+    assert isinstance(task.domain, Prefixes)
+    truths = Counter(task.domain.value_of(reading) for reading in question.scenario.readings)
+    index = 0 if task.series is None else task.series.index
+    link = ChainLink(
+        previous=before.digest if before else None, previous_index=index - 1 if before else None, missing=()
+    )
+    made = record(task, chain=link)
+    cells = (replace(one, raw=truths[one.value], estimate=Fraction(truths[one.value])) for one in made.cells)
+    return replace(made, cells=tuple(cells))
+
+
+def walked(question: Question, steps: int = 4) -> SeriesAsked:
+    """Return the demo's walk as its runner would, up to so many steps."""
+    series: Series = drill_down_series(
+        domain=question.scenario.domain,
+        drill_down=question.walk,
+        mode=question.mode,
+        mechanism=question.mechanism,
+        release=question.release,
+        schedule=replace(HOURLY, windows=4, round_two_s=600 if question.network.two_rounds else 0),
+    )
+    windows: list[Asked] = []
+    survivors: Any = ()
+    before: ReleaseRecord | None = None
+    for index in range(steps):
+        task = window_task(series, index, survivors)
+        before = counted(question, task, before)
+        signatures = tuple(sign_record(before, signing_key(position)) for position in range(2))
+        answer = ReleaseAnswer(state=TaskState.RELEASED, record=before.canonical, signatures=signatures)
+        values = [task.domain.value_of(reading) for reading in question.scenario.readings]
+        account = Account(counted=np.bincount(values), missing=0)
+        windows.append(
+            Asked(task=task, record=before, answer=answer, account=account, reasons={}, stages={}, broker="mosquitto")
+        )
+        survivors = next_step(series, before) if index < 3 else ()
+    return SeriesAsked(signed=sign_everywhere(series), windows=tuple(windows))
+
+
+@pytest.mark.parametrize("mode", ["sampling", "direct"])
+def test_all_steps_of_a_walk_together_keep_the_promise_that_was_asked_for(mode: str) -> None:
+    asked = question_of(options(drill_down=True, vehicles=200, epsilon=Fraction(3), mode=mode))
+    series = walked(asked, 1).signed.series
+
+    views = series_views(series.design, series.shape, Fraction(1, 10**9))
+
+    # One answer is a truth told at all four levels, and so is all that a device says.
+    assert series.shape.levels == 4
+    public = [one.epsilon for one in views if one.adversary == "public_and_broker"]
+    assert len(public) == 3
+    assert all(epsilon is not None and Fraction("2.99") < epsilon <= 3 for epsilon in public)
+
+
+def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
+    question: Question, tmp_path: Path, capsys: pytest.CaptureFixture[str], fleetcount: Callable[..., Any]
+) -> None:
+    output = tmp_path / "out"
+    assert question.walk is not None
+    truths = Counter(reading for reading in question.scenario.readings if reading is not None)
+    heavy = {place: count for place, count in truths.items() if count >= question.walk.threshold}
+    many = len(heavy)
+
+    finish_walk(question, options(output=output, drill_down=True), walked(question))
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert sorted(path.name for path in output.iterdir()) == FILES
+    with (output / "comparison.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Without noise all that is heavy is found, and nothing else.
+    assert {int(row["place"], 16): int(row["truth"]) for row in rows} == heavy
+    assert all(float(row["low"]) <= int(row["truth"]) <= float(row["high"]) for row in rows)
+    assert f"in truth {many} places have {question.walk.threshold} or more, {many} of them were found" in said
+    assert "0 with fewer were found too" in said
+    assert "step 4 of 4:" in said
+    assert re.search(
+        r"1,000 walks drawn over the same morning, all vehicles counted: on average each finds [5-9]", said
+    )
+    assert "one operator is honest" in said
+    shown = json.loads((output / "places.geojson").read_text())["features"]
+    assert [one["properties"]["truth"] for one in shown if "truth" in one["properties"]] == [
+        int(row["truth"]) for row in rows
+    ]
+    ran = fleetcount("series", "places", "--records", output, "--output", tmp_path / "again.csv")
+    assert f"walk 0: {many} places of 32 bits" in ran.out, ran
+    assert (tmp_path / "again.csv").read_text() == (output / "places.csv").read_text()
+
+
+def test_a_walk_that_ended_before_its_last_step_says_so(
+    question: Question, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish_walk(question, options(output=tmp_path / "out", drill_down=True), walked(question, 3))
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the walk ended there: no square reached the threshold" in said
+    assert "0 places of 128 m found" in said
+    assert "not found" in said
+
+
+def test_a_picture_that_cannot_be_drawn_is_said_and_the_results_are_written(
+    question: Question, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("fleetcount_analysis.figures")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    finish_walk(question, options(output=tmp_path / "out", drill_down=True), walked(question, 2))
+
+    said = capsys.readouterr()
+    assert "not drawn: map.svg, map.png; needs the package matplotlib" in said.err
+    assert "map.svg" not in said.out
+    assert (tmp_path / "out" / "places.csv").exists()
+
+
+def test_a_moving_picture_that_cannot_be_made_is_said_and_a_bug_is_not_hidden(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+    def joins() -> None:
+        from PIL import Image
+
+        assert Image
+
+    def broken() -> None:
+        import fleetcount.no_such_module  # type: ignore[import-not-found] # noqa: F401 # as its name says
+
+    assert drawn(["time-lapse.gif"], joins) == []
+    assert "not drawn: time-lapse.gif; needs the package Pillow" in capsys.readouterr().err
+    assert drawn(["a"], lambda: None) == ["a"]
+    with pytest.raises(ModuleNotFoundError):
+        drawn(["a"], broken)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"windows": 2}, "--windows is 2, allowed with --drill-down: 1"),
+        ({"truths": Path("t.csv")}, "--truths goes without --drill-down"),
+        ({"mode": "mangat"}, "--mode is 'mangat', allowed with --drill-down: sampling, direct"),
+        ({"mode": "direct", "sampling_rate": Fraction(1, 4)}, "--sampling-rate goes with --mode sampling"),
+        ({"mode": "direct", "vehicles": 20, "epsilon": Fraction(1, 2)}, r"a threshold of \d+, above all 20 vehicles"),
+    ],
+)
+def test_what_a_walk_cannot_be_asked_with_is_refused(changes: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        question_of(options(drill_down=True, **changes))
+
+
+@campaign
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Callable[..., Any]) -> None:
+    output = tmp_path / "out"
+    process = start(output, "--drill-down", "--vehicles", "300", "--epsilon", "10", "--mode", "direct")
+    out, err = process.communicate(timeout=800)
+
+    assert process.returncode == 0, err
+    assert out.count("300 of 300 vehicles hold every receipt") == 4
+    assert sorted(path.name for path in output.iterdir()) == FILES
+    with (output / "comparison.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["low"]]
+    # The sum of two draws at e1 = 5/4 is as far as 30 with chance 1e-15.
+    assert all(math.isclose(float(row["estimate"]), int(row["truth"]), abs_tol=30) for row in rows)
+    ran = fleetcount("series", "places", "--records", output)
+    assert f"walk 0: {len(rows)} places of 32 bits" in ran.out, ran
+    assert not processes_of(tmp_path)

@@ -1,0 +1,103 @@
+"""With --json every result is one JSON document on standard output, with the numbers of the lines for people."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount.release_report import release_json, table_lines
+
+from tests.cli.test_device_series import offered  # noqa: F401 - a fixture
+from tests.cli.test_remap import files  # noqa: F401 - a fixture
+from tests.cli.test_series_export import RELEASED, export, kept, raw  # noqa: F401 - fixtures
+from tests.support.protocol_samples import every_task, record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def document(fleetcount: Callable) -> Callable[..., Any]:
+    """Run a command with --json; return what its whole standard output says."""
+
+    def run(*arguments: object, code: int = 0) -> Any:
+        ran = fleetcount(*arguments, "--json")
+        assert ran.code == code, ran.err
+        return json.loads(ran.out)
+
+    return run
+
+
+def test_plans(document: Callable) -> None:
+    size = ("--devices", "2000", "--values", "4", "--epsilon", "1")
+
+    one, ways = document("plan", *size), document("plan", *size, "--windows", "3", "--threat", "one-honest")
+    walks = document("plan", "--devices", "2000", "--values", "512", "--epsilon", "4", "--levels", "4,6")
+
+    assert one["rows"][0]["true_count"] == 0
+    assert len(one["sentences"]) == 2
+    assert one["adversaries"][0]["epsilon"] == "1.00000"
+    assert {way["threat"] for way in ways} == {"one-honest"}
+    assert all(way["sd_0"] > 0 for way in ways)
+    assert all(isinstance(walk["threshold"], int) for walk in walks)
+
+
+def test_answers_of_a_series(document: Callable, kept: object) -> None:  # noqa: F811 - the fixture
+    found = document(
+        "series", "export", "--records", "got", "--sum", "1-2", "--windows", "0,3", "--largest", "2", "--readable",
+        "--smooth", "2,3",
+    )  # fmt: skip
+    change = document("series", "export", "--records", "got", "--difference", "1,4", "--output", "t.csv")
+
+    total = next(one for one in found["answers"] if one["question"] == "sum")
+    assert total["estimate"] == raw(0, 1) + raw(0, 2) + raw(3, 1) + raw(3, 2)
+    assert (total["cells"], total["windows"], total["level"]) == ([1, 2], [0, 3], "19/20")
+    assert all(one["low"] <= one["estimate"] <= one["high"] for one in found["answers"])
+    assert {one["question"] for one in found["answers"]} >= {"sum", "readable", "smooth"}
+    assert found["missing"] == {"2": "paused"}
+    assert (change["answers"][0]["estimate"], change["written"]) == (18, "t.csv")
+
+
+def test_what_a_device_says_of_itself(document: Callable, offered: tuple[Path, Any]) -> None:  # noqa: F811
+    config, series = offered
+
+    listed = document("device", "series", "list", "--config", config)
+    ledger = document("device", "ledger", "--config", config)
+    log = document("device", "log", "--config", config)
+
+    assert (listed[0]["name"], listed[0]["state"], listed[0]["reserved"]) == (series.name, "offered", 0)
+    assert ledger["refused"][0]["rule"] == "total_epsilon"
+    assert (ledger["answered"], ledger["reserved"], ledger["charges"]) == (0, 0, [])
+    assert any("refused: 'too much'" in one["text"] for one in log)
+    assert document("device", "series", "reserved", "--config", config) == []
+    assert document("device", "spool", "--config", config) == []
+    assert document("device", "status", "--config", config)["valid"] is True
+
+
+def test_checks_of_files(document: Callable, fleetcount: Callable, files: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811
+    release, prior = files
+    vectors = ROOT / "tests" / "vectors" / "vdaf" / "Prio3Count_0.json"
+    (tmp_path / "golden.json").write_text('{"nothing known": [1]}')
+
+    verified = document("verify", release)
+    replayed = document("vectors", vectors)
+    missed = document("golden", tmp_path / "golden.json", code=1)
+    answers = document("remap", "--release", release, "--prior", prior, "--loss", "absolute")
+
+    assert (verified["signed_by"], verified["trusted"]) == (["alpha", "beta"], False)
+    assert [(one["file"], one["result"]) for one in replayed] == [(str(vectors), "ok")]
+    assert (missed[0]["group"], missed[0]["passed"]) == ("nothing known", False)
+    assert len(answers["cells"]) == 6
+    assert answers["expected_loss"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(every_task()))
+def test_a_release_for_programs_has_the_rows_of_its_table(name: str) -> None:
+    released = record(every_task()[name])
+
+    found = json.loads(json.dumps(release_json(released)))
+
+    assert [one["label"] for one in found["cells"]] == [cell.label for cell in released.cells]
+    assert ("side" in found["cells"][0]) == ("side" in table_lines(released)[0].split())
+    assert found["statement"]["sentences"]
+    assert "participants" not in found

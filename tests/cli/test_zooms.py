@@ -1,0 +1,220 @@
+"""Several zooms at the command line: planned, asked for in a specification, described, exported and made to agree."""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from fleetcount.release_report import table_lines
+from fleetcount.series_files import read_series
+from fleetcount.task_files import describe_task, read_task
+from fleetcount_mechanisms.accounting.shape import SeriesShape
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.noise import GaussianNoise
+from fleetcount_protocol.series.fields import Participants
+from fleetcount_protocol.task.domain import SquareGrid
+from fleetcount_protocol.task.task import Mode
+
+from tests.cli.test_series_export import Records, raw
+from tests.cli.test_series_files import CREATE, SPEC
+from tests.support.protocol_samples import every_task, record
+from tests.support.series_samples import GAUSSIAN, one_round_series
+
+PLAN = ("plan", "--devices", "2000", "--values", "256", "--epsilon", "1", "--mechanism", "direct")
+ZOOMED = SPEC.replace("rows = 9", "rows = 8").replace("[release]", "[release]\nzooms = 3")
+
+
+def test_a_plan_splits_the_epsilon_over_the_zooms_and_shows_what_each_gives(fleetcount: Callable) -> None:
+    ran, plain = fleetcount(*PLAN, "--zooms", "4", "--explain"), fleetcount(*PLAN)
+
+    assert (ran.code, plain.code) == (0, 0), ran.err
+    assert "each aggregator's noise: epsilon 0.125\n" in ran.out
+    assert "each aggregator's noise: epsilon 0.5\n" in plain.out
+    assert "  squares of 1 times the side, 256 of them: 16.0, 14.2, 4.0\n" in ran.out
+    assert "  squares of 8 times the side, 4 of them: 16.0, 13.9, 31.7\n" in ran.out
+    assert "sees the released counts of 4 zooms; epsilon 1.00000" in ran.out
+    assert "zoom" not in plain.out
+    # One-sided noise has no counts that agree; its numbers are shown without.
+    sided = fleetcount(*PLAN[:-1], "one-sided", "--zooms", "2")
+    assert "256 of them: 2.8, -, 1.4" in sided.out, sided.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--values", "200"), "values is 200, allowed with zooms: a square number"),
+        (("--values", "4"), "zooms is 2 of a grid of 2 by 2 squares, allowed: 1 at most"),
+        (("--values", "16", "--levels", "3,6"), "--zooms goes with neither --levels"),
+        (("--values", "16", "--largest-posterior", "0.9"), "--zooms goes with neither --levels"),
+        (("--values", "16", "--mechanism", "k-ary", "--epsilon-local", "1"), "zooms is 2 of answers by k-ary"),
+    ],
+)
+def test_a_plan_of_zooms_that_cannot_be_is_refused(fleetcount: Callable, words: tuple[str, ...], said: str) -> None:
+    ran = fleetcount("plan", "--devices", "100", "--epsilon", "1", "--zooms", "2", *words)
+
+    assert ran.code == 2
+    assert said in ran.error_line
+
+
+def test_a_plan_of_a_series_counts_every_zoom_of_every_window(fleetcount: Callable) -> None:
+    asked = ("plan", "--devices", "2000", "--values", "16", "--epsilon", "4")
+
+    ran = fleetcount(*asked, "--windows", "1", "--zooms", "2")
+
+    assert ran.code == 0, ran.err
+    assert "Counts are of any of 2 zooms in one report; epsilon is of all.\n" in ran.out
+    # A window of two zooms needs the noise of two windows; a randomized answer has no zooms.
+    two = SeriesShape(units=(1, 1), days=(2,))
+    noise = noise_for_promise(Truth(16), two, Fraction(4), Fraction(1, 10**9))
+    way = next(line for line in ran.out.splitlines() if line.startswith("| direct, Gaussian"))
+    assert way.split("|")[2].strip() == f"{(2 * noise.draw_variance) ** 0.5:.1f}"
+    assert "response" not in ran.out
+
+
+@pytest.fixture
+def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
+    (tmp_path / "spec.toml").write_text(ZOOMED)
+    return tmp_path
+
+
+def test_the_noise_of_a_series_is_solved_for_all_its_zooms(fleetcount: Callable, deployed: Path) -> None:
+    created = fleetcount(*CREATE)
+
+    assert created.code == 0, created.err
+    design = read_series(deployed / "q.series").series.design
+    assert (design.zoom_count, design.output_count) == (3, 64 + 16 + 4)
+    # A month of one zoom needs a standard deviation of 25.7; three zooms have three times the variance.
+    assert isinstance(design.noise, GaussianNoise)
+    assert 25.6 * 3**0.5 < float(design.noise.variance) ** 0.5 < 25.9 * 3**0.5
+    shown = " ".join(fleetcount("series", "show", "q.series").out.split())
+    assert "counted at 3 zooms in one report" in shown
+
+
+def test_a_task_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Callable, deployed: Path) -> None:
+    windows = '[windows]\nround_one_opens = "in 1 min"\nround_one_closes = "in 5 min"\n'
+    head, rest = ZOOMED.split("[series]")
+    spec = (
+        head
+        + windows
+        + "[release]"
+        + rest.split("[release]")[1].replace('epsilon = "10"\ndelta = "1e-9"', 'epsilon = "3"')
+    )
+    (deployed / "task.toml").write_text(spec)
+
+    created = fleetcount("task", "create", "--spec", "task.toml", "--output", "q.task")
+
+    assert created.code == 0, created.err
+    signed = read_task(deployed / "q.task")
+    assert (signed.task.release.noise_epsilon, signed.task.release.zooms) == (Fraction(1, 2), 3)
+    assert "release geometric, counted at 3 zooms in one report" in "\n".join(describe_task(signed))
+
+
+@pytest.mark.parametrize("zooms", ["4", "0", "7", '"two"'])
+def test_zooms_that_a_grid_does_not_have_are_refused_by_key(fleetcount: Callable, deployed: Path, zooms: str) -> None:
+    (deployed / "spec.toml").write_text(ZOOMED.replace("zooms = 3", f"zooms = {zooms}"))
+
+    refused = fleetcount(*CREATE)
+
+    assert refused.code == 2
+    assert "release.zooms" in refused.error_line
+    assert not (deployed / "q.series").exists()
+
+
+def test_the_table_of_a_release_has_a_row_for_every_square_of_every_zoom() -> None:
+    lines = table_lines(record(every_task()["sampling_zooms"]))
+
+    assert [line.split()[0] for line in lines[1:]] == [
+        *(f"{column},{row}" for row in (0, 1) for column in range(4)),
+        "0,0/2",
+        "1,0/2",
+    ]
+
+
+@pytest.fixture
+def export(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
+    monkeypatch.chdir(tmp_path)
+    grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2)
+    changes = {"domain": grid, "participants": Participants.NOISED, "release": replace(GAUSSIAN, zooms=2)}
+    Records(tmp_path / "got", one_round_series(Mode.DIRECT, **changes)).add((0, 1))
+    return lambda *arguments: fleetcount("series", "export", "--records", "got", *arguments)
+
+
+def test_an_export_is_of_one_zoom_the_finest_unless_said(export: Callable) -> None:
+    for zoom, labels in ((0, 8), (1, 2)):
+        assert export("--zoom", zoom, "--output", f"{zoom}.csv").code == 0
+        head, *lines = Path(f"{zoom}.csv").read_text().splitlines()
+        rows = list(csv.DictReader(lines))
+        assert [row["raw"] for row in rows[:labels]] == [
+            str(raw(0, cell)) for cell in range(1 + 8 * zoom, 9 + 2 * zoom)
+        ]
+        assert len(rows) == 2 * labels
+        assert json.loads(head.removeprefix("# "))["values"] == labels
+    assert rows[1]["label"] == "1,0/2"
+
+
+def test_a_map_of_a_zoom_has_its_larger_squares(export: Callable) -> None:
+    assert export("--zoom", "1", "--output", "one.geojson").code == 0
+
+    features = json.loads(Path("one.geojson").read_text())["features"]
+    assert [one["properties"]["label"] for one in features] == ["0,0/2", "1,0/2"]
+    corners = features[1]["geometry"]["coordinates"][0]
+    assert [min(axis) for axis in zip(*corners, strict=True)] == [500, 0]
+    assert [max(axis) for axis in zip(*corners, strict=True)] == [1000, 500]
+
+
+def test_consistent_counts_stand_beside_the_raw_numbers_and_add_up(export: Callable) -> None:
+    listed = export("--consistent", "--windows", "1").out.splitlines()
+
+    assert listed[0].startswith("counts of all 2 zooms that add up; intervals of 95 %, each alone")
+    rows = [line for line in listed if line.startswith("window 1, zoom")]
+    counts = [float(line.split(": ")[1].split(", ")[0].replace(",", "")) for line in rows]
+    assert len(rows) == 10
+    assert counts[8] == pytest.approx(sum(counts[place] for place in (0, 1, 4, 5)), abs=0.3)
+    assert rows[9].endswith(f"; raw {raw(1, 10):,}")
+    assert rows[8].startswith("window 1, zoom 1, square 0,0/2: ")
+
+
+def test_a_zoom_that_a_series_does_not_have_is_refused(export: Callable) -> None:
+    refused = export("--zoom", "2", "--readable")
+
+    assert refused.code == 2
+    assert "--zoom is 2, allowed: 0 to 1" in refused.error_line
+
+
+SCENARIO = """
+name = "zoomed"
+seed = 1
+runs = 5
+
+[population]
+kind = "city"
+devices = 2000
+
+[question]
+cells = "square"
+size_m = 100
+bounds = [0, 0, 800, 600]
+
+[[mechanism]]
+kind = "direct"
+epsilon = "1"
+zooms = 2
+"""
+
+
+def test_a_scenario_takes_zooms_and_says_what_all_of_them_lose(fleetcount: Callable, tmp_path: Path) -> None:
+    for name, text in (("good", SCENARIO), ("deep", SCENARIO.replace("zooms = 2", "zooms = 3"))):
+        (tmp_path / f"{name}.toml").write_text(text)
+
+    ran = fleetcount("simulate", tmp_path / "good.toml", "--output", tmp_path / "out")
+    refused = fleetcount("simulate", tmp_path / "deep.toml", "--output", tmp_path / "deep")
+
+    assert ran.code == 0, ran.err
+    assert "  1.000   1.000\n" in ran.out
+    assert (refused.code, "zooms is 3 of a grid of 8 by 6 squares" in refused.err) == (2, True)
