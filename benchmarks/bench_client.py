@@ -5,6 +5,7 @@ Every figure is the least of many runs, in milliseconds; it decides nothing.
 
 import hashlib
 import itertools
+import secrets
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,17 +26,20 @@ from fleetcount_client.answering import (
 )
 from fleetcount_client.ledger import Ledger, budget_of, charge_of, pure_loss
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.spool import OutboxEntry, Phase, Report, SpoolFile
+from fleetcount_client.spool import Beginning, OutboxEntry, Phase, Report, SpoolFile
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.chain import TaskKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import AggregatorId, Digest, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, TaskId
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, Task, UploadStyle
 from rows import Row, quick, report, smoke
+
+DEVICE = Digest(bytes(32))
 
 LIMIT_MS = 6.0
 """The project's own for a report at L = 1,000, k = 2."""
@@ -82,16 +86,25 @@ def make_task(aggregators: int) -> Task:
     )
 
 
-def seal(task: Task, secrets: list[SessionSecret], made: ReportParts) -> list[bytes]:
+def seal(task: Task, keys: tuple[TaskKey, ...], made: ReportParts) -> list[bytes]:
     """Return the sealed bytes of one round, as the spool keeps them."""
     return [
         encode_instalment(
-            seal_instalment(
-                secrets[position], task.task_id, made.report_id, made.round, position, made.public_share, part
-            )
+            seal_instalment(keys[position], task.task_id, made.report_id, made.round, position, made.public_share, part)
         )
         for position, part in enumerate(made.parts)
     ]
+
+
+def session_with(aggregator_id: AggregatorId) -> SessionSecret:
+    """Return a session as an aggregator has accepted it."""
+    return SessionSecret(
+        session_id=SessionId(secrets.token_bytes(16)),
+        aggregator_id=aggregator_id,
+        secret=secrets.token_bytes(32),
+        receipt_key=secrets.token_bytes(32),
+        expiry=OPENS + 1000,
+    )
 
 
 def least_ms(operation: Callable[[], object]) -> float:
@@ -134,14 +147,15 @@ def store_one(file: SpoolFile, task: Task, secret: TwoRoundSecret, entries: list
     spool = file.device(str(number))
     report = Report(task_id=TaskId(task.task_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
     rows = [OutboxEntry(round=1, position=position, instalment=data) for position, data in enumerate(entries)]
-    spool.begin(charge_of(task, _POLICY), b"signed task", report, rows, [], lambda ledger: None)
+    begun = Beginning(report=report, entries=rows, sessions=[])
+    spool.begin(charge_of(task, _POLICY), report.task_id, b"signed task", [], lambda _: begun, lambda ledger: None)
     between = spool.advance(report, Phase.BETWEEN)
     spool.advance(spool.advance(between, Phase.ROUND_TWO, entries=rows), Phase.DELIVERED)
 
 
-def time_store(task: Task, secret: TwoRoundSecret, sessions: list[SessionSecret]) -> None:
+def time_store(task: Task, secret: TwoRoundSecret) -> None:
     """Report what the spool and ledger add to one answer, with and without fsync."""
-    entries = seal(task, sessions, round_one_parts(task, secret))
+    entries = seal(task, secret.keys, round_one_parts(task, secret))
     numbers = itertools.count()
     for durable in (True, False):
         with tempfile.TemporaryDirectory() as directory:
@@ -182,12 +196,14 @@ def main() -> None:
     source = SystemRandom()
     for aggregators in (5, 2):
         task = make_task(aggregators)
-        sessions = [new_session(one, one.hpke_keys[0], identity, OPENS + 1000, source)[1] for one in task.aggregators]
+        sessions = [session_with(one.aggregator_id) for one in task.aggregators]
 
         def answer(task: Task = task, sessions: list[SessionSecret] = sessions) -> TwoRoundSecret:
-            secret = draw_two_round(task, truth_of(task, (4321.0, 1234.0)), (), source)
-            seal(task, sessions, round_one_parts(task, secret))
-            seal(task, sessions, round_two_parts(task, secret))
+            keys = tuple(session.task_key for session in sessions)
+            sessions[:] = [session.moved_on() for session in sessions]
+            secret = draw_two_round(task, truth_of(task, (4321.0, 1234.0)), keys, source, device=DEVICE)
+            seal(task, keys, round_one_parts(task, secret))
+            seal(task, keys, round_two_parts(task, secret))
             return secret
 
         path, ours = f"device report, both rounds, sealed, L = 1,000, k = {aggregators}", least_ms(answer)
@@ -199,7 +215,7 @@ def main() -> None:
     one = task.aggregators[0]
     opening = least_ms(lambda: new_session(one, one.hpke_keys[0], identity, OPENS, source))
     row("device: opening a session (once a day), seal and sign", opening)
-    time_store(task, answer(), sessions)
+    time_store(task, answer())
     time_ledger(task)
 
 

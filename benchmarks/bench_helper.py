@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench_client import OPENS, make_task
+from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.verification.choice import new_batch_verifier
 from fleetcount_kernel.proofs import VERIFIED, BatchVerifier, ProofBatch, setting_of
+from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import SessionSecret, seal_instalment
-from fleetcount_protocol.ids import ReportId, SessionId
+from fleetcount_protocol.ids import Digest, ReportId, SessionId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Task
@@ -34,37 +36,45 @@ class Inbox:
     """What the helper has: the batches of each round as they arrived, and the open sessions' keys."""
 
     rounds: tuple[list[bytes], list[bytes]]
-    keys: dict[bytes, tuple[bytes, bytes]]
+    sessions: dict[bytes, PackedSession]
 
 
 def seal_reports(task: Task, count: int) -> Inbox:
     """Return as many real reports, sealed to the helper."""
     prio3, context = prio3_for(task), context_of(task)
     sealed: tuple[list[Instalment], list[Instalment]] = ([], [])
-    keys: dict[bytes, tuple[bytes, bytes]] = {}
+    sessions: dict[bytes, PackedSession] = {}
     for number in range(count):
         secret = SessionSecret(
             session_id=SessionId(os.urandom(16)),
             aggregator_id=task.aggregators[HELPER].aggregator_id,
             secret=os.urandom(32),
+            receipt_key=os.urandom(32),
             expiry=OPENS + 1_000,
         )
-        keys[bytes(secret.session_id)] = (secret.secret, secret.receipt_key)
+        chain = KeyChain(number=secret.number, key=secret.secret)
+        sessions[bytes(secret.session_id)] = PackedSession.of(chain, secret.receipt_key, Digest(bytes(32)), 0)
         report_id, rand, cell = ReportId(os.urandom(16)), os.urandom(prio3.rand_size), 1 + number % 999
         first = first_instalments(prio3, context, report_id, rand, cell)
         public_share, second = second_instalments(prio3, context, report_id, rand, cell, cell)
-        sealed[0].append(seal_instalment(secret, task.task_id, report_id, 1, HELPER, b"", first[HELPER]))
-        sealed[1].append(seal_instalment(secret, task.task_id, report_id, 2, HELPER, public_share, second[HELPER]))
+        sealed[0].append(seal_instalment(secret.task_key, task.task_id, report_id, 1, HELPER, b"", first[HELPER]))
+        sealed[1].append(
+            seal_instalment(secret.task_key, task.task_id, report_id, 2, HELPER, public_share, second[HELPER])
+        )
     encoded = [[INSTALMENTS.encode(group) for group in batches(instalments)] for instalments in sealed]
-    return Inbox((encoded[0], encoded[1]), keys)
+    return Inbox((encoded[0], encoded[1]), sessions)
 
 
 def open_round(messages: Sequence[bytes], inbox: Inbox) -> list[tuple[bytes, bytes, bytes]]:
     """Return (report id, public share, part) of one round's instalments; digests and receipts are made as well."""
     found: list[tuple[bytes, bytes, bytes]] = []
     for columns in (one for message in messages for one in read_instalments(message)):
-        held = [inbox.keys[session_id] for session_id in columns.session_ids]
-        keys = SessionKeys(secrets=[one for one, _ in held], receipt_keys=[one for _, one in held])
+        held = [inbox.sessions[session_id] for session_id in columns.session_ids]
+        rows = zip(held, columns.key_numbers, strict=True)
+        keys = SessionKeys(
+            task_keys=[session.task_key(number) or b"" for session, number in rows],
+            receipt_keys=[session.receipt_key for session in held],
+        )
         parts = unseal_columns(keys, HELPER, columns).parts
         assert None not in parts
         found += [

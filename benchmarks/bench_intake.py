@@ -30,12 +30,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.channel.certificates import Credential
+from fleetcount_protocol.channel.certificates import Credential, key_digest, parse_certificate
 from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.ids import Digest, ReportId
+from fleetcount_protocol.channel.report_ids import new_report_id
+from fleetcount_protocol.channel.session import (
+    DeviceIdentity,
+    OpeningSession,
+    SessionSecret,
+    new_session,
+    seal_instalment,
+)
+from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST
-from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted, SessionRequest
+from fleetcount_protocol.messages import Instalment, Receipt, SessionAccepted
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task, UploadStyle
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, SESSION_REPLIES, SESSION_REQUESTS, batches
@@ -97,7 +104,7 @@ async def settled(processes: Sequence[int], started: float) -> None:
     await asyncio.sleep(max(0.0, started + COMPILING_BY_S - time.monotonic()))
     async with asyncio.timeout(COMPILED_BY_S):
         # Nothing but its absence tells the end of a process that is another's child.
-        while any(int(fields[16]) > 0 for one in processes for _, fields in family(one)):  # noqa: ASYNC110 - as above.
+        while any(int(fields[16]) > os.nice(0) for one in processes for _, fields in family(one)):  # noqa: ASYNC110 - as above.
             await asyncio.sleep(0.1)
 
 
@@ -257,55 +264,61 @@ def channel_to_helper(deployment: Deployment, credentials: grpc.ChannelCredentia
     return grpc.aio.secure_channel(f"127.0.0.1:{plan.device_port}", credentials, options=options)
 
 
-def make_sessions(deployment: Deployment, count: int) -> tuple[list[SessionRequest], list[SessionSecret]]:
-    """Return a session with the helper for each of `count` new devices."""
+def make_sessions(deployment: Deployment, count: int) -> list[OpeningSession]:
+    """Return a session to open with the helper for each of `count` new devices."""
     aggregator = deployment.aggregators[HELPER]
     expiry = int(time.time()) + 86_000
-    made = [
+    return [
         new_session(
             aggregator,
             aggregator.hpke_keys[0],
             DeviceIdentity.generate(deployment.authorities.devices),
             expiry,
             SystemRandom(),
-        )
+        )[1]
         for _ in range(count)
     ]
-    return [request for request, _ in made], [secret for _, secret in made]
 
 
-async def open_sessions(channel: grpc.aio.Channel, requests: Sequence[SessionRequest]) -> float:
-    """Open sessions, eight full calls at once; return how many a second."""
+async def open_sessions(
+    channel: grpc.aio.Channel, waiting: Sequence[OpeningSession]
+) -> tuple[float, list[SessionSecret]]:
+    """Open sessions, eight full calls at once; return how many a second, and what they are."""
     method: Any = channel.unary_unary(_SERVICE + "OpenSessions")
     groups = [
-        tuple(requests[start : start + MAX_SESSIONS_PER_REQUEST])
-        for start in range(0, len(requests), MAX_SESSIONS_PER_REQUEST)
+        waiting[start : start + MAX_SESSIONS_PER_REQUEST] for start in range(0, len(waiting), MAX_SESSIONS_PER_REQUEST)
     ]
     free = asyncio.Semaphore(8)
 
-    async def call(group: tuple[SessionRequest, ...]) -> None:
+    async def call(group: Sequence[OpeningSession]) -> bytes:
         async with free:
-            replies = SESSION_REPLIES.decode(await method(SESSION_REQUESTS.encode(group)))
-        assert all(isinstance(reply, SessionAccepted) for reply in replies), replies
+            answer: bytes = await method(SESSION_REQUESTS.encode([one.request for one in group]))
+            return answer
 
     started = time.perf_counter()
-    await asyncio.gather(*map(call, groups))
-    return len(requests) / (time.perf_counter() - started)
+    answers = await asyncio.gather(*map(call, groups))
+    rate = len(waiting) / (time.perf_counter() - started)
+    found: list[SessionSecret] = []
+    replies = [reply for answer in answers for reply in SESSION_REPLIES.decode(answer)]
+    for opening, reply in zip(waiting, replies, strict=True):
+        assert isinstance(reply, SessionAccepted), reply
+        found.append(opening.finish(reply))
+    return rate, found
 
 
-def sealed_reports(task: Task, sessions: Sequence[SessionSecret]) -> list[Instalment]:
+def sealed_reports(task: Task, sessions: Sequence[SessionSecret], devices: Sequence[Digest]) -> list[Instalment]:
     """Return one small part of each device for one task."""
     return [
         seal_instalment(
-            secret,
+            secret.task_key,
             task.task_id,
-            ReportId(secrets.token_bytes(16)),
+            new_report_id(task.task_id, device, SystemRandom()),
             1,
             HELPER,
             b"",
             secrets.token_bytes(SEED_BYTES),
         )
-        for secret in sessions
+        for secret, device in zip(sessions, devices, strict=True)
     ]
 
 
@@ -354,10 +367,11 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
     authority = deployment.authorities.aggregators.certificate.public_bytes(Encoding.PEM)
     credentials = grpc.ssl_channel_credentials(authority, *device)
     tasks = [ask(deployment, number) for number in range(many.tasks)]
-    requests, sessions = make_sessions(deployment, many.devices)
+    waiting = make_sessions(deployment, many.devices)
+    owners = [key_digest(parse_certificate(one.request.certificate)) for one in waiting]
     async with channel_to_helper(deployment, credentials) as channel:
-        opened = await open_sessions(channel, requests)
-        reports = [one for task in tasks for one in sealed_reports(task, sessions)]
+        opened, sessions = await open_sessions(channel, waiting)
+        reports = [one for task in tasks for one in sealed_reports(task, sessions, owners)]
         single = INSTALMENTS.encode(tuple(reports[:1]))
         await settled(running, started)
         with echo_server(deployment) as server:
@@ -368,7 +382,7 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
     note = f"{len(reports):,} reports of {len(single)} B on {STREAMS} streams, every receipt verified"
     print_rows(ours, alone, crowd, note)
     report(
-        Row(path="intake: sessions opened, durable", ours=opened, unit="/s", note=f"{len(requests):,} in calls of 64")
+        Row(path="intake: sessions opened, durable", ours=opened, unit="/s", note=f"{len(waiting):,} in calls of 64")
     )
 
 

@@ -3,7 +3,8 @@
 Shares are made for many devices at once and put into both durable stores, as intake does behind its seals; each store
 has a process, which makes all devices' shares and keeps its own. Then two aggregators, each in processes of its own,
 read their stores, agree, verify, add up and release over gRPC on loopback.
-The opened numbers are checked against what the devices' coins say.
+The opened numbers are checked against what the devices' coins say. `--postgres`: both stores are databases of a server
+of its own (bench_million_postgres).
 """
 
 import argparse
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from multiprocessing.synchronize import Barrier
@@ -24,16 +25,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.context import Context, Identity, Limits
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES, State
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.journal import Step, step_name
 from fleetcount_aggregator.release.noise import SystemNoise
-from fleetcount_aggregator.storage.at_rest import AtRest, report_log_key
-from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import InstalmentRun, StepRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
@@ -51,9 +55,12 @@ from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
+from fleetcount_simulator.network.ports import free_ports
 from meter import Meter
 from rows import Row, Unit, quick, report, smoke
 from side_by_side import ENDING_S, Results, in_both
+
+from tests.support.postgres import Cluster, find_postgres, own_cluster
 
 NAMES = (AggregatorId("alpha"), AggregatorId("beta"))
 VERIFY_KEY = bytes(range(32))
@@ -66,6 +73,10 @@ UPLOAD = 2_048
 """Instalments handed to a store at once, as many as one message of a device's transport holds."""
 UPLOAD_BYTES = 1024 * 1024
 """Bytes of their parts, likewise."""
+SHARDS = 4
+SAID_EVERY = 8
+"""Blocks between two words about how far a store is filled."""
+SETTINGS = ("shared_buffers=256MB", "max_wal_size=4GB")
 LIMIT_S = 1_800.0
 """How long both processes of a half may take; the benchmark then ends with an error that names who is missing."""
 
@@ -77,7 +88,7 @@ class Seat:
     position: int
     signing_keys: tuple[bytes, bytes] = field(repr=False)
     ports: tuple[int, int]
-    database: str
+    place: StorePlace
     signed: bytes
     devices: int
     seed: int
@@ -121,10 +132,20 @@ def new_task(values: int, signing: Sequence[Ed25519PrivateKey], ports: Sequence[
 # The stores.
 
 
+def open_store(seat: Seat) -> SqlStore:
+    """Open or make an aggregator's store; on a server a task is cut into shards as by default."""
+    return SqlStore.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
+
+
+def say(seat: Seat, what: str, since: float) -> None:
+    """Tell whoever waits how far an aggregator is."""
+    print(f"{NAMES[seat.position]}: {what}, {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
+
+
 class Filler:
     """Makes the shares of simulated devices and puts one aggregator's into its store."""
 
-    def __init__(self, task: Task, position: int, store: SqliteStore) -> None:
+    def __init__(self, task: Task, position: int, store: SqlStore) -> None:
         self._task = task
         self._position = position
         self._store = store
@@ -188,14 +209,13 @@ def fill_seat(seat: Seat, results: Results, _: Barrier) -> None:
 
 async def _fill(seat: Seat) -> dict[str, Any]:
     start = time.perf_counter()
-    key = Ed25519PrivateKey.from_private_bytes(seat.signing_keys[seat.position])
-    store = SqliteStore.open(Path(seat.database), report_log_key(key))
+    store = open_store(seat)
     signed = decode_signed_task(seat.signed)
     task_id = signed.task.task_id
     row = TaskRow(
         task_id=task_id,
         signed=seat.signed,
-        verify_key=AtRest(key).seal(VERIFY_KEY, b"verify key", task_id),
+        verify_key=store.data_keys.make(task_id).seal(VERIFY_KEY, b"verify key", task_id),
         state=State.COLLECTING,
         abort_reason="",
         installed_at=0,
@@ -208,6 +228,8 @@ async def _fill(seat: Seat) -> dict[str, Any]:
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))
     for number, block in enumerate(blocks):
         await filler.add(min(BLOCK, seat.devices - number * BLOCK), block)
+        if number % SAID_EVERY == SAID_EVERY - 1:
+            say(seat, f"{(number + 1) * BLOCK:,} of {seat.devices:,} devices stored", ready)
     await store.close()
     return {
         "ready_s": ready - start,
@@ -228,7 +250,7 @@ async def running(seat: Seat, found: dict[str, Any]) -> AsyncIterator[Core]:
     """Run an aggregator with its store, its worker process and its peer listener."""
     keys = [Ed25519PrivateKey.from_private_bytes(one) for one in seat.signing_keys]
     start = time.perf_counter()
-    store = SqliteStore.open(Path(seat.database), report_log_key(keys[seat.position]))
+    store = open_store(seat)
     found["open"] = time.perf_counter() - start
     own, other = NAMES[seat.position], NAMES[1 - seat.position]
     trusted = {
@@ -294,6 +316,7 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
                 if moved:
                     found["cpu"].append((moved[-1][0], meter.cpu_s()))
                 moved.append((state, time.perf_counter() - start))
+                say(seat, state, start)
 
         while core.context.states[task_id] not in FINAL_STATES:
             driving = asyncio.ensure_future(core.scheduler.look_after(core.context.tasks[task_id]))
@@ -315,16 +338,6 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
 # The whole.
 
 
-def free_ports() -> tuple[int, int]:
-    """Return two ports nobody listens on."""
-    import socket
-
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the whole and report seconds a stage and peak memory; 1 if the numbers are not what the coins say."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -336,39 +349,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--directory", type=Path, default=None, help="where the stores lie; by default a temporary place"
     )
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds either half may take (default 1800)")
+    parser.add_argument("--postgres", action="store_true", help="stores in databases of a server of its own")
     parser.add_argument("--json", type=Path, default=None, help="also write the figures there")
     options = parser.parse_args(arguments)
     load = os.getloadavg()[0]
+    if options.postgres and find_postgres() is None:
+        report(Row(path="two aggregators over PostgreSQL", ours=None, unit="s", note="needs PostgreSQL"))
+        return 0
     started = time.perf_counter()
     signing = [Ed25519PrivateKey.generate() for _ in NAMES]
-    ports = free_ports()
+    one, two = free_ports("127.0.0.1", 2)
+    ports = one, two
     signed = encode_signed_task(new_task(options.values, signing, ports))
     directory = Path(tempfile.mkdtemp(dir=options.directory))
-    seats = [
-        Seat(
-            position=position,
-            signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
-            ports=ports,
-            database=str(directory / f"{NAMES[position]}.db"),
-            signed=signed,
-            devices=options.devices,
-            seed=options.seed,
-        )
-        for position in range(2)
-    ]
-    try:
+    with ExitStack() as opened:
+        opened.callback(shutil.rmtree, directory)
+        server = opened.enter_context(own_cluster(*SETTINGS)) if options.postgres else None
+        seats = [
+            Seat(
+                position=position,
+                signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
+                ports=ports,
+                place=place_of(name, directory, server),
+                signed=signed,
+                devices=options.devices,
+                seed=options.seed,
+            )
+            for position, name in enumerate(NAMES)
+        ]
         filled = in_both(fill_seat, dict(zip(NAMES, seats, strict=True)), options.limit)
-        disk = sum(path.stat().st_size for path in directory.iterdir())
+        disk = sum(path.stat().st_size for path in directory.glob("*/*"))
+        if server is not None:
+            disk = sum(server.run(f"SELECT pg_database_size('{name}')")[0][0] for name in NAMES)
         half = time.perf_counter()
         reports = in_both(run_seat, dict(zip(NAMES, seats, strict=True)), options.limit)
-    finally:
-        shutil.rmtree(directory)
     records = {at: one.pop("record") for at, one in reports.items()}
     differences = [one.pop("difference") for one in filled.values()]
     figures = {
         "devices": options.devices,
         "L": options.values + 1,
         "load": load,
+        "stores": "PostgreSQL" if options.postgres else "files",
         "filling_s": half - started,
         "store_bytes": disk,
         "total_s": time.perf_counter() - started,
@@ -385,10 +406,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def place_of(name: str, directory: Path, server: Cluster | None) -> StorePlace:
+    """Return where one aggregator's store lies: a directory, or a new database."""
+    own = directory / name
+    own.mkdir()
+    if server is None:
+        return StorePlace(directory=own)
+    server.run(f"CREATE DATABASE {name}")
+    return StorePlace(directory=own, url=server.url(name))
+
+
 def show(figures: dict[str, Any]) -> None:
     """Report the figures; what must be is that it ends, in a minute if possible."""
     size = f"two aggregators, {figures['devices']:,} devices, L = {figures['L']}"
-    full = figures["devices"] == MILLION
+    # The limits are those of the embedded store; on a server the figure stands beside them without a demand.
+    full = figures["devices"] == MILLION and figures["stores"] == "files"
+    if figures["stores"] != "files":
+        size += ", PostgreSQL"
     seconds, note = figures["total_s"], f"both stores {figures['store_bytes'] / 2**20:,.0f} MiB"
     limited(f"{size}: from shares to release", seconds, "s", AIM_S if full else None, aim=1, note=note)
     for name in NAMES:

@@ -15,15 +15,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from unittest import mock
 
 import numpy as np
+from fleetcount_aggregator.agreement.report_set import OwnSet, Standing
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.report_ids import ReportIds, sorted_set_digest
+from fleetcount_aggregator.storage import sql_store
+from fleetcount_aggregator.storage.file_frames import FileFrames
+from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.report_log import ReportLog
-from fleetcount_aggregator.storage.sqlite_store import SqliteStore
-from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome, TaskRow
+from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import (
+    BatchRow,
+    InstalmentRun,
+    ReportVerdict,
+    StoreOutcome,
+    TaskChange,
+    TaskRow,
+    every_batch,
+)
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.release.set_digest import set_digest
+from fleetcount_protocol.wire.seal_sets import split_seal_set
 from rows import Row, quick, report, smoke
 
 Result = TypeVar("Result")
@@ -49,9 +64,9 @@ def instalments(count: int, part_bytes: int) -> InstalmentRun:
     )
 
 
-async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> tuple[float, float]:
-    """Store batches, `in_flight` of them waiting at a time; return seconds, and seconds of CPU."""
-    store = SqliteStore.open(directory / "bench.db", KEY)
+async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> tuple[float, float, bytes]:
+    """Store batches, `in_flight` of them waiting at a time; return seconds, seconds of CPU, and the log's key."""
+    store = SqlStore.open(directory / "bench.db", KEY)
     row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
     await store.install(row)
     todo = iter(batches)
@@ -65,8 +80,9 @@ async def fill(directory: Path, batches: Sequence[InstalmentRun], in_flight: int
     start, used = time.perf_counter(), time.process_time()
     await asyncio.gather(*(lane() for _ in range(in_flight)))
     seconds, used = time.perf_counter() - start, time.process_time() - used
+    log_key = store.data_keys.of(TASK).log_key
     await store.close()
-    return seconds, used
+    return seconds, used, log_key
 
 
 def append(directory: Path, data: bytes, syncs: int) -> float:
@@ -85,13 +101,14 @@ def append(directory: Path, data: bytes, syncs: int) -> float:
 
 @dataclass(frozen=True)
 class Filled:
-    """One filling of the store and its peer: seconds, CPU seconds, syncs, bytes."""
+    """One filling of the store and its peer: seconds, CPU seconds, syncs, bytes; and the key of its log."""
 
     ours: float
     cpu: float
     syncs: int
     size: int
     peer: float
+    log_key: bytes
 
 
 def fill_once(directory: Path, batches: Sequence[InstalmentRun], in_flight: int) -> Filled:
@@ -100,13 +117,13 @@ def fill_once(directory: Path, batches: Sequence[InstalmentRun], in_flight: int)
     honest = os.fdatasync
     os.fdatasync = lambda descriptor: syncs.append(honest(descriptor) or 0)  # type: ignore[assignment] # counted
     try:
-        ours, used = asyncio.run(fill(directory, batches, in_flight))
+        ours, used, log_key = asyncio.run(fill(directory, batches, in_flight))
     finally:
         os.fdatasync = honest
     [log] = directory.glob("*.log")
     data = log.read_bytes()
     peer = append(directory, data, len(batches) if in_flight == 1 else len(syncs))
-    return Filled(ours, used, len(syncs), len(data), peer)
+    return Filled(ours, used, len(syncs), len(data), peer, log_key)
 
 
 def bench_store(directory: Path, count: int, part_bytes: int, batch: int, in_flight: int) -> None:
@@ -119,7 +136,7 @@ def bench_store(directory: Path, count: int, part_bytes: int, batch: int, in_fli
             turns.append(fill_once(Path(name), batches, in_flight))
             if turn == TURNS - 1 and in_flight == 1:
                 [log] = Path(name).glob("*.log")
-                bench_opening(log, count, part_bytes)
+                bench_opening(log, turns[-1].log_key, count, part_bytes)
     ours, plain = min(one.ours for one in turns), min(one.peer for one in turns)
     cpu, a_sync = min(one.cpu for one in turns), turns[0].size / turns[0].syncs
     report(
@@ -137,10 +154,79 @@ def bench_store(directory: Path, count: int, part_bytes: int, batch: int, in_fli
     )
 
 
-def bench_opening(path: Path, count: int, part_bytes: int) -> None:
+class _Timed(RowSeal):
+    """Tags as they are, and what they cost: seconds of CPU of whichever thread makes or checks them."""
+
+    used = 0.0
+
+    def tag(self, place: str, values: Sequence[object]) -> bytes:
+        begun = time.thread_time()
+        made = super().tag(place, values)
+        _Timed.used += time.thread_time() - begun
+        return made
+
+    def holds(self, tag: object, place: str, values: Sequence[object]) -> bool:
+        begun = time.thread_time()
+        held = super().holds(tag, place, values)
+        _Timed.used += time.thread_time() - begun
+        return held
+
+
+async def keep_task(directory: Path, count: int, part_bytes: int) -> None:
+    """Keep a task's reports, close it, keep its batches and read them back: all that the store does for reports."""
+    store = SqlStore.open(directory / "bench.db", KEY)
+    row = TaskRow(task_id=TASK, signed=b"", verify_key=b"", state=State.COLLECTING, abort_reason="", installed_at=0)
+    await store.install(row)
+    run = instalments(count, part_bytes)
+    for start in range(0, count, 2_048):
+        await store.add_instalments([run.only(np.arange(start, min(start + 2_048, count)))])
+    collecting, agreeing = frozenset({State.COLLECTING}), frozenset({State.AGREEING})
+    await store.apply(TaskChange(task_id=TASK, required=collecting, new_state=State.AGREEING))
+    for number, start in enumerate(range(0, count, 512)):
+        size = min(512, count - start)
+        batch = BatchRow(
+            number=number,
+            positions=np.arange(start, start + size),
+            verdicts=bytes(size),
+            share_digests=os.urandom(32 * size),
+            kept=os.urandom(8_000 + 32 * size),  # The sum at L = 1,000, and a seed each.
+        )
+        await store.apply(TaskChange(task_id=TASK, required=agreeing, batch=batch))
+    async for _ in every_batch(store, TASK):
+        pass
+    await store.close()
+
+
+def bench_tags(directory: Path, count: int, part_bytes: int) -> None:
+    """Report what the tags of rows cost beside all that the store does for a task's reports."""
+    ratios: list[float] = []
+    for _ in range(TURNS):
+        with tempfile.TemporaryDirectory(dir=directory) as name, mock.patch.object(sql_store, "RowSeal", _Timed):
+            _Timed.used, begun = 0.0, time.process_time()
+            asyncio.run(keep_task(Path(name), count, part_bytes))
+            whole = time.process_time() - begun
+        ratios.append(whole / (whole - _Timed.used))
+    ratio = sorted(ratios)[TURNS // 2]
+    report(
+        Row(
+            path=f"store with tags of its rows, parts of {part_bytes:,} B",
+            ours=ratio,
+            unit="",
+            peer="the same without making and checking them",
+            peer_value=1.0,
+            ratio=ratio,
+            must=1.02,
+            aim=1.02,
+            larger_is_better=False,
+            note=f"CPU, the middle of {TURNS}: {count:,} instalments, then batches of 512, written and read",
+        )
+    )
+
+
+def bench_opening(path: Path, log_key: bytes, count: int, part_bytes: int) -> None:
     """Report what reading the index back costs, in time and memory."""
     start = time.process_time()
-    log = ReportLog.open(path, TASK, KEY, None)
+    log = ReportLog.open(FileFrames(path, TASK, log_key), TASK, log_key)
     seconds = time.process_time() - start
     if log is None:
         raise SystemExit("the log is empty")
@@ -161,62 +247,51 @@ def best(operation: Callable[[], Result], runs: int = 3) -> tuple[float, Result]
 
 
 def bench_agreement(count: int) -> None:
-    """Report agreeing on a set of `count` reports: the leader's set is checked against what is held here."""
+    """Report agreeing on a set of `count` reports: a helper finds out whether the leader's set is its own."""
     joined, digests = os.urandom(16 * count), os.urandom(32 * count)
     ids = [ReportId(joined[at : at + 16]) for at in range(0, 16 * count, 16)]
-    order = sorted(range(count), key=ids.__getitem__)
-    accepted = b"".join(ids[at] for at in order)
-    places = np.array(order)
+    held = [Digest(digests[at : at + 32]) for at in range(0, 32 * count, 32)]
+    verdicts = np.full(count, ReportVerdict.ACCEPTED, dtype=np.uint8)
     columns = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 32)
+    leader = OwnSet.of(TASK, Standing(ReportIds(joined), verdicts, columns), verdicts > 0)
+    request = SealSet(task_id=TASK, leaf_digests=leader.leaves)
 
-    allowed = np.ones(count, dtype=np.bool_)
-    chosen = [ReportId(bytes(ids[at])) for at in order]
+    def leaves(mine: ReportIds | None = None) -> Digest:
+        return OwnSet.agreed(TASK, Standing(mine or ReportIds(joined), verdicts, columns), request).digest
 
-    def arrays(mine: ReportIds | None = None) -> int:
-        found = (mine or ReportIds(joined)).match(accepted, allowed)
-        return 0 if found is None else len(found)
-
-    def sets(mine: set[ReportId] | None = None) -> int:
-        return len(sorted((mine or set(ids)) & set(chosen)))
+    def lists() -> Digest:
+        return set_digest(TASK, zip(ids, held, strict=True))
 
     # An aggregator meets its ids in every batch before it meets the set, so that it has them in order by then.
-    met, kept = ReportIds(joined), set(ids)
-    met.find(accepted[:16])
-    for what, of_arrays, of_sets in (
-        ("", arrays, sets),
-        (", after its batches", lambda: arrays(met), lambda: sets(kept)),
-    ):
-        (ours, one), (peer, two) = best(of_arrays), best(of_sets)
-        if not one == two == count:
+    met = ReportIds(joined)
+    met.find(joined[:16])
+    (peer, theirs), (alone, _) = best(lists, 1), best(lambda: hashlib.sha256(bytes(48 * count)).digest())
+    for what, agree in (("", leaves), (", after its batches", lambda: leaves(met))):
+        ours, digest = best(agree)
+        if digest != theirs:
             raise SystemExit("the two ways do not agree")
         report(
             Row(
                 path=f"agreeing on {count:,} reports{what}",
                 ours=ours * 1e3,
                 unit="ms",
-                peer="Python sets of the ids, sorted",
+                peer="a sorted list of pairs",
                 peer_value=peer * 1e3,
                 ratio=peer / ours,
-                must=15,
-                aim=100,
-                note="CPU time, the best of three" + (", one set kept from before" if what else ""),
+                must=10,
+                aim=20,
+                note=f"CPU time, the best of three; SHA-256 alone takes {alone * 1e3:.1f} ms",
             )
         )
-    held = [Digest(digests[32 * at : 32 * at + 32]) for at in range(count)]
-    by_columns, digest = best(lambda: sorted_set_digest(accepted, columns, places))
-    by_list, same = best(lambda: set_digest(zip(ids, held, strict=True)), 1)
-    alone, _ = best(lambda: hashlib.sha256(bytes(48 * count)).digest())
-    if digest != same:
-        raise SystemExit("the two digests do not agree")
+    bytes_said = sum(len(chunk.SerializeToString()) for chunk in split_seal_set(request))
     report(
         Row(
-            path=f"the digest of a set of {count:,}",
-            ours=by_columns * 1e3,
-            unit="ms",
-            peer="a sorted list of pairs",
-            peer_value=by_list * 1e3,
-            ratio=by_list / by_columns,
-            note=f"CPU time; SHA-256 alone takes {alone * 1e3:.1f} ms",
+            path=f"naming an equal set of {count:,} reports",
+            ours=bytes_said,
+            unit="B",
+            peer="all its ids",
+            peer_value=18 * count,
+            ratio=18 * count / bytes_said,
         )
     )
 
@@ -241,6 +316,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for in_flight in (1, 16):
             bench_store(directory, options.reports // 16, LEADER_PART, 120, in_flight)
             bench_store(directory, options.reports, HELPER_PART, 2_048, in_flight)
+        bench_tags(directory, options.reports // 16, LEADER_PART)
+        bench_tags(directory, options.reports, HELPER_PART)
     bench_agreement(options.ids)
     return 0
 

@@ -1,0 +1,259 @@
+"""Verification by workers that lease batches from PostgreSQL, beside the workers of one process over its own file.
+
+The same task, reports and sizes of batches both ways. CPU is that of this process and its worker processes, without the
+server's: the cache of a file is not counted either. Decides nothing.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from bench_million import NAMES, VERIFY_KEY, Filler, new_task
+from fleetcount_aggregator.context import Context, Identity, Limits
+from fleetcount_aggregator.host.keys import KeyRing
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.roles.worker import WorkerRole
+from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.jobs import Jobs
+from fleetcount_aggregator.storage.lease_tables import DONE_CHANNEL, JOB_CHANNEL
+from fleetcount_aggregator.storage.leases import Member
+from fleetcount_aggregator.storage.notices import Notices
+from fleetcount_aggregator.storage.opening import open_engine, server_of
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import TaskChange, TaskRow
+from fleetcount_aggregator.tasks.loading import follow_task, read_task
+from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
+from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, Workers, verify_reports
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.clock import SystemClock
+from fleetcount_protocol.task.signed_file import encode_signed_task
+from fleetcount_protocol.task.task import SignedTask
+from fleetcount_protocol.vdaf.field import FIELD64
+from rows import Row, quick, report, smoke
+
+from tests.support.postgres import find_postgres, own_cluster
+
+KEY: Final = os.urandom(32)
+VALUES: Final = 1_000
+BATCH: Final = 512
+AT_ONCE: Final = 4
+"""Batches that are asked for at once."""
+TURNS: Final = 5
+"""Of these the best counts: what disturbs one of them disturbs the ratio."""
+LEASE_S: Final = 300
+"""Longer than anything here takes: nobody renews."""
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds, and CPU seconds of this process and its worker processes."""
+
+    wall_s: float
+    cpu_s: float
+
+
+async def fill(store: SqlStore, signed: SignedTask, count: int) -> None:
+    """Put the leader's shares of so many devices into a store, and close the task."""
+    task_id = signed.task.task_id
+    row = TaskRow(
+        task_id=task_id,
+        signed=encode_signed_task(signed),
+        verify_key=store.data_keys.make(task_id).seal(VERIFY_KEY, b"verify key", task_id),
+        state=State.COLLECTING,
+        abort_reason="",
+        installed_at=0,
+    )
+    await store.install(row)
+    await Filler(signed.task, 0, store).add(count, np.random.SeedSequence(1))
+    await store.apply(TaskChange(task_id=task_id, required=frozenset({State.COLLECTING}), new_state=State.AGREEING))
+
+
+def context_of(store: SqlStore, workers: Workers) -> Context:
+    """Return what a worker's rules need of an aggregator."""
+    key = Ed25519PrivateKey.generate()
+    identity = Identity(
+        aggregator_id=NAMES[0], operator="", deployment="bench", signing_key=key, trusted={}, device_ca=()
+    )
+    return Context(
+        identity=identity,
+        store=store,
+        keys=KeyRing({1: HpkeKeyPair.generate(1)}),
+        clock=SystemClock(),
+        workers=workers,
+        limits=Limits(),
+        noise=SystemNoise(SystemRandom()),
+    )
+
+
+async def verify(store: SqlStore, signed: SignedTask, workers: Workers) -> tuple[Took, list[int]]:
+    """Verify every report in batches; return what it took, once code is loaded, and the sums."""
+    row = await store.task(signed.task.task_id)
+    if row is None:
+        raise SystemExit("the task is not in the store")
+    task = read_task(context_of(store, workers), row)
+    reports = await store.complete_reports(task.task_id)
+    batches = [np.arange(start, min(start + BATCH, len(reports.ids))) for start in range(0, len(reports.ids), BATCH)]
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(positions: np.ndarray) -> VerifiedReports:
+        async with room:
+            return await workers.run(verify_reports, task.setting, reports.source(positions))
+
+    await asyncio.gather(*(one(batches[0]) for _ in range(2 * AT_ONCE)))
+    wall, cpu = [], []
+    for _ in range(TURNS):
+        start, used = time.perf_counter(), cpu_s()
+        verified = await asyncio.gather(*map(one, batches))
+        wall.append(time.perf_counter() - start)
+        cpu.append(cpu_s() - used)
+    if any(set(one.reasons) != {0} for one in verified):
+        raise SystemExit("a report did not hold")
+    return Took(min(wall), min(cpu)), added(one.output_sum for one in verified)
+
+
+def added(sums: Iterable[bytes]) -> list[int]:
+    """Return the sum of vectors of the field, as every way of cutting reports into batches gives it."""
+    vectors = [FIELD64.unpack_words(one) for one in sums]
+    return [sum(column) % FIELD64.modulus for column in zip(*vectors, strict=True)]
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and of its children that run."""
+    me = os.getpid()
+    total = time.process_time()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == me:
+            total += (int(fields[11]) + int(fields[12])) / _TICKS
+    return total
+
+
+async def embedded(directory: Path, signed: SignedTask, count: int) -> tuple[Took, list[int]]:
+    """Verify in one process over a file, with one worker process."""
+    store = SqlStore.open(directory / "bench.db", KEY)
+    await fill(store, signed, count)
+    workers = ProcessWorkers(1)
+    try:
+        return await verify(store, signed, workers)
+    finally:
+        await workers.close()
+        await store.close()
+
+
+@asynccontextmanager
+async def leasing(place: StorePlace, signed: SignedTask, count: int) -> AsyncIterator[tuple[SqlStore, LeasedWorkers]]:
+    """Give a store in PostgreSQL, and what asks so many workers, each a member with a process of its own."""
+    connect = server_of(place).connect_async
+    async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
+        store = SqlStore.over(open_engine(place, alone=False), place.file, KEY)
+        opened.push_async_callback(store.close)
+        links = [AsyncLink(connect) for _ in range(2 * count + 2)]
+        for link in links:
+            opened.push_async_callback(link.close)
+        asker = Member(links[0], length_s=LEASE_S)
+        await asker.join()
+        leased = LeasedWorkers(Jobs(links[1], asker), store.data_keys, ProcessWorkers(1, warm=False))
+        opened.push_async_callback(leased.close)
+        roles: list[WorkerRole] = []
+        for number in range(count):
+            member, local = Member(links[2 * number + 2], length_s=LEASE_S), ProcessWorkers(1)
+            opened.push_async_callback(local.close)
+            await member.join()
+            jobs = Jobs(links[2 * number + 3], member)
+            context = context_of(store, local)
+            await follow_task(context, signed.task.task_id)
+            roles.append(WorkerRole(context, member, jobs, local, store.logs.home.reader))
+
+        def work_is_there(_: str) -> None:
+            for role in roles:
+                role.look()
+
+        hears = {DONE_CHANNEL: lambda _: leased.look(), JOB_CHANNEL: work_is_there}
+        going = [Notices(connect, hears, leased.look).run(), leased.keep_collecting(), *(role.run() for role in roles)]
+        tasks = [group.create_task(work) for work in going]
+        try:
+            yield store, leased
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def run(directory: Path, url: str, count: int) -> None:
+    """Report leased workers, one and two, beside the embedded one."""
+    signed = new_task(VALUES, [Ed25519PrivateKey.generate() for _ in NAMES], (1, 2))
+    own, sums = await embedded(directory, signed, count)
+    place = StorePlace(directory=directory, url=url)
+    filled = SqlStore.over(open_engine(place, shards=4), place.file, KEY)
+    await fill(filled, signed, count)
+    await filled.close()
+    took: list[Took] = []
+    for workers in (1, 2):
+        async with leasing(place, signed, workers) as (store, leased):
+            one, found = await verify(store, signed, leased)
+        if found != sums:
+            raise SystemExit("leased batches add up to something else")
+        took.append(one)
+    note = (
+        f"{count:,} reports of {VALUES:,} values at the leader, {BATCH} a batch, best of {TURNS}; without the server's"
+    )
+    report(
+        Row(
+            path="CPU of a report verified by a leased worker",
+            ours=1e6 * took[0].cpu_s / count,
+            unit="us",
+            peer="a worker of the same process over its file",
+            peer_value=1e6 * own.cpu_s / count,
+            ratio=took[0].cpu_s / own.cpu_s,
+            must=1.15,
+            larger_is_better=False,
+            note=note,
+        )
+    )
+    report(
+        Row(
+            path="reports verified by two leased workers",
+            ours=count / took[1].wall_s,
+            unit="/s",
+            peer="one leased worker",
+            peer_value=count / took[0].wall_s,
+            ratio=took[0].wall_s / took[1].wall_s,
+            must=1.7 if len(os.sched_getaffinity(0)) > 2 else None,
+            aim=1.7,
+            note="one machine: two workers, who asks and the server share its cores",
+        )
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
+    if find_postgres() is None:
+        report(Row(path="leased workers", ours=None, unit="us", note="needs PostgreSQL (scripts/programs)"))
+        return 0
+    count = BATCH if smoke() else 8 * BATCH if quick() else 32 * BATCH
+    with tempfile.TemporaryDirectory() as directory, own_cluster("shared_buffers=128MB", "max_wal_size=1GB") as cluster:
+        asyncio.run(run(Path(directory), cluster.url("postgres"), count))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
