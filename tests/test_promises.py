@@ -1,4 +1,4 @@
-"""Every promise of the privacy page and of the threat model names tests, and they exist."""
+"""Every promise of the privacy page, of the threat model and of the page of faults names tests, and they exist."""
 
 import ast
 import re
@@ -7,10 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaign.faults import FAULTS
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("docs/privacy.md", "SECURITY.md")
+PAGES = ("docs/privacy.md", "docs/spec.md", "SECURITY.md")
 NAMED = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
-WITHOUT_TABLE = {"", "Sources", "Reporting", "Known limits"}
+FAULT_PAGE = "docs/faults.md"
+FAULT_IDS = [*(f"F{number}" for number in range(1, 57)), *(f"O{number}" for number in range(1, 12))]
+CAMPAIGN = re.compile(r"`campaign: ([^`]+)`")
+WITHOUT_TABLE = {
+    "",
+    "Sources",
+    "Reporting",
+    "Known limits",
+    "Limits first",
+    "1. Notation and assumptions",
+    "8. Where to look first",
+}
 """Parts of a page that promise nothing."""
 
 
@@ -28,17 +41,36 @@ def rows(part: str) -> dict[str, str]:
 
 @cache
 def names_in(path: str) -> frozenset[str]:
-    """Return the names of the tests in a file, at its top level."""
+    """Return the names of the tests in a file, at its top level; a file that is not there has none."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    if not (ROOT / path).is_file():
+        return frozenset()
     return frozenset(node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, kinds))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, FAULT_PAGE])
 def test_every_test_that_is_named_exists(page: str) -> None:
     named = NAMED.findall((ROOT / page).read_text())
 
     assert len(named) > 20
     assert [f"{path}::{name}" for path, name in named if name not in names_in(path)] == []
+
+
+def test_every_known_fault_has_a_row_that_names_what_proves_it_or_says_why_nothing_does() -> None:
+    page = (ROOT / FAULT_PAGE).read_text()
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
+    proofs = {cells[0]: cells[-1] for cells in lines[1:]}
+
+    assert [cells[0] for cells in lines[1:]] == FAULT_IDS
+    assert {len(cells) for cells in lines} == {4}
+    assert [fault for fault in CAMPAIGN.findall(page) if fault not in FAULTS] == []
+    assert [name for name, proof in proofs.items() if not proved(proof) and not proof.startswith("not tested: ")] == []
+
+
+def proved(proof: str) -> bool:
+    """Whether a cell is a list of tests and faults of the campaign, and nothing else."""
+    rest = CAMPAIGN.sub("", NAMED.sub("", proof))
+    return rest != proof and not rest.strip(", ")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -125,11 +125,35 @@ def test_only_a_full_run_of_all_benchmarks_is_kept_as_the_figures(sizes: str, ch
     assert bench.default_output(sizes, chosen).name == name
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["million"], ["bench_million"]),
+        (["bench_million"], ["bench_million"]),
+        (["mill"], ["bench_million", "bench_million_postgres"]),
+        (["million", "over"], ["bench_million", "bench_takeover"]),
+        (["nothing"], []),
+    ],
+)
+def test_a_name_means_its_benchmark_and_a_part_of_names_all_that_hold_it(words: list[str], names: list[str]) -> None:
+    assert [one.stem for one in bench.chosen(words)] == names
+
+
 def test_an_unknown_benchmark_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["teapot"]) == 2
     error = capsys.readouterr().err
     assert "teapot" in error
     assert "kernel" in error
+
+
+def test_help_says_what_every_benchmark_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(["--help"])
+
+    told = capsys.readouterr().out
+    for one in bench.every_benchmark():
+        assert f"  {bench.name_of(one)} " in told
+    assert "window            What a window of a series over a single task of its shape costs a device" in told
 
 
 def kept_run(path: Path, **changes: Any) -> Path:

@@ -11,7 +11,18 @@ from rows import Taken
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "bench.py"
 NAMES = sorted(script.stem for script in (ROOT / "benchmarks").glob("bench_*.py"))
-STARTS_PROCESSES = {"bench_intake", "bench_million", "bench_network", "bench_start"}
+STARTS_PROCESSES = {
+    "bench_attack_load",
+    "bench_intake",
+    "bench_lifecycle",
+    "bench_million",
+    "bench_million_postgres",
+    "bench_network",
+    "bench_postgres",
+    "bench_series",
+    "bench_start",
+    "bench_takeover",
+}
 
 
 @pytest.mark.timeout(900)  # The first on a machine compiles.

@@ -4,10 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import grpc
 import grpc.aio
@@ -21,12 +18,11 @@ from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_
 
 from tests.support.deployment import LiveDeployment
 from tests.support.protocol_samples import instalment
+from tests.support.raw_calls import DEVICE, PEER, healthy, status_of
 from tests.support.wire_messages import session_request
 
 pytestmark = pytest.mark.timeout(120)
 
-DEVICE = "/fleetcount_protocol.v1.DeviceService/"
-PEER = "/fleetcount_protocol.v1.PeerService/"
 NO_ENTRY = {grpc.StatusCode.UNAVAILABLE}
 """What a client sees when the handshake fails."""
 
@@ -40,46 +36,6 @@ def credentials(authority: bytes, leaf: Credential | None) -> grpc.ChannelCreden
 
 def aggregator_ca(pair: LiveDeployment) -> bytes:
     return (pair.written.root / "ca" / "aggregators.crt").read_bytes()
-
-
-async def status_of(
-    channel: grpc.aio.Channel, method: str, data: bytes, *, stream: bool = False, timeout_s: float = 5.0, **call: Any
-) -> grpc.StatusCode:
-    """Return how a call with these very bytes ends."""
-    try:
-        if stream:
-            async for _ in channel.stream_stream(method)(iter([data]), timeout=timeout_s, **call):
-                pass
-        else:
-            await channel.unary_unary(method)(data, timeout=timeout_s, **call)
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    return grpc.StatusCode.OK
-
-
-@asynccontextmanager
-async def healthy(pair: LiveDeployment) -> AsyncIterator[None]:
-    """Check that both aggregators are the same processes before and after, answer, and have not grown."""
-    before = [child.pid for child in pair.children]
-    memory = [resident_kib(pid) for pid in before]
-    yield
-    after = [child.pid for child in pair.children if child.running]
-    assert after == before
-    for position in range(pair.count):
-        async with pair.channel(position) as channel:
-            listed = await status_of(channel, DEVICE + "ListTasks", TASK_LIST_QUERY.encode(pair.written.name))
-            assert listed is grpc.StatusCode.OK
-    grown = [resident_kib(pid) - kib for pid, kib in zip(after, memory, strict=True)]
-    assert max(grown) < 64 * 1024, grown
-    assert pair.troubles() == []
-
-
-def resident_kib(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1])
-    return 0
 
 
 def varint(value: int) -> bytes:
@@ -175,7 +131,7 @@ async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimple
             await status_of(devices, PEER + "GetStatus", b""),
             # Not as a stream: grpc.aio says INTERNAL when the call ends before it has written its message.
             await status_of(devices, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b""),
-            await status_of(devices, "/grpc.health.v1.Health/Check", b""),
+            await status_of(devices, "/grpc.health.v1.Health/Watch", b""),
             await status_of(peers, DEVICE + "ListTasks", b""),
         ]
 

@@ -12,7 +12,7 @@ import pytest
 from fleetcount_client.mqtt_transport import MqttTransport
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.ids import ReportId, TaskId, UserName
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.task.task import Task
 
@@ -77,7 +77,7 @@ async def share_of_another_task(cheat: Cheat) -> Sequence[Answer]:
 async def share_of_another_report(cheat: Cheat) -> Sequence[Answer]:
     """A share under a report id it was not sealed for."""
     first, _ = cheat.split(cheat.shares(*HONEST)[1])
-    return await cheat.send(cheat.changed(cheat.seal(1, b"", first), report_id=ReportId(bytes(16))))
+    return await cheat.send(cheat.changed(cheat.seal(1, b"", first), report_id=ReportId(cheat.new_name())))
 
 
 async def same_id_other_bytes(cheat: Cheat) -> Sequence[Answer]:
@@ -90,7 +90,7 @@ async def same_id_other_bytes(cheat: Cheat) -> Sequence[Answer]:
 async def second_report(cheat: Cheat) -> Sequence[Answer]:
     """A second report under one certificate, in a second session."""
     assert reasons(await cheat.first(*HONEST)) == [None, None]
-    cheat.nonce = bytes(reversed(cheat.nonce))
+    cheat.nonce = cheat.new_name()
     await cheat.open_sessions()
     return await cheat.first(*HONEST)
 
@@ -228,8 +228,8 @@ async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_noth
 
     # The very same bytes get the very same receipt, whoever brings them.
     assert again == receipts
-    assert reasons(as_own) == [RejectReason.BAD_SEAL] * 2
-    assert reasons(stolen_name) == [RejectReason.DUPLICATE_OTHER_BYTES] * 2
+    assert reasons(as_own) == [RejectReason.MALFORMED] * 2
+    assert reasons(stolen_name) == [RejectReason.MALFORMED] * 2
     assert reasons(unknown_task) == [RejectReason.UNKNOWN_TASK] * 2
     assert reasons(second) == [None, None]
     assert fleet.failures == []
@@ -238,13 +238,18 @@ async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_noth
     expected[HONEST_CELL - 1] += 1
     assert raw_cells((await pair.release(task)).record) == expected
     for status in statuses:
-        assert dict(status.rejections) == {RejectReason.BAD_SEAL: 1, RejectReason.DUPLICATE_OTHER_BYTES: 1}
+        assert dict(status.rejections) == {RejectReason.MALFORMED: 2}
     assert await asyncio.to_thread(pair.metric, 0, POISON) == poison + 1
 
 
 async def misplaced(pair: LiveDeployment, task: Task, stray: Instalment) -> None:
     """Publish a report of another task on this task's topic: poison, which nobody answers."""
-    short = MqttTransport(deployment=pair.written.name, broker=pair.written.mqtt_broker, call_timeout_s=0.5)
+    short = MqttTransport(
+        deployment=pair.written.name,
+        broker=pair.written.mqtt_broker,
+        user=lambda: UserName("stray"),
+        call_timeout_s=0.5,
+    )
     with pytest.raises(Unreachable):
         await short.upload(task, 0, [stray])
     await short.close()

@@ -27,7 +27,7 @@ from tests.support.broker import LiveBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, Misfortune, signed_task_of
 from tests.support.oracle import check_release
-from tests.support.proxy import Fate, proxied
+from tests.support.proxy import Fate, Proxy, proxied
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -95,7 +95,7 @@ async def replayed(broker: LiveBroker, deployment: str) -> AsyncIterator[list[in
         aiomqtt.Client("127.0.0.1", broker.port, identifier=f"replayer-{deployment}") as client,
         asyncio.TaskGroup() as group,
     ):
-        for topic in (f"fleetcount/v1/{deployment}/+/agg/+/report", f"fleetcount/v1/{deployment}/session/+"):
+        for topic in (f"fleetcount/v1/{deployment}/+/report/+/+/+", f"fleetcount/v1/{deployment}/+/session/+/+"):
             await client.subscribe(topic, qos=1)
 
         async def later(topic: str, payload: bytes) -> None:
@@ -133,7 +133,8 @@ async def test_with_every_misfortune_on_the_way_of_devices_the_result_is_exact(
             replace(one, grpc_endpoint=proxy.address)
             for one, proxy in zip(pair.written.aggregators, proxies, strict=True)
         ]
-        task = pair.ask(24, windows_s=(5.0, 5.0), aggregators=behind)
+        # What is lost is sent again after 1.5 s, some of it several times, beside whatever else the machine does.
+        task = pair.ask(24, windows_s=(10.0, 10.0), aggregators=behind)
         fleet = Fleet(
             pair, tmp_path, task.mechanism, ["grpc", "mqtt"], broker=line.address, misfortune=BAD_LUCK, timeout_s=1.5
         )
@@ -200,6 +201,41 @@ async def test_aggregators_whose_lines_are_cut_at_every_length_agree_on_one_set(
 
             assert await check_release(deployment, task, fleet) == fleet.devices
             assert sum(proxy.cuts for proxy in proxies) >= 8
+            assert deployment.troubles() == []
+        finally:
+            await asyncio.to_thread(deployment.stop_all)
+
+
+POOR = Fate(bytes_per_s=8_000, lost=0.2)
+"""64 kbit/s, and every fifth packet is lost."""
+
+
+async def test_over_lines_that_are_slow_and_lose_packets_it_takes_longer_and_everybody_is_counted(
+    broker: LiveBroker, tmp_path: Path
+) -> None:
+    """F23: every line there is, of devices, to the broker and between aggregators."""
+    lines = PeerLines(2)
+    deployment = LiveDeployment(tmp_path / "d", 2, name="poor", broker=broker.started, peer_endpoint=lines)
+    async with AsyncExitStack() as stack:
+
+        async def poor(target: str, port: int = 0) -> Proxy:
+            return await stack.enter_async_context(proxied(target, lambda _: POOR, port))
+
+        between = [await poor(endpoint, port) for endpoint, port in lines.wanted]
+        devices = [await poor(one.grpc_endpoint) for one in deployment.written.aggregators]
+        line = await poor(broker.started.address)
+        behind = [
+            replace(one, grpc_endpoint=proxy.address)
+            for one, proxy in zip(deployment.written.aggregators, devices, strict=True)
+        ]
+        try:
+            await asyncio.to_thread(deployment.start_all)
+            task = deployment.ask(12, lead_s=6.0, windows_s=(10.0, 10.0), aggregators=behind)
+            fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc", "mqtt"], broker=line.address, timeout_s=1.5)
+            await fleet.answer(await signed_task_of(deployment, task))
+
+            assert await check_release(deployment, task, fleet) == fleet.devices
+            assert min(proxy.losses for proxy in (*between, *devices, line)) > 0
             assert deployment.troubles() == []
         finally:
             await asyncio.to_thread(deployment.stop_all)

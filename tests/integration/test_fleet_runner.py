@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.task.domain import Categories
+from fleetcount_protocol.series.fields import DrillDown
+from fleetcount_protocol.task.domain import Categories, Prefixes
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.device_faults import FleetFaults
@@ -19,6 +20,9 @@ from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.run import Ask, Asked, ask
 from fleetcount_simulator.network.series_question import faultless_plan
 from fleetcount_simulator.network.series_run import ask_series
+from fleetcount_simulator.network.windows import Windows, doubled
+
+from tests.support.campaign import campaign
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = pytest.mark.timeout(400)
@@ -41,6 +45,12 @@ def question(*, noise: Fraction | None = None) -> NetworkQuestion:
     )
 
 
+def roomy(windows: Windows, start_s: float) -> Windows:
+    """Return windows four times as long as the estimate: who asks once cannot ask again, as a study does."""
+    del start_s
+    return doubled(windows, 2)
+
+
 def asked_of(connections: str, *transports: str, noise: Fraction | None = None, exactly: bool = False) -> Ask:
     return Ask(
         name="colours",
@@ -50,6 +60,7 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
         readings=[(None, *COLOURS)[number % 4] for number in range(DEVICES)],
         limits=None if exactly else ALLOWED,
         device_faults=FleetFaults.none(DEVICES),
+        shape=roomy,
         progress=lambda stage, done, total: None,
     )
 
@@ -74,6 +85,36 @@ async def test_every_window_of_a_series_has_its_record_and_all_devices(
     assert second is not None
     assert second.chain is not None
     assert (second.chain.previous, second.chain.missing) == (first.digest, ())
+
+
+@campaign
+@pytest.mark.slow
+async def test_a_walk_is_followed_from_record_to_record_to_the_places_of_all_devices(tmp_path: Path) -> None:
+    places = [None, *[0xABC00000] * 11, *[0xABD00000] * 11, 0x12300000]
+    one = question(noise=Fraction(8))
+    first = Prefixes(bits=4, cells=tuple(range(16)))
+    asked = asked_of("own", "grpc", "mqtt", exactly=True)
+    walk = DrillDown(levels=(4, 12), threshold=5, most_survivors=2)
+    plan = faultless_plan(first, [places] * 2, walk)
+    asked = replace(
+        asked,
+        question=replace(one, domain=first, signal="Vehicle.CurrentLocation", mode=Mode.DIRECT, mechanism=None),
+        readings=places,
+        series=plan.part,
+    )
+
+    async with running(tmp_path, 2, broker="auto") as parties:
+        answer = await ask_series(parties, asked, plan, tmp_path)
+
+    records = [one.record for one in answer.windows]
+    assert [record and [cell.label for cell in record.cells if cell.raw >= 5] for record in records] == [
+        [f"{0xA0000000}/4"],
+        [f"{0xABC00000}/12", f"{0xABD00000}/12"],
+    ]
+    # Who is in no cell of a step says so: all are counted in every step.
+    assert [one.account.counted.tolist()[0] for one in answer.windows] == [1, 2]
+    assert [int(one.account.counted.sum()) for one in answer.windows] == [DEVICES] * 2
+    assert [one.reasons for one in answer.windows] == [{}] * 2
 
 
 async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:

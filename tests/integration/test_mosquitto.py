@@ -1,11 +1,16 @@
-"""A real broker that loses everything it has acknowledged: devices send again until the aggregators' own receipts."""
+"""A real broker that loses what it has acknowledged: devices send again until the aggregators' own receipts."""
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiomqtt
 import pytest
+from fleetcount_simulator.errors import ProcessError
 
 from tests.support.broker import LiveBroker, find_mosquitto, mosquitto_broker
 from tests.support.deployment import LiveDeployment
@@ -16,34 +21,38 @@ from tests.support.processes import pace
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 KILLS = 6
+QUEUED = 10
+FULL_BYTES = 16_384
+"""Of the broker's file: messages that it has acknowledged and that nobody else has."""
 
 
 @pytest.fixture
-def mosquitto(tmp_path: Path) -> Iterator[LiveBroker]:
+def mosquitto(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LiveBroker]:
     """A running mosquitto; without the program the test is skipped, and the summary says so."""
     if find_mosquitto() is None:
-        pytest.skip("mosquitto is not on this machine (Debian: apt install mosquitto): kill -9 of a broker NOT tested")
-    broker = mosquitto_broker(tmp_path)
+        pytest.skip("mosquitto is not on this machine (Debian: apt install mosquitto): faults of a broker NOT tested")
+    broker = mosquitto_broker(tmp_path, *getattr(request, "param", ()))
     yield broker
     broker.stop()
 
 
-async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_report(
-    mosquitto: LiveBroker, tmp_path: Path
+async def everybody_is_counted(
+    mosquitto: LiveBroker, directory: Path, fault: Callable[[LiveDeployment, float], Awaitable[None]]
 ) -> None:
-    deployment = LiveDeployment(tmp_path / "d", 2, name="mosquitto", broker=mosquitto.started)
+    """Let forty devices answer through a broker that something befalls at the opening of each round."""
+    deployment = LiveDeployment(directory / "d", 2, name="mosquitto", broker=mosquitto.started)
     try:
         await asyncio.to_thread(deployment.start_all)
         task = deployment.ask(40, windows_s=(6.0, 9.0))
-        fleet = Fleet(deployment, tmp_path, task.mechanism, ["mqtt"], timeout_s=1.5)
+        fleet = Fleet(deployment, directory, task.mechanism, ["mqtt"], timeout_s=1.5)
         signed = await signed_task_of(deployment, task, "mqtt")
 
-        killer = asyncio.create_task(kill_under_load(mosquitto, (task.round_one_opens, task.round_one_closes)))
-        await fleet.answer(signed)
-        await killer
+        async with asyncio.TaskGroup() as group:
+            for opens in (task.round_one_opens, task.round_one_closes):
+                group.create_task(_befalling(fault, deployment, opens))
+            await fleet.answer(signed)
         counted = await check_release(deployment, task, fleet)
 
-        assert mosquitto.child.ends == [-9] * KILLS
         assert sum(live.transport.attempts for live in fleet.devices) > 4 * len(fleet.devices), "nothing was sent twice"
         # The end of each window is quiet, longer than anybody waits before connecting again.
         assert fleet.failures == []
@@ -53,10 +62,90 @@ async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_r
         await asyncio.to_thread(deployment.stop_all)
 
 
-async def kill_under_load(broker: LiveBroker, openings: tuple[float, float]) -> None:
-    """Kill the broker three times in the first part of each round, while reports are on their way."""
-    for opens in openings:
+async def _befalling(
+    fault: Callable[[LiveDeployment, float], Awaitable[None]], deployment: LiveDeployment, opens: float
+) -> None:
+    await asyncio.sleep(max(0.0, opens - 0.2 - time.time()))
+    await fault(deployment, opens)
+
+
+async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_report(
+    mosquitto: LiveBroker, tmp_path: Path
+) -> None:
+    async def killed_under_load(_: LiveDeployment, opens: float) -> None:
+        """Kill the broker three times in the first part of a round, while reports are on their way."""
         for number in range(KILLS // 2):
             await asyncio.sleep(max(0.0, opens + (0.3 + 0.9 * number) * pace() - time.time()))
-            await asyncio.to_thread(broker.child.kill)
-            await asyncio.to_thread(broker.child.start)
+            await asyncio.to_thread(mosquitto.child.kill)
+            await asyncio.to_thread(mosquitto.child.start)
+
+    await everybody_is_counted(mosquitto, tmp_path, killed_under_load)
+
+    assert mosquitto.child.ends == [-9] * KILLS
+
+
+@pytest.mark.parametrize("mosquitto", [(f"max_queued_messages {QUEUED}", "sys_interval 1")], indirect=True)
+async def test_what_a_broker_drops_since_its_queue_is_full_is_sent_again(mosquitto: LiveBroker, tmp_path: Path) -> None:
+    """F15: its acknowledgements say nothing about what it drops."""
+    dropped: list[int] = []
+
+    async def full(deployment: LiveDeployment, _: float) -> None:
+        """Stop an aggregator until the broker has dropped what the queue for it had no room for."""
+        async with asleep(deployment), aiomqtt.Client("127.0.0.1", mosquitto.port) as client:
+            await client.subscribe("$SYS/broker/publish/messages/dropped")
+            counts: list[int] = []
+            async with asyncio.timeout(30 * pace()):
+                async for message in client.messages:
+                    counts.append(int(message.payload))
+                    if counts[-1] > counts[0]:
+                        break
+            dropped.append(counts[-1] - counts[0])
+
+    await everybody_is_counted(mosquitto, tmp_path, full)
+
+    assert len(dropped) == 2
+
+
+async def test_what_a_broker_had_in_a_file_that_was_damaged_is_sent_again(
+    mosquitto: LiveBroker, tmp_path: Path
+) -> None:
+    """F14: it does not start on such a file; docs/operating.md says that the file is to be removed."""
+    file, refused = tmp_path / "mosquitto" / "mosquitto.db", list[str]()
+
+    def full() -> bool:
+        os.kill(mosquitto.child.pid, signal.SIGUSR1)  # It saves at once.
+        return file.exists() and file.stat().st_size > FULL_BYTES
+
+    async def damaged(deployment: LiveDeployment, _: float) -> None:
+        async with asleep(deployment):
+            await until(full)
+            await asyncio.to_thread(mosquitto.child.kill)
+            os.truncate(file, file.stat().st_size - 100)
+            with pytest.raises(ProcessError) as error:
+                await asyncio.to_thread(mosquitto.child.start)
+            refused.append(str(error.value))
+            file.unlink()
+            await asyncio.to_thread(mosquitto.child.start)
+
+    await everybody_is_counted(mosquitto, tmp_path, damaged)
+
+    assert len(refused) == 2
+    assert all("Couldn't open database" in one for one in refused), refused
+
+
+@asynccontextmanager
+async def asleep(deployment: LiveDeployment) -> AsyncIterator[None]:
+    """Stop an aggregator as long as the block lasts: meanwhile the broker keeps what comes for it."""
+    pid = deployment.children[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that comes of itself."""
+    async with asyncio.timeout(30 * pace()):
+        while not condition():
+            await asyncio.sleep(0.1)

@@ -2,24 +2,32 @@
 
 import asyncio
 import base64
+import json
 import logging
+import os
+import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import aiomqtt
 import pytest
 from cryptography.exceptions import InvalidSignature
+from fleetcount.pages import ask_page
+from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.task.domain import Bins
 from fleetcount_protocol.task.task import Release, ReleaseKind
 from fleetcount_protocol.wire.device import INSTALMENT
+from fleetcount_protocol.wire.topics import parse_topic
 
 from tests.support.broker import LiveBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, LiveDevice, signed_task_of
 from tests.support.oracle import accepted_reports
+from tests.support.processes import wait_until
 from tests.support.wire_reader import verify_record
 
 pytestmark = pytest.mark.timeout(120)
@@ -54,16 +62,24 @@ def canaries(pair: LiveDeployment, fleet: Fleet, verify_key: bytes) -> dict[str,
     secrets = {"verify key": verify_key}
     for live in fleet.devices:
         drawn = [one for one in live.coins.draws if len(one) not in (8, 16)]
-        assert len(drawn) == pair.count + 1
+        assert len(drawn) == 2 * pair.count + 1, "a secret and an ephemeral key a session, and the report's seed"
         secrets |= {f"secret {live.truth}/{number}": one for number, one in enumerate(drawn)}
         secrets[f"coin {live.truth}"] = live.coins.number.to_bytes(8, "big")
     found = {f"{name} {form}": code(one) for name, one in secrets.items() for form, code in FORMS.items()}
     found |= {f"coin {live.truth} in words": str(live.coins.number).encode() for live in fleet.devices}
     found |= {f"reading {live.truth}": repr(reading_of(live.truth)).encode() for live in fleet.devices}
     for key in sorted(pair.written.root.rglob("*.key")):
-        body = b"".join(key.read_bytes().splitlines()[1:-1])
+        lines = key.read_bytes().splitlines()
+        body = b"".join(lines[1:-1] or lines)  # Some key files are one line of base64, without a frame.
         found[f"key {key}"] = body[-44:]
     return found
+
+
+def devices_of(fleet: Fleet) -> dict[str, bytes]:
+    """Return what names each device and its report, in every form."""
+    named = {f"report of {live.truth}": bytes(live.report_id) for live in fleet.devices}
+    named |= {f"key of {live.truth}": bytes(key_digest(live.device._identity.certificate)) for live in fleet.devices}
+    return {f"{name} {form}": code(one) for name, one in named.items() for form, code in FORMS.items()}
 
 
 FORMS = {
@@ -71,6 +87,12 @@ FORMS = {
     "hex": lambda one: one.hex().encode(),
     "base64": lambda one: base64.b64encode(one).rstrip(b"=")[:-1],
 }
+
+
+def says_ready(page: str) -> dict[str, Any] | None:
+    """Return what /readyz says, once it says yes."""
+    found = ask_page(page, "/readyz")
+    return found if found is not None and found["ready"] else None
 
 
 def reading_of(number: int) -> float:
@@ -99,6 +121,12 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
         statuses = await pair.ended(task)
         answers = [await pair.release(task, position) for position in (0, 1, 0, 1)]
     assert fleet.failures == []
+    for child in pair.children:
+        page = f"127.0.0.1:{child.ready()['metrics_port']}"
+        ready = await asyncio.to_thread(wait_until, lambda page=page: says_ready(page), f"{child.name} is ready")
+        assert {one["name"] for one in ready["checks"]} >= {"store", "keys", "peers", "broker", "clock", "roles"}
+        os.kill(child.pid, signal.SIGHUP)
+        await asyncio.to_thread(wait_until, lambda log=child.log: "log_level_changed" in log.read_text(), "the level")
 
     assert answers == [answers[0]] * 4
     record, signatures = answers[0].record, answers[0].signatures
@@ -123,13 +151,18 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     artefacts |= {f"message {n} on {topic}": topic.encode() + b"\n" + data for n, (topic, data) in enumerate(seen)}
     artefacts |= {"record": record, "statuses": repr(statuses).encode(), "devices": caplog.text.encode()}
     artefacts |= {"reprs": repr([(live.device, live.outcome, live.device.spool) for live in fleet.devices]).encode()}
-    assert any("agg" in topic for topic, _ in seen)
+    assert any("/report/" in topic for topic, _ in seen)
     assert len(caplog.text) > 0
     assert leaks(secrets, artefacts) == []
+    logs = files(pair.root.glob("*.log"))
+    assert {json.loads(line)["party"] for log in logs.values() for line in log.splitlines()} == {"alpha", "beta"}
+    followed = [name for name, log in logs.items() if b"task_released" in log and str(task.task_id).encode() in log]
+    assert len(followed) == 2
+    assert leaks(devices_of(fleet), logs) == []
     # The scan finds what is there: a secret beside other text, in each of its forms.
     assert all(leaks({name: one}, {"planted": b"x" + one + b"y"}) for name, one in secrets.items())
     # Nobody learns the exact number of reports from a log either.
-    assert len(await accepted_reports(pair.state_directory(0), task.task_id)) == VALUES
+    assert len(await accepted_reports(pair.store_place(0), task.task_id)) == VALUES
 
     assert_sizes_say_nothing(seen, {bytes(live.report_id): live for live in fleet.devices}, task.task_id.hex())
 
@@ -139,11 +172,11 @@ def assert_sizes_say_nothing(seen: list[tuple[str, bytes]], devices: dict[bytes,
     sizes: dict[tuple[str, int], dict[bool, set[int]]] = defaultdict(lambda: {True: set(), False: set()})
     ciphertexts: dict[tuple[str, int, bytes], set[bytes]] = defaultdict(set)
     for topic, payload in seen:
-        if f"/{task}/agg/" in topic:
-            instalment = INSTALMENT.decode(payload)
+        if "/report/" in topic and topic.endswith(task):
+            instalment, aggregator = INSTALMENT.decode(payload), parse_topic(topic).aggregator_id
             sampled = devices[bytes(instalment.report_id)].coins.sampled
-            sizes[topic, instalment.round][sampled].add(len(payload))
-            ciphertexts[topic, instalment.round, bytes(instalment.report_id)].add(instalment.ciphertext)
+            sizes[aggregator, instalment.round][sampled].add(len(payload))
+            ciphertexts[aggregator, instalment.round, bytes(instalment.report_id)].add(instalment.ciphertext)
     assert len(sizes) == 4
     for place, by_coin in sizes.items():
         assert by_coin[True] == by_coin[False], place

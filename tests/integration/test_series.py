@@ -15,6 +15,8 @@ from fleetcount.series_files import add_series_signature, new_series_files, subm
 from fleetcount.task_files import operator_of
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.certificates import key_digest
+from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, ReleaseAnswer, SeriesOffer, SessionAccepted, TaskState
@@ -42,10 +44,10 @@ MOST_NOISE = 1
 def standing_question(deployment: LiveDeployment, windows: int, gap_s: int = 4, **changes: Any) -> Series:
     """Submit a series of short direct windows, with these fields changed; windows follow the machine."""
     seed = secrets.token_bytes(32)
-    length = math.ceil(9 * pace())
+    length = math.ceil(9 * deployment.pace)
     schedule = Schedule(
-        first=math.ceil(time.time() + 10 * pace()),
-        every_s=length + math.ceil(gap_s * pace()),
+        first=math.ceil(time.time() + 10 * deployment.pace),
+        every_s=length + math.ceil(gap_s * deployment.pace),
         windows=windows,
         round_one_s=length,
         round_two_s=0,
@@ -111,20 +113,22 @@ class Device:
         schedule = offer.signed.series.schedule
         for described, listed in zip(offer.signed.series.aggregators, offer.key_lists, strict=True):
             key = key_for(listed.key_list, schedule.opens(0), schedule.closes(0))
-            request, secret = new_session(described, key, self.identity, schedule.end + 600, SystemRandom())
+            request, opening = new_session(described, key, self.identity, schedule.end + 600, SystemRandom())
             [reply] = await persist(lambda r=request, d=described: self.transport.open_sessions(d, [r]), until)
             assert isinstance(reply, SessionAccepted), reply
-            self.secrets.append(secret)
+            self.secrets.append(opening.finish(reply))
         return offer
 
     async def answer(self, task: Task) -> None:
         """Send one answer until every aggregator has given a receipt."""
-        prio3, nonce = prio3_for(task), secrets.token_bytes(16)
+        prio3, device = prio3_for(task), key_digest(self.identity.certificate)
+        nonce = bytes(new_report_id(task.task_id, device, SystemRandom()))
         one_hot = [int(value == self.truth) for value in range(task.values + 1)]
         public, parts = prio3.shard_encoded(context_of(task), one_hot, nonce, secrets.token_bytes(prio3.rand_size))
         report_id = ReportId(nonce)
         for position, part in enumerate(parts):
-            sealed = seal_instalment(self.secrets[position], task.task_id, report_id, 0, position, public, part)
+            key, self.secrets[position] = self.secrets[position].task_key, self.secrets[position].moved_on()
+            sealed = seal_instalment(key, task.task_id, report_id, 0, position, public, part)
             await persist(lambda p=position, s=sealed: self._upload(task, p, s), task.round_one_closes)
 
     async def _upload(self, task: Task, position: int, sealed: Instalment) -> None:

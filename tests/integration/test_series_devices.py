@@ -1,10 +1,16 @@
 """The devices that owners run take part in a series over real processes: they join, answer every window, and leave."""
 
 import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount.deployment import write_device
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule, OwnerPolicy
@@ -13,13 +19,14 @@ from fleetcount_client.series_rows import SeriesState
 from fleetcount_client.signals import constant
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.trust import TrustStore
+from fleetcount_protocol.series.fields import Schedule
 from fleetcount_protocol.task.signing import TrustedAggregator
 
 from tests.integration.test_series import MOST_NOISE, check_chain, finished, standing_question
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import identity_of, transport_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SIGNAL = "Vehicle.CurrentLocation"
 TRUTHS = (1, 1, 1, 2, 2, 3)
@@ -64,6 +71,38 @@ def standing_names(deployment: LiveDeployment) -> tuple[str, ...]:
     return tuple(domain.label(value) for value in range(1, 4))
 
 
+class Restless:
+    """One device as an owner's own process, killed with SIGKILL twice a window, before it opens or while it is open."""
+
+    def __init__(self, deployment: LiveDeployment, number: int, truth: int) -> None:
+        config = write_device(deployment.written, number, transport="grpc")
+        text = config.read_text().replace('largest_epsilon = "1" ', 'largest_epsilon = "20"').replace('"10"', '"100"')
+        text = text.replace("[policy]", '[series]\njoin = "auto"\n\n[policy]\nallow_direct = true', 1)
+        config.write_text(text)
+        (config.parent / "currentlocation.json").write_text(json.dumps(standing_names(deployment)[truth - 1]))
+        self._command = [sys.executable, "-m", "fleetcount", "device", "run", "--config", str(config)]
+        self.spool, self.log = SpoolFile(config.parent / "device.db"), config.parent / "device.log"
+
+    async def live(self, schedule: Schedule) -> None:
+        """Run and die; after the last kill run on until cancelled."""
+        half = (schedule.round_one_s - 1) / 2
+        opens = [schedule.opens(index) for index in range(schedule.windows)]
+        deaths = sorted(at + random.uniform(*span) for at in opens for span in ((-2, 1), (1, half)))
+        for death in (*deaths, None):
+            with self.log.open("ab") as log:
+                process = await asyncio.create_subprocess_exec(*self._command, stdout=log, stderr=log)
+            try:
+                async with asyncio.timeout(None if death is None else max(0.0, death - time.time())):
+                    await process.wait()
+                raise AssertionError(f"a device ended by itself: {self.log.read_text()[-2000:]}")
+            except TimeoutError:
+                pass
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+
 async def test_devices_answer_every_window_of_a_series_and_what_is_private_counts_nowhere(tmp_path: Path) -> None:
     deployment = LiveDeployment(tmp_path, 2, name="standing")
     for position in range(2):
@@ -73,11 +112,14 @@ async def test_devices_answer_every_window_of_a_series_and_what_is_private_count
         await asyncio.to_thread(deployment.start_all)
         series = standing_question(deployment, 3)
         devices = [owned_device(deployment, tmp_path, number, truth) for number, truth in enumerate(TRUTHS)]
+        restless = [Restless(deployment, number, truth) for number, truth in ((1, 1), (2, 2))]
+        lives = [asyncio.create_task(one.live(series.schedule)) for one in restless]
         serving = [asyncio.create_task(device.serve()) for device in devices]
         records = await finished(deployment, series)
-        for task in serving:
+        assert not any(one.done() for one in lives)
+        for task in (*serving, *lives):
             task.cancel()
-        await asyncio.wait(serving)
+        await asyncio.wait((*serving, *lives))
         for device in devices:
             await device.close()
     finally:
@@ -85,10 +127,11 @@ async def test_devices_answer_every_window_of_a_series_and_what_is_private_count
 
     check_chain(records)
     for record in records:
-        assert all(abs(cell.raw - count) <= MOST_NOISE for cell, count in zip(record.cells, [3, 2, 0], strict=True))
+        assert all(abs(cell.raw - count) <= MOST_NOISE for cell, count in zip(record.cells, [4, 3, 0], strict=True))
         assert record.participants is not None
-        assert abs(record.participants.raw - len(TRUTHS)) <= MOST_NOISE
+        assert abs(record.participants.raw - len(TRUTHS) - len(restless)) <= MOST_NOISE
+    for spool in (*(device.spool for device in devices), *(one.spool.device() for one in restless)):
+        assert [charge.sent for charge in spool.charges()] == [True] * 3
     for device in devices:
-        assert [charge.sent for charge in device.spool.charges()] == [True] * 3
         assert {row.state for row in device.series.rows()} <= {SeriesState.JOINED, SeriesState.ENDED}
     assert deployment.troubles() == []

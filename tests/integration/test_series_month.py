@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,13 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     low, high = (int(part.replace(",", "")) for part in answer.rsplit("interval ", 1)[1].split(" to "))
     assert low <= 3 * len(asked) <= high, answer
     assert f"not in it: {gap}" in said
-    driver = f"all answers of a device together by at most e^{float(epsilon):.2f}, except with probability 0.000000001"
-    assert driver in words
-    assert f"answered {len(asked)}, reserved {len(pause)}" in lost, lost
+    driver = r"all answers of a device together by at most e\^([0-9.]+), except with probability 0.000000001"
+    said_of_all = re.search(driver, words)
+    # The noise is solved for at most what was asked, and may give a little less.
+    assert said_of_all is not None
+    assert 0 <= float(epsilon) - float(said_of_all[1]) < 0.02
+    # Paused windows stay reserved until the device has looked at the series after its last window.
+    [reserved] = [count for count in (len(pause), 0) if f"answered {len(asked)}, reserved {count}" in lost]
     [total] = [line for line in lost.splitlines() if " in the last " in line]
-    assert f"{windows} charges, within epsilon" in total
+    assert f"{len(asked) + reserved} charges, within epsilon" in total
     assert 0 < float(total.split("within epsilon ")[1].split()[0]) <= 10

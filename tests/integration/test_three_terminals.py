@@ -119,18 +119,25 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     assert "led by 'alpha'" in elsewhere
 
     devices = await asyncio.gather(*(device(tmp_path, number) for number in range(1, 5)))
+    assert [code for code, _ in devices] == [0] * 4, devices
     not_yet = run(tmp_path, *release(tmp_path, "early"), expect=3)
     result = run(tmp_path, *release(tmp_path, "out"), "--wait", str(int(60 * slowness)))
     again = run(tmp_path, *release(tmp_path, "out-again"))
     status = run(tmp_path, "task", "status", "--config", "d/beta/aggregator.toml", "--task", "speed.task")
     own = run(tmp_path, "aggregator", "status", "--config", "d/alpha/aggregator.toml")
     ledger = run(tmp_path, "device", "ledger", "--config", "d/devices/0001/device.toml")
+    beta = ("--config", "d/beta/aggregator.toml")
+    told = json.loads(run(tmp_path, "task", "status", *beta, "--task", "speed.task", "--json"))
+    stored = json.loads(run(tmp_path, "aggregator", "status", *beta, "--json"))
+    listed = json.loads(run(tmp_path, "aggregator", "tasks", *beta, "--json"))
 
-    assert [code for code, _ in devices] == [0] * 4, devices
     assert all("delivered" in out for _, out in devices)
     assert not (tmp_path / "early").exists(), not_yet
-    assert "Privacy statement" in result
+    assert "\nPrivacy:\n" in result
     assert "95 % interval" in result
+    assert {one["aggregator"]: one["state"] for one in told} == {"alpha": "released", "beta": "released"}
+    assert listed == stored["tasks"]
+    assert (listed[0]["state"], stored["ledger"][0]["task_id"]) == ("released", listed[0]["task_id"])
     assert (tmp_path / "out" / "release.json").read_bytes() == (tmp_path / "out-again" / "release.json").read_bytes()
     assert result.split("wrote")[0] == again.split("wrote")[0]
     record = json.loads((tmp_path / "out" / "release.json").read_text())

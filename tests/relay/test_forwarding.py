@@ -1,11 +1,19 @@
 """A relay's way to an aggregator that is lost: everybody who waits is told, and the rest before the next try grows."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
+import grpc
 import pytest
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, UpstreamError
 from fleetcount_relay.metrics import RelayMetrics
+
+from tests.support.told_time import told_time
+
+ONE, TWO = bytes([0x0A, 1, 1]), bytes([0x0A, 1, 2])
+"""Entries of an upload."""
 
 
 class BrokenChannel:
@@ -13,6 +21,37 @@ class BrokenChannel:
 
     def stream_stream(self, method: str) -> None:
         raise OSError(method)
+
+
+class EchoingStream:
+    """A stream on which a batch is its own answer; it never ends by itself."""
+
+    def __init__(self) -> None:
+        self._batches = asyncio.Queue[bytes]()
+
+    async def write(self, batch: bytes) -> None:
+        self._batches.put_nowait(batch)
+
+    def read(self) -> Coroutine[Any, Any, bytes]:
+        return self._batches.get()
+
+    async def code(self) -> grpc.StatusCode:
+        await asyncio.Event().wait()
+        return grpc.StatusCode.OK
+
+    def cancel(self) -> None:
+        pass
+
+
+class EchoingChannel:
+    """A channel whose streams are counted."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+
+    def stream_stream(self, _: str) -> type[EchoingStream]:
+        self.streams += 1
+        return EchoingStream
 
 
 class Zeros:
@@ -35,10 +74,45 @@ async def test_who_waits_is_told_and_every_lost_stream_doubles_the_rest_up_to_it
 
     for lost in range(1, 6):
         with pytest.raises(UpstreamError, match="alpha is out of reach"):
-            await asyncio.wait_for(forwarder.send([b"one", b"two"]), 10)
+            await asyncio.wait_for(forwarder.send([b"one", b"two"]), 60)
         while len(rests) < lost:
             await asyncio.sleep(0)
 
     assert rests == [0.5, 1.0, 2.0, 3.0, 3.0]
     running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_comes_while_an_idle_stream_ends_is_carried_by_the_next(turns: int) -> None:
+    channel, metrics = EchoingChannel(), RelayMetrics()
+    upstream = Upstream(aggregator_id=AggregatorId("alpha"), channel=channel)  # type: ignore[arg-type]  # has its streams
+    forwarder = Forwarder(upstream, metrics, ForwardingLimits(idle_s=20.0, linger_s=0.0))
+    running = asyncio.create_task(forwarder.run())
+
+    with told_time() as told:
+        first = await forwarder.send([ONE])
+        told.passes(20.0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        second = await forwarder.send([TWO])
+
+    assert (first, second) == ([ONE], [TWO])
+    assert metrics.registry.get_sample_value("fleetcount_relay_stream_failures_total", {"aggregator": "alpha"}) is None
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_who_waits_when_a_forwarder_is_ended_is_told() -> None:
+    upstream = Upstream(aggregator_id=AggregatorId("alpha"), channel=EchoingChannel())  # type: ignore[arg-type]
+    forwarder = Forwarder(upstream, RelayMetrics(), ForwardingLimits(linger_s=3600.0))
+    running = asyncio.create_task(forwarder.run())
+    waiting = asyncio.create_task(forwarder.send([ONE]))
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    running.cancel()
+
+    with pytest.raises(UpstreamError, match="alpha is out of reach"):
+        await waiting
     await asyncio.gather(running, return_exceptions=True)

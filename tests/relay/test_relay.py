@@ -5,6 +5,8 @@ import contextlib
 import json
 import signal
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,23 +21,26 @@ from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, certified_peer, peer_server
 from fleetcount_client.grpc_transport import GrpcTransport
 from fleetcount_client.transport import Unreachable
+from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.receipts import check_receipt
+from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason, SignatureError
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.task.task import Task
+from fleetcount_protocol.wire.call_metadata import AGGREGATOR_HEADER
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS, TASK_LIST_QUERY
-from fleetcount_protocol.wire.relay import AGGREGATOR_HEADER
 from fleetcount_relay.app import _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
+from fleetcount_transport.admission.admission import AdmissionTable
 from fleetcount_transport.toml_table import ConfigError
 
-from tests.support.aggregators import TestDevice, device_authority
+from tests.support.aggregators import START, TestDevice, device_authority, device_identity
 from tests.support.denials import write_list
-from tests.support.processes import ChildProcess
+from tests.support.processes import ChildProcess, wait_until
 from tests.support.relays import (
     QUICK,
     RelayedNetwork,
@@ -47,8 +52,9 @@ from tests.support.relays import (
 )
 
 
-def counted(metrics: RelayMetrics, name: str, aggregator: str = "") -> float:
-    found = metrics.registry.get_sample_value(name, {"aggregator": aggregator} if aggregator else {})
+def counted(metrics: RelayMetrics, name: str, aggregator: str = "", reason: str = "") -> float:
+    labels = {"aggregator": aggregator} if aggregator else {"reason": reason} if reason else {}
+    found = metrics.registry.get_sample_value(name, labels)
     return 0.0 if found is None else found
 
 
@@ -118,7 +124,7 @@ async def test_a_stream_with_nothing_to_carry_is_ended_and_begun_again_without_a
         transport = here.transport(0, relay)
         device = await open_sessions(here, transport, task, 0)
         await here.network.advance_to(task.round_one_opens)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for _ in range(2):
                 await receipted(transport, task, device, device.first(1))
                 await ended.wait()
@@ -260,12 +266,10 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
 
         async def upload(name: str, data: bytes) -> bytes | grpc.StatusCode:
             channel = transport._route(here.names[0], "x").channel
-            call: Any = channel.stream_stream("/fleetcount_protocol.v1.DeviceService/Upload")(
-                metadata=((AGGREGATOR_HEADER, name),)
+            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Upload")(
+                data, metadata=((AGGREGATOR_HEADER, name),)
             )
             try:
-                await call.write(data)
-                await call.done_writing()
                 answer = await call.read()
             except grpc.aio.AioRpcError as error:
                 return error.code()
@@ -284,8 +288,29 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
     assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
 
 
+async def test_bad_signatures_of_one_device_are_not_held_against_the_others_behind_the_relay() -> None:
+    async with relayed() as here, running_relay(here) as (relay, _):
+        task = await here.network.ask(values=4)
+        bad, good = here.transport(0, relay), here.transport(1, relay)
+        aggregator = here.network.seats[0].aggregator
+        made = [
+            new_session(aggregator, aggregator.hpke_keys[0], device_identity(0), START + 1000 + n, SystemRandom())[0]
+            for n in range(AdmissionTable().faults_each + 1)
+        ]
+        wrong = [replace(one, signature=made[0].signature) for one in made[1:]]
+
+        first = [answer for one in wrong for answer in await bad.open_sessions(aggregator, [one])]
+        with pytest.raises(Unreachable) as busy:
+            await bad.open_sessions(aggregator, made[:1])
+        await open_sessions(here, good, task, 1)
+        await asyncio.gather(bad.close(), good.close())
+
+    assert {getattr(one, "reason", None) for one in first} == {RejectReason.BAD_SIGNATURE}
+    assert busy.value.retry_after_s > 10
+
+
 async def test_uploads_beyond_the_memory_are_busy() -> None:
-    async with relayed() as here, running_relay(here, bytes_in_memory=1) as (relay, metrics):
+    async with relayed() as here, running_relay(here, admission=AdmissionTable(bytes_in_memory=1)) as (relay, metrics):
         task = await here.network.ask(values=4)
         transports = [here.transport(number, relay) for number in range(8)]
         devices = [await open_sessions(here, transport, task, n) for n, transport in enumerate(transports)]
@@ -300,7 +325,7 @@ async def test_uploads_beyond_the_memory_are_busy() -> None:
     assert refused
     assert set(refused) == {RejectReason.BUSY}
     assert len(refused) < 8
-    assert counted(metrics, "fleetcount_relay_busy_total") == len(refused)
+    assert counted(metrics, "fleetcount_relay_shed_total", reason="bytes") == len(refused)
 
 
 async def test_an_aggregator_that_is_away_is_unreachable_and_used_again_when_it_is_back() -> None:
@@ -386,7 +411,7 @@ async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
             here.names[0],
             f"127.0.0.1:{port}",
             caller=here.names[1],
-            timeout_s=5,
+            timeout_s=60,
             credentials=grpc.ssl_channel_credentials(
                 authority, *pem_pair(here.authority.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"]))
             ),
@@ -445,15 +470,34 @@ async def test_the_command_says_when_it_is_ready_and_ends_with_zero(tmp_path: Pa
         )
         assert process.stdout is not None
         line = await process.stdout.readline()
+        page = f"http://127.0.0.1:{json.loads(line)['metrics_port']}"
+        ready = await asyncio.to_thread(wait_until, lambda: says_ready(page), "every aggregator answers")
+        config.write_text(config.read_text() + '\n[log]\nlevel = "debug"\n')
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        told = json.loads(await process.stderr.readline())
+        while told["event"] != "log_level_changed":  # What was said before it, at level info.
+            told = json.loads(await process.stderr.readline())
         process.send_signal(signal.SIGTERM)
         _, errors = await process.communicate()
 
     assert b'"event": "ready"' in line
     assert b'"device_port"' in line
-    assert b'"metrics_port"' in line
+    assert ready["checks"][-1] == {"name": "aggregators", "ok": True, "reason": ""}
+    assert (told["party"], told["to"]) == ("relay", "debug")
     assert process.returncode == 0, errors.decode()
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["aggregators.crt", "devices.crt", "relay.crt", "relay.key", "relay.toml"], "a relay keeps nothing"
+
+
+def says_ready(page: str) -> Any:
+    """Return what /readyz says once both aggregators have answered."""
+    try:
+        with urllib.request.urlopen(f"{page}/readyz", timeout=60) as answer:
+            said = json.load(answer)
+    except urllib.error.HTTPError:
+        return None
+    return None if said["checks"][-1]["reason"] else said
 
 
 async def answers(way: GrpcTransport) -> bool:
@@ -480,7 +524,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
         one, other = (here.transport(number, f"127.0.0.1:{port}") for number in (0, 1))
         before = [await way.list_tasks() for way in (one, other)]
         write_list(tmp_path / "deny-list", 0, 7, number=2)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await answers(one):
                 await asyncio.sleep(0.05)
         with pytest.raises(Unreachable, match="permission_denied"):
@@ -503,8 +547,8 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
         found: dict[str, grpc.StatusCode] = {}
         async with grpc.aio.secure_channel(endpoint, credentials) as channel:
             for method, query in calls.items():
-                call: Any = channel.stream_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(
-                    iter([query]), metadata=((AGGREGATOR_HEADER, "alpha"),)
+                call: Any = channel.unary_stream(f"/fleetcount_protocol.v1.DeviceService/{method}")(
+                    query, metadata=((AGGREGATOR_HEADER, "alpha"),)
                 )
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     while await call.read() is not grpc.aio.EOF:
@@ -543,7 +587,7 @@ def test_the_sample_configuration_is_one() -> None:
     shipped = load_relay_config(Path(__file__).parents[2] / "deploy" / "sample" / "relay.toml")
 
     assert [one.id for one in shipped.aggregators] == ["alpha", "beta"]
-    assert shipped.relay.bytes_in_memory == 64 << 20
+    assert shipped.admission == AdmissionTable()
 
 
 async def test_a_certificate_that_could_speak_as_an_aggregator_is_refused(tmp_path: Path) -> None:

@@ -4,17 +4,21 @@ import asyncio
 from typing import Any, cast
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.wire.device import INSTALMENT_REPLIES, INSTALMENTS
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
-from fleetcount_transport.pipelining import ByteBudget
+from fleetcount_transport.admission.admission import Admission, AdmissionTable
+from fleetcount_transport.admission.grpc_door import Call, GrpcDoor
+from fleetcount_transport.admission.identity import Identity
 
 
 class Held:
     """An aggregator's way that answers nobody until it is told to, and then nothing."""
+
+    aggregator_id = AggregatorId("alpha")
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -31,6 +35,7 @@ def upload(number: int) -> bytes:
                 task_id=TaskId(bytes(32)),
                 report_id=ReportId(bytes([number]) * 16),
                 session_id=SessionId(bytes(16)),
+                key_number=1,
                 round=1,
                 public_share=b"",
                 ciphertext=bytes(100),
@@ -41,19 +46,20 @@ def upload(number: int) -> bytes:
 
 async def test_as_many_bytes_are_held_as_allowed_and_the_rest_is_busy() -> None:
     size, way = len(upload(1)), Held()
-    shell = RelayShell({}, RelayMetrics(), bytes_in_memory=1)
+    shell = RelayShell({}, RelayMetrics())
+    room = Admission(AdmissionTable(bytes_in_memory=64 * size, bytes_each=2 * size + size // 2))
+    call = Call(Identity(b"device"), None, GrpcDoor(room))
     pass_on = cast("Any", shell)._pass_on
-    budget = ByteBudget(2 * size + size // 2)
 
     async def send(number: int) -> bytes:
-        return await pass_on(cast("Forwarder", way), budget, upload(number))
+        return await pass_on(cast("Forwarder", way), call, upload(number))
 
     waiting = [asyncio.create_task(send(number)) for number in (1, 2)]
     await asyncio.sleep(0)
-    [refused] = INSTALMENT_REPLIES.decode(await asyncio.wait_for(send(3), 10))
+    [refused] = INSTALMENT_REPLIES.decode(await asyncio.wait_for(send(3), 60))
     way.open.set()
     held = await asyncio.gather(*waiting)
-    again = await asyncio.wait_for(send(4), 10)
+    again = await asyncio.wait_for(send(4), 60)
 
     assert getattr(refused, "reason", None) is RejectReason.BUSY
     assert [*held, again] == [b"", b"", b""]

@@ -238,6 +238,8 @@ def test_one_sided_sums_and_differences_cover(direction: str, terms: int) -> Non
 
     assert LOWEST <= covered(sum_ends(design(noise), pair[0], LEVEL), 500) <= HIGHEST
     assert LOWEST <= covered(difference_ends(design(noise), *pair, (1, 1), LEVEL), 50) <= HIGHEST
+    wider = Sums(values=450 + drawn(noise, 6 * terms, 90), cells=3 * terms, windows=1)
+    assert LOWEST <= covered(difference_ends(design(noise), pair[0], wider, (1, 1), LEVEL), 50) <= HIGHEST
 
 
 @pytest.mark.parametrize("rate", [None, Fraction(1, 4)], ids=["direct", "sampling"])

@@ -5,10 +5,12 @@ Real cryptography throughout; what a test may replace is the clock, the noise, t
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,15 @@ from fleetcount_aggregator.app import Core
 from fleetcount_aggregator.context import Context, Identity, Limits, NoiseSource
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.roles.helper import Helper
-from fleetcount_aggregator.storage.at_rest import report_log_key
+from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.memory_store import MemoryStore
-from fleetcount_aggregator.storage.sqlite_store import SqliteStore
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import Store, StoreError
 from fleetcount_aggregator.tasks.install import install
 from fleetcount_aggregator.tasks.loading import load_tasks
@@ -32,10 +37,11 @@ from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.certificates import CertificateAuthority, key_digest
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
+from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.clock import Clock, ManualClock
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
 from fleetcount_protocol.series.fields import Coin, Participants, Schedule
@@ -44,9 +50,12 @@ from fleetcount_protocol.series.signing import sign_series
 from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
+from fleetcount_protocol.task.succession import SignedSuccession, with_successions
 from fleetcount_protocol.task.task import Aggregator, HpkeKey, Mode, Release, ReleaseKind, SignedTask, Task, UploadStyle
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_transport.failpoints import Failpoints
+
+from tests.support.protocol_samples import session_secret
 
 START = 1_800_000_000
 NAMES = ("alpha", "beta", "gamma", "delta", "epsilon")
@@ -71,11 +80,23 @@ def device_authority() -> CertificateAuthority:
     return CertificateAuthority.create("test devices")
 
 
+def device_digest(number: int) -> Digest:
+    """Return the digest of the public key of test device `number`."""
+    return key_digest(device_identity(number).certificate)
+
+
 @lru_cache(maxsize=256)
 def device_identity(number: int) -> DeviceIdentity:
     """Return the identity of test device `number`."""
     del number
     return DeviceIdentity.generate(device_authority())
+
+
+def copy_of(memory: MemoryStore, keys: DataKeys) -> MemoryStore:
+    """Return a store as a backup has it, which has these data keys."""
+    logs = memory._logs
+    locks = [logs._lock, *(log._lock for log in logs._logs.values())]
+    return deepcopy(memory, {id(memory.data_keys): keys, **{id(lock): lock for lock in locks}})
 
 
 @dataclass
@@ -86,8 +107,12 @@ class Seat:
     signing_key: Ed25519PrivateKey
     keys: KeyRing
     store_path: Path | None
+    at_rest_key: bytes = field(default_factory=partial(os.urandom, 32))
+    successions: tuple[SignedSuccession, ...] = ()
     memory: MemoryStore = field(default_factory=MemoryStore)
     core: Core | None = None
+    url: str | None = None
+    """Of a PostgreSQL database that has its rows."""
 
     @property
     def aggregator_id(self) -> AggregatorId:
@@ -96,7 +121,11 @@ class Seat:
     def open_store(self) -> Store:
         if self.store_path is None:
             return self.memory
-        return SqliteStore.open(self.store_path, report_log_key(self.signing_key))
+        former = SigningKeyKeys.of(self.signing_key)
+        if self.url is None:
+            return SqlStore.open(self.store_path, self.at_rest_key, former)
+        engine = open_engine(StorePlace(directory=self.store_path.parent, url=self.url))
+        return SqlStore.over(engine, self.store_path, self.at_rest_key, former)
 
 
 class Network:
@@ -114,6 +143,8 @@ class Network:
         self.noise = NoNoise() if noise is None else noise
         self.limits = limits or Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60)
         self.supervised = True
+        self.greets = False
+        self.restored = False
         self.crashed: list[int] = []
         self.crashing = asyncio.Lock()
         self.before: Callable[[AggregatorId, AggregatorId, str], None] = lambda *_: None
@@ -145,16 +176,19 @@ class Network:
             identity=self._identity(seat),
             store=seat.open_store(),
             keys=seat.keys,
-            clock=self.clock,
-            workers=InlineWorkers(),
+            clock=self._clock(seat),
             limits=self.limits,
             peers={other.aggregator_id: self._peer(seat, other) for other in self.seats if other is not seat},
             noise=self.noise,
             failpoints=Failpoints(failpoint, _crash),
             pause=self._pause,
+            **self._parts(seat),
         )
         await load_series(context)
         await load_tasks(context)
+        if self.greets:
+            context.greetings.restored = self.restored
+            await context.greetings.begin(seat.signing_key, context.source)
         seat.core = Core.of(context)
         return seat.core
 
@@ -194,6 +228,16 @@ class Network:
         while self.crashed:
             await self.start(self.crashed.pop())
 
+    def _parts(self, seat: Seat) -> dict[str, Any]:
+        """Return what else the context of an aggregator that starts is made of."""
+        del seat
+        return {"workers": InlineWorkers()}
+
+    def _clock(self, seat: Seat) -> Clock:
+        """Return what an aggregator tells the time by."""
+        del seat
+        return self.clock
+
     def _identity(self, seat: Seat) -> Identity:
         return Identity(
             aggregator_id=seat.aggregator_id,
@@ -201,10 +245,13 @@ class Network:
             deployment="test",
             signing_key=seat.signing_key,
             trusted={
-                one.aggregator_id: TrustedAggregator(
-                    aggregator_id=one.aggregator_id,
-                    operator=one.aggregator.operator,
-                    signing_public_key=one.aggregator.signing_public_key,
+                one.aggregator_id: with_successions(
+                    TrustedAggregator(
+                        aggregator_id=one.aggregator_id,
+                        operator=one.aggregator.operator,
+                        signing_public_key=one.aggregator.signing_public_key,
+                    ),
+                    one.successions,
                 )
                 for one in self.seats
             },
@@ -227,6 +274,7 @@ class Network:
             other,
             caller.aggregator_id,
             find,
+            greetings=lambda: None if caller.core is None else caller.core.context.greetings,
             before=crash_aware,
             after=lambda name: self.after(caller.aggregator_id, other.aggregator_id, name),
         )
@@ -299,6 +347,17 @@ class Network:
         await self.core(0).handover.run_due()
         return signed.series
 
+    async def missing(self, series: Series, position: int = 0) -> dict[int, str]:
+        """Return the windows of a series that have no task at an aggregator, and why."""
+        rows = await self.core(position).context.store.windows(series.series_id)
+        return {row.index: row.missing for row in rows if row.missing}
+
+    async def decided(self, series: Series, position: int = 0) -> list[str]:
+        """Return what an aggregator decided about each window: "task" or why it is missing."""
+        missing = await self.missing(series, position)
+        following = self.core(position).context.series[series.series_id].following
+        return [missing.get(index, "task") for index in range(following)]
+
     async def advance_to(self, moment: int) -> None:
         """Move the clock forward to a moment."""
         self.clock.advance(max(0, moment - self.clock.now()))
@@ -318,6 +377,8 @@ class Network:
                         await seat.core.scheduler.look_after(task)
                 except SimulatedCrashError:
                     await self.crash()
+            if seat.core is not None:
+                await seat.core.retention.look()
 
     async def crash(self) -> None:
         """Take down whoever hit its fail point; several calls under way may have hit it."""
@@ -380,7 +441,8 @@ class TestDevice:
     rand: bytes = b""
 
     def __post_init__(self) -> None:
-        self.nonce = self.nonce or SystemRandom().random_bytes(16)
+        own = new_report_id(self.task.task_id, device_digest(self.number), SystemRandom())
+        self.nonce = self.nonce or bytes(own)
         self.rand = self.rand or SystemRandom().random_bytes(prio3_for(self.task).rand_size)
 
     @property
@@ -391,14 +453,16 @@ class TestDevice:
         """Open a session with every running aggregator."""
         identity = device_identity(self.number)
         for seat in self.network.seats:
-            request, secret = new_session(
+            request, opening = new_session(
                 seat.aggregator, seat.aggregator.hpke_keys[0], identity, START + 50_000, SystemRandom()
             )
-            if seat.core is not None:
-                [reply] = await seat.core.service.open_sessions([request])
-                assert isinstance(reply, SessionAccepted), reply
             self.requests.append(request)
-            self.secrets.append(secret)
+            if seat.core is None:
+                self.secrets.append(session_secret())
+                continue
+            [reply] = await seat.core.service.open_sessions([request])
+            assert isinstance(reply, SessionAccepted), reply
+            self.secrets.append(opening.finish(reply))
 
     def first(self, round_one: int) -> list[Instalment]:
         """Return the sealed instalments of round one."""
@@ -422,7 +486,7 @@ class TestDevice:
         """Return one sealed instalment an aggregator."""
         return [
             seal_instalment(
-                self.secrets[position],
+                self.secrets[position].task_key,
                 self.task.task_id,
                 self.report_id,
                 round_number,
@@ -452,10 +516,18 @@ class TestDevice:
 
 
 async def answer_all(
-    network: Network, task: Task, coins: Sequence[tuple[int, int]], *, offset: int = 0
+    network: Network,
+    task: Task,
+    coins: Sequence[tuple[int, int]],
+    *,
+    offset: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> list[TestDevice]:
-    """Let one device a pair of coins (round one, round two) answer both rounds everywhere; return the devices."""
-    devices = [TestDevice(network, task, offset + number) for number in range(len(coins))]
+    """Let one device a pair of coins (round one, round two) answer both rounds everywhere; return the devices.
+
+    Their numbers go up from `offset`, or are these.
+    """
+    devices = [TestDevice(network, task, number) for number in numbers or range(offset, offset + len(coins))]
     await network.advance_to(task.round_one_opens)
     for device, (first, _) in zip(devices, coins, strict=True):
         await device.open_sessions()

@@ -58,11 +58,14 @@ def embedded_broker(directory: Path) -> LiveBroker:
     return LiveBroker(EMBEDDED, directory)
 
 
-def mosquitto_broker(directory: Path) -> LiveBroker:
-    """Start mosquitto with the persistence a package sets up: on, and saved every half hour."""
+def mosquitto_broker(directory: Path, *settings: str) -> LiveBroker:
+    """Start mosquitto with the persistence a package sets up: on, and saved every half hour, to mosquitto/mosquitto.db.
+
+    `settings` are further lines of its configuration.
+    """
     store = directory / "mosquitto"
     store.mkdir()
-    rows = ["persistence true", f"persistence_location {store}/", "log_dest stderr"]
+    rows = ["persistence true", f"persistence_location {store}/", "log_dest stderr", *settings]
     if os.geteuid() == 0:
         rows.append("user root")  # It would give up the rights to its own directory below the test's private one.
     return LiveBroker(MOSQUITTO, directory, rows)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from fleetcount_client.transport import Transport
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.channel.certificates import key_digest
+from fleetcount_protocol.channel.report_ids import new_report_id
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import ReportId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted
@@ -33,28 +35,33 @@ class Cheat:
     task: Task
     kind: str
     secrets: list[SessionSecret] = field(default_factory=list)
-    nonce: bytes = field(default_factory=lambda: SystemRandom().random_bytes(16))
+    nonce: bytes = b""
 
     def __post_init__(self) -> None:
         self.identity: DeviceIdentity = identity_of(self.deployment)
+        self.nonce = self.nonce or self.new_name()
         self.transport: Transport = transport_of(self.deployment, self.identity, self.kind)
         self.rand = SystemRandom().random_bytes(self.prio3.rand_size)
+
+    def new_name(self) -> bytes:
+        """Return a name for a report of this device."""
+        return bytes(new_report_id(self.task.task_id, key_digest(self.identity.certificate), SystemRandom()))
 
     @property
     def prio3(self) -> Prio3:
         """The task's proof system."""
         return prio3_for(self.task)
 
-    async def open_sessions(self) -> None:
-        """Open one session with every aggregator, as an honest device would."""
+    async def open_sessions(self, expiry: int = 0) -> None:
+        """Open one session with every aggregator, as an honest device would; by default until the task expires."""
         self.secrets.clear()
         for aggregator in self.task.aggregators:
-            request, secret = new_session(
-                aggregator, aggregator.hpke_keys[0], self.identity, self.task.expiry, SystemRandom()
+            request, opening = new_session(
+                aggregator, aggregator.hpke_keys[0], self.identity, expiry or self.task.expiry, SystemRandom()
             )
             (answer,) = await self.transport.open_sessions(aggregator, [request])
             assert isinstance(answer, SessionAccepted), answer
-            self.secrets.append(secret)
+            self.secrets.append(opening.finish(answer))
 
     def shares(self, one: Sequence[int], two: Sequence[int]) -> tuple[bytes, tuple[bytes, ...]]:
         """Return public share and input shares of two vectors as they stand, valid or not, with an honest proof."""
@@ -73,7 +80,7 @@ class Cheat:
         """Return one sealed instalment an aggregator."""
         report_id = ReportId(self.nonce)
         return [
-            seal_instalment(secret, self.task.task_id, report_id, round_number, position, public_share, part)
+            seal_instalment(secret.task_key, self.task.task_id, report_id, round_number, position, public_share, part)
             for position, (secret, part) in enumerate(zip(self.secrets, parts, strict=True))
         ]
 

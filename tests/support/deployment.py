@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import secrets
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -21,6 +22,9 @@ import grpc.aio
 from fleetcount.deployment import Deployment, write_analyst
 from fleetcount.readers import ask_statuses
 from fleetcount.task_files import add_signature, new_task_files, operator_of, submit_task
+from fleetcount_aggregator.config import load_config
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.tasks.status import read_status
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
@@ -29,23 +33,44 @@ from fleetcount_protocol.task.task import Aggregator, Mode, Release, ReleaseKind
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_simulator.network.brokers import StartedBroker
-from fleetcount_simulator.network.children import Children
+from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES
 from fleetcount_simulator.network.parties import Parties
 
 from tests.support.processes import ChildProcess, pace, wait_until
 from tests.support.relays import pem_pair
 
-__all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories"]
+__all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories", "troubles_of"]
 
 SIGNAL = "Vehicle.CurrentLocation"
 _ENVIRONMENT = {"FLEETCOUNT_LOG__LEVEL": "debug", "FLEETCOUNT_METRICS__LISTEN": "127.0.0.1:0"}
 FINAL = frozenset({TaskState.RELEASED, TaskState.ABORTED})
+_START_S = 1.25
+"""What an aggregator needs to start on an idle machine of two cores, beside four others; a second of it computes."""
+_SLOWEST = 4.0
+"""Windows get no longer than so many times what they are on an idle machine: a test has its limit too."""
 
 
 def categories(count: int) -> Categories:
     """Return a domain of `count` values."""
     return Categories(names=tuple(f"place {number}" for number in range(1, count + 1)))
+
+
+_TROUBLES = (
+    "Traceback",
+    "Exception in callback",
+    "call_failed",
+    "task_failed",
+    "Exception ignored",
+    "never retrieved",
+    "RuntimeWarning",
+)
+
+
+def troubles_of(child: ChildProcess) -> list[str]:
+    """Return every line of a process's log that no test may cause: tracebacks and errors nobody expected."""
+    lines = child.log.read_text("utf-8", "replace").splitlines() if child.log.exists() else []
+    return [f"{child.name}: {line}" for line in lines if any(mark in line for mark in _TROUBLES)]
 
 
 class LiveDeployment:
@@ -70,9 +95,11 @@ class LiveDeployment:
         self.root = root
         self.analyst = write_analyst(self.written)
         self.children = [
-            ChildProcess(NAMES[position], partial(parties.start, position), root) for position in range(count)
+            ChildProcess(NAMES[position], partial(self._begin, parties, position), root) for position in range(count)
         ]
+        self.clocks_s: dict[int, float] = {}
         self._tasks = 0
+        self._slowness = 1.0
         for position in range(count):
             self._meet(position, peer_endpoint)
 
@@ -101,16 +128,37 @@ class LiveDeployment:
         """Return where an aggregator's store lies."""
         return self.config(position).parent / "state"
 
+    def store_place(self, position: int) -> StorePlace:
+        """Return where an aggregator's store lies, as its configuration says."""
+        return load_config(self.config(position), {}).store_place
+
+    async def _begin(self, parties: Parties, position: int, failpoint: str) -> Child:
+        if not (off_s := self.clocks_s.get(position, 0.0)):
+            return await parties.start(position, failpoint)
+        program = [sys.executable, "-m", "tests.support.off_clock", str(off_s)]
+        command = [*program, *self.written.serve_command(position)[3:]]
+        return await parties.children.start(NAMES[position], command, environment=_ENVIRONMENT)
+
     def start(self, position: int, failpoint: str = "") -> None:
-        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready."""
+        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready.
+
+        Its wall clock is ahead by `clocks_s` of its position, which a test may set.
+        """
         self.children[position].start(failpoint)
 
     def start_all(self) -> "LiveDeployment":
-        """Start everyone and wait until all are ready."""
+        """Start everyone and wait until all are ready; how long that takes is how slow this machine is now."""
+        begun = time.monotonic()
         for position in range(self.count):
             self.start(position)
         self.wait_ready()
+        self._slowness = (time.monotonic() - begun) / (_START_S * self.count)
         return self
+
+    @property
+    def pace(self) -> float:
+        """How much longer windows are here than on an idle machine: `pace()`, or more where the start took longer."""
+        return max(pace(), min(_SLOWEST, self._slowness))
 
     def wait_ready(self) -> list[dict[str, Any]]:
         """Wait until all are ready; return what they say."""
@@ -119,7 +167,7 @@ class LiveDeployment:
     def metric(self, position: int, name: str) -> float:
         """Return one number, without labels, of an aggregator's metrics."""
         port = self.children[position].ready()["metrics_port"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return float(next((line.split()[-1] for line in lines if line.startswith(f"{name} ")), 0.0))
 
@@ -135,22 +183,7 @@ class LiveDeployment:
 
     def troubles(self) -> list[str]:
         """Return every line of any log that no test may cause: tracebacks and errors nobody expected."""
-        marks = (
-            "Traceback",
-            "Exception in callback",
-            "call_failed",
-            "task_failed",
-            "Exception ignored",
-            "never retrieved",
-            "RuntimeWarning",
-        )
-        return [
-            f"{child.name}: {line}"
-            for child in self.children
-            if child.log.exists()
-            for line in child.log.read_text("utf-8", "replace").splitlines()
-            if any(mark in line for mark in marks)
-        ]
+        return [line for child in self.children for line in troubles_of(child)]
 
     # Tasks.
 
@@ -165,11 +198,11 @@ class LiveDeployment:
     ) -> tuple[Task, bytes]:
         """Return a sampling task whose result is published without noise, and its verify key.
 
-        Windows follow the machine: on a loaded one they are longer.
+        Windows follow the machine: on one that is loaded, or was when the aggregators started, they are longer.
         """
         self._tasks += 1
         verify_key = secrets.token_bytes(32)
-        factor = pace()
+        factor = self.pace
         opens = math.ceil(time.time() + lead_s * factor)
         one = opens + math.ceil(windows_s[0] * factor)
         two = one + math.ceil(windows_s[1] * factor)
@@ -260,12 +293,10 @@ class LiveDeployment:
 
     def wait_state(self, position: int, task: Task, state: TaskState) -> None:
         """Wait until an aggregator's own store says that the task is in a state or beyond."""
-        from fleetcount_aggregator.tasks.status import read_status
-
-        order = list(TaskState)
+        order, place = list(TaskState), self.store_place(position)
 
         def reached() -> bool:
-            rows = [row for row in read_status(self.state_directory(position)).tasks if row.task_id == task.task_id]
+            rows = [row for row in read_status(place).tasks if row.task_id == task.task_id]
             return bool(rows) and order.index(rows[0].state) >= order.index(state)
 
         wait_until(reached, f"{NAMES[position]} has {state.value}", 60 * pace())

@@ -3,9 +3,11 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Protocol
 
 from fleetcount_client.backoff import Retry
 from fleetcount_client.config import DeliverySettings
@@ -27,16 +29,38 @@ from fleetcount_protocol.messages import (
     SeriesOffer,
     SessionAccepted,
     SessionRefused,
+    SessionReply,
     SessionRequest,
 )
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task
 from fleetcount_simulator.network.connections import own_transport
+from fleetcount_simulator.network.deployments import Deployment
 
-from tests.support.deployment import SIGNAL, LiveDeployment
+from tests.support.deployment import SIGNAL
 from tests.support.oracle import FixedCoins
 from tests.support.processes import pace
 
-__all__ = ["Fleet", "LiveDevice", "Misfortune", "WatchedTransport", "identity_of", "signed_task_of"]
+__all__ = [
+    "Fleet",
+    "LiveDevice",
+    "Misfortune",
+    "WatchedTransport",
+    "answered",
+    "coins_of",
+    "identity_of",
+    "signed_task_of",
+    "signed_tasks_of",
+]
+
+
+class Written(Protocol):
+    """A deployment as it was written, whoever runs it."""
+
+    @property
+    def written(self) -> Deployment:
+        """What was written."""
+        ...
+
 
 Sent = dict[tuple[ReportId, int, int], set[bytes]]
 
@@ -64,6 +88,11 @@ class WatchedTransport:
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
+
+    @property
+    def names(self) -> set[ReportId]:
+        """The names of reports that were ever sent: one for each task the device answered."""
+        return {name for name, _, _ in self.sent}
 
     async def list_tasks(self) -> tuple[SignedTask, ...]:
         return await self.inner.list_tasks()
@@ -103,13 +132,13 @@ class WatchedTransport:
         await self.inner.close()
 
 
-def identity_of(deployment: LiveDeployment) -> DeviceIdentity:
+def identity_of(deployment: Written) -> DeviceIdentity:
     """Return a new device's certificate and key."""
     return DeviceIdentity.generate(deployment.written.authorities.devices)
 
 
 def transport_of(
-    deployment: LiveDeployment, identity: DeviceIdentity, kind: str, broker: str = "", timeout_s: float = 5.0
+    deployment: Written, identity: DeviceIdentity, kind: str, broker: str = "", timeout_s: float = 5.0
 ) -> Transport:
     """Return a device's own connection, by gRPC with its certificate or by MQTT."""
     return own_transport(
@@ -123,7 +152,17 @@ def transport_of(
     )
 
 
-def authorities_of(deployment: LiveDeployment) -> bytes:
+async def answered(transport: Transport, aggregator: Aggregator, request: SessionRequest) -> SessionReply:
+    """Return an aggregator's answer to a request for a session; one that is not at the broker yet hears it later."""
+    while True:
+        try:
+            [answer] = await transport.open_sessions(aggregator, [request])
+        except Unreachable:
+            continue
+        return answer
+
+
+def authorities_of(deployment: Written) -> bytes:
     """Return who may speak as an aggregator of a deployment, as PEM."""
     return (deployment.written.root / "ca" / "aggregators.crt").read_bytes()
 
@@ -141,7 +180,7 @@ class LiveDevice:
     @property
     def report_id(self) -> ReportId:
         """The name of its only report."""
-        (name,) = self.coins.report_ids
+        (name,) = self.transport.names
         return name
 
     @property
@@ -155,12 +194,17 @@ class LiveDevice:
         return self.outcome is not None and self.outcome.kind is OutcomeKind.DELIVERED
 
 
+def coins_of(die: SamplingDie, number: int, kinds: int, seed: int) -> FixedCoins:
+    """Return the coins of a fleet's device; of each kind of connection every other one is sampled."""
+    return FixedCoins(die, sampled=(number // kinds) % 2 == 0, seed=seed * 1000 + number)
+
+
 class Fleet:
     """One device a cell, every other one sampled, in one process and one spool file."""
 
     def __init__(
         self,
-        deployment: LiveDeployment,
+        deployment: Written,
         directory: Path,
         die: SamplingDie,
         kinds: Sequence[str],
@@ -173,6 +217,7 @@ class Fleet:
         timeout_s: float = 5.0,
         wrap: Callable[[Transport, int], Transport] = lambda inner, _: inner,
         reading: Callable[[int], Reading] = lambda number: f"place {number}",
+        identities: Callable[[int], DeviceIdentity] | None = None,
     ) -> None:
         self._reading = reading
         self._deployment = deployment
@@ -183,10 +228,10 @@ class Fleet:
         self._trust = TrustStore(deployment.written.name, deployment.written.trusted.values())
         self.devices: list[LiveDevice] = []
         for number in range(1, (devices or die.values) + 1):
-            identity = identity_of(deployment)
+            identity = identities(number) if identities else identity_of(deployment)
             inner = wrap(transport_of(deployment, identity, kinds[number % len(kinds)], broker, timeout_s), number)
             watched = WatchedTransport(inner, misfortune or Misfortune(), seed * 1000 + number)
-            coins = FixedCoins(die, sampled=(number // len(kinds)) % 2 == 0, seed=seed * 1000 + number)
+            coins = coins_of(die, number, len(kinds), seed)
             self.devices.append(self._device(number, identity, watched, coins))
 
     def _device(
@@ -245,19 +290,25 @@ def _now() -> float:
     return time.time()
 
 
-async def signed_task_of(deployment: LiveDeployment, task: Task, kind: str = "grpc", broker: str = "") -> SignedTask:
+async def signed_task_of(deployment: Written, task: Task, kind: str = "grpc", broker: str = "") -> SignedTask:
     """Wait until the aggregators offer the task, as a device without any other task sees it, and return it."""
+    [signed] = await signed_tasks_of(deployment, [task], kind, broker)
+    return signed
+
+
+async def signed_tasks_of(
+    deployment: Written, tasks: Sequence[Task], kind: str = "grpc", broker: str = ""
+) -> list[SignedTask]:
+    """Wait until the aggregators offer these tasks, and return them in this order."""
     scout = transport_of(deployment, identity_of(deployment), kind, broker)
     try:
         async with asyncio.timeout(15 * pace()):
             while True:
-                try:
-                    offered = await scout.list_tasks()
-                except Unreachable:
-                    offered = ()
-                for signed in offered:
-                    if signed.task.task_id == task.task_id:
-                        return signed
+                offered: dict[bytes, SignedTask] = {}
+                with suppress(Unreachable):
+                    offered = {signed.task.task_id: signed for signed in await scout.list_tasks()}
+                if all(task.task_id in offered for task in tasks):
+                    return [offered[task.task_id] for task in tasks]
                 await asyncio.sleep(0.1)
     finally:
         await scout.close()

@@ -8,7 +8,7 @@ __all__ = ["nothing_left_behind"]
 
 _OF_SERVERS = ("_accept_connection2", ".serve(")
 """Tasks of a test's own asyncio servers, which learn a little later that a client has gone."""
-_PATIENCE_S = 5.0
+_PATIENCE_S = 30.0
 """A thread that was connecting when its client gave up notices that at its end."""
 
 

@@ -6,16 +6,20 @@ that was thrown anew.
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fleetcount_aggregator.storage.digest_file import DigestFile
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.digest_file import chosen_in
+from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome
+from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
-from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.channel.report_ids import new_report_id
+from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task.task import Task
@@ -31,8 +35,8 @@ __all__ = ["FixedCoins", "accepted_reports", "check_release", "expected_differen
 class FixedCoins:
     """One device's source: every throw of a die comes out as the test says, everything else is the system's.
 
-    The die is thrown with one draw of 8 bytes, as are random moments; ids, seeds and secrets have other sizes. Every
-    draw is recorded.
+    The die is thrown with one draw of 8 bytes, as are random moments; seeds and secrets have other sizes. The name of a
+    report has this size too, and is shown: it is drawn as everything else. Every draw is recorded.
     """
 
     die: SamplingDie
@@ -46,8 +50,8 @@ class FixedCoins:
         self.number = chance.randrange(low, high)
 
     def random_bytes(self, count: int) -> bytes:
-        """Return the fixed throw for 8 bytes, and the system's randomness for any other size."""
-        fixed = count == self.die.byte_count
+        """Return the fixed throw for 8 bytes but those of a name, and the system's randomness for any other size."""
+        fixed = count == self.die.byte_count and sys._getframe(1).f_code is not new_report_id.__code__
         drawn = self.number.to_bytes(count, "big") if fixed else SystemRandom().random_bytes(count)
         self.draws.append(drawn)
         return drawn
@@ -57,11 +61,6 @@ class FixedCoins:
         answer = toss(self.die, truth, self)
         self.draws.pop()
         return answer.round_one, answer.round_two
-
-    @property
-    def report_ids(self) -> list[ReportId]:
-        """The names of reports this device has drawn: one for each task it was asked."""
-        return [ReportId(drawn) for drawn in self.draws if len(drawn) == ReportId.SIZE]
 
 
 def expected_difference(values: int, coins: Iterable[tuple[int, int]]) -> list[int]:
@@ -78,13 +77,27 @@ def raw_cells(record: bytes) -> list[int]:
     return [cell.raw for cell in decode_record(record).cells]
 
 
-async def accepted_reports(state_directory: Path, task_id: TaskId) -> set[bytes]:
+def _frames(place: StorePlace) -> FrameHome:
+    if place.url is None:
+        return FileHome(place.file)
+    # Tests of stores in files run without its library.
+    from fleetcount_aggregator.storage.postgres import Link
+    from fleetcount_aggregator.storage.postgres_frames import PostgresHome
+
+    server = server_of(place)
+    return PostgresHome(server, Link(server, lambda _: None))
+
+
+async def accepted_reports(place: StorePlace, task_id: TaskId) -> set[bytes]:
     """Return the ids an aggregator has counted, as its store keeps them once the task is purged."""
-    held = DigestFile(state_directory / f"aggregator.{task_id.hex()}.digests", task_id)
-    async with asyncio.timeout(30):
-        while not held.exists():
-            await asyncio.sleep(0.05)
-    return {bytes(one) for one in held.chosen()}
+    home = _frames(place)
+    try:
+        async with asyncio.timeout(30):
+            while home.holds(task_id) or task_id not in home.tasks():
+                await asyncio.sleep(0.05)
+        return {bytes(one) for one in chosen_in(home.ended(task_id).records())}
+    finally:
+        home.close()
 
 
 async def check_release(deployment: "LiveDeployment", task: Task, fleet: "Fleet") -> "list[LiveDevice]":
@@ -96,11 +109,11 @@ async def check_release(deployment: "LiveDeployment", task: Task, fleet: "Fleet"
     statuses = await deployment.ended(task)
     assert [status.state for status in statuses] == [TaskState.RELEASED] * deployment.count, statuses
     assert len({status.set_digest for status in statuses} - {None}) == 1, statuses
-    sets = [await accepted_reports(deployment.state_directory(one), task.task_id) for one in range(deployment.count)]
+    sets = [await accepted_reports(deployment.store_place(one), task.task_id) for one in range(deployment.count)]
     assert all(one == sets[0] for one in sets)
     answers = [await deployment.release(task, position) for position in range(deployment.count)]
     assert all(answer == answers[0] for answer in answers)
-    counted = [live for live in fleet.devices if live.coins.report_ids and live.report_id in sets[0]]
+    counted = [live for live in fleet.devices if live.transport.names & sets[0]]
     lost = [live.truth for live in fleet.delivered if live not in counted]
     assert lost == [], f"receipted and not counted: {lost}; {statuses}"
     assert len(counted) == len(sets[0]), "a report that no device sent"

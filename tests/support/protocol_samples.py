@@ -18,7 +18,7 @@ from fleetcount_protocol.channel.session import SessionSecret
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
-from fleetcount_protocol.task.domain import Bins, Categories, H3Cells, Prefixes, SquareGrid
+from fleetcount_protocol.task.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
 from fleetcount_protocol.task.signing import TrustedAggregator, sign_task
 from fleetcount_protocol.task.task import (
     Aggregator,
@@ -123,8 +123,11 @@ def every_task() -> dict[str, Task]:
     hybrid = HpkeKeyPair(7, seed_bytes("hybrid", 96))
     pq = replace(aggregator(1), mqtt_broker="", hpke_keys=(HpkeKey(key_id=7, public_key=hybrid.public_key),))
     rounds = {"round_two_closes": 1_800_000_600}
+    grid = SquareGrid(x0=Fraction(0), y0=Fraction(-1), size=Fraction(125), columns=4, rows=8)
+    frame = Frame(epsg=25832, offset_x="-683195.58", offset_y="-4928877.56")
     return {
         "sampling_grid": sampling_task(),
+        "sampling_framed": sampling_task(domain=replace(grid, columns=3, rows=2, frame=frame)),
         "sampling_five": sampling_task(5),
         "sampling_faces_bins": sampling_task(domain=speeds, mechanism=die),
         "sampling_h3_envelope": sampling_task(
@@ -147,6 +150,17 @@ def every_task() -> dict[str, Task]:
         "one_sided": one_round_task(Mode.DIRECT, release=one_sided),
         "sampling_gaussian": sampling_task(release=gaussian),
         "direct_gaussian": one_round_task(Mode.DIRECT, domain=colours, release=gaussian),
+        "direct_zooms": one_round_task(Mode.DIRECT, domain=grid, release=replace(gaussian, zooms=3)),
+        "sampling_zooms": sampling_task(
+            domain=replace(grid, columns=4, rows=2),
+            mechanism=SamplingDie.uniform(Fraction(1, 4), 8),
+            release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20), zooms=2),
+        ),
+        "one_sided_zooms": one_round_task(
+            Mode.DIRECT,
+            domain=replace(grid, columns=2, rows=4),
+            release=replace(one_sided, thresholds=(3,) * 8 + (9, 10), zooms=2),
+        ),
     }
 
 
@@ -174,6 +188,7 @@ def session_secret(name: str = "session") -> SessionSecret:
         session_id=SessionId(seed_bytes(f"{name} id", 16)),
         aggregator_id=AggregatorId("alpha"),
         secret=seed_bytes(f"{name} secret"),
+        receipt_key=seed_bytes(f"{name} receipt key"),
         expiry=1_800_086_400,
     )
 
@@ -184,6 +199,7 @@ def instalment(**changes: Any) -> Instalment:
         "task_id": TaskId(seed_bytes("task")),
         "report_id": ReportId(seed_bytes("report", 16)),
         "session_id": SessionId(seed_bytes("session id", 16)),
+        "key_number": 515,
         "round": 2,
         "public_share": seed_bytes("public share", 64),
         "ciphertext": seed_bytes("ciphertext", 48),
@@ -219,13 +235,13 @@ def record(task: Task | None = None, **changes: Any) -> ReleaseRecord:
     cells = tuple(
         Cell(
             value=value,
-            label=task.domain.label(value),
+            label=task.label(value),
             raw=7 * value - 9,
             estimate=Fraction(7 * value - 9, 3) * 2**70,
             low=max(0, 7 * value - 20),
             high=7 * value + 12,
         )
-        for value in range(1, task.values + 1)
+        for value in range(1, task.design.cell_count + 1)
     )
     fields: dict[str, Any] = {
         "task": task,

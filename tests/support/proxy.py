@@ -1,6 +1,7 @@
-"""A TCP proxy that treats connections badly: cuts them after so many bytes, delays, blackholes, or refuses them."""
+"""A TCP proxy that treats connections badly: cuts them after so many bytes, delays, slows down, or refuses them."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -8,15 +9,24 @@ from dataclasses import dataclass
 __all__ = ["Fate", "Proxy", "proxied"]
 
 _PIECE = 16_384
+_PACKET = 1_400
+_SENT_AGAIN_S = 0.2
+"""After how long a lost packet is sent again, twice as long each time (RFC 6298; Linux waits at least so long)."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one connection: bytes that pass each way before it is cut (None: all), delay of each piece."""
+    """What becomes of one connection: bytes that pass each way before it is cut (None: all), delay of each piece.
+
+    Its line carries so many `bytes_per_s` each way (None: all there are) and loses a share of the packets: what is lost
+    comes when TCP would have sent it again, and holds up all behind it.
+    """
 
     upstream: int | None = None
     downstream: int | None = None
     delay_s: float = 0.0
+    bytes_per_s: float | None = None
+    lost: float = 0.0
 
 
 class Proxy:
@@ -28,8 +38,10 @@ class Proxy:
         self._fate = fate
         self._server: asyncio.Server | None = None
         self._pumps: set[asyncio.Task[None]] = set()
+        self._chance = random.Random(host)
         self.connections = 0
         self.cuts = 0
+        self.losses = 0
 
     async def start(self, port: int = 0) -> None:
         """Listen."""
@@ -63,8 +75,8 @@ class Proxy:
             writer.transport.abort()
             return
         both = (
-            asyncio.ensure_future(self._pump(reader, far_writer, fate.upstream, fate.delay_s)),
-            asyncio.ensure_future(self._pump(far_reader, writer, fate.downstream, fate.delay_s)),
+            asyncio.ensure_future(self._pump(reader, far_writer, fate.upstream, fate)),
+            asyncio.ensure_future(self._pump(far_reader, writer, fate.downstream, fate)),
         )
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -77,12 +89,12 @@ class Proxy:
             far_writer.transport.abort()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int | None, delay_s: float
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int | None, fate: Fate
     ) -> None:
         """Pass bytes on until the end, or until the budget is used up; the piece that is too long passes in part."""
         with suppress(ConnectionError):
-            while piece := await reader.read(_PIECE):
-                await asyncio.sleep(delay_s)
+            while piece := await reader.read(_PIECE if fate.bytes_per_s is None and not fate.lost else _PACKET):
+                await asyncio.sleep(fate.delay_s + self._on_its_way_s(len(piece), fate))
                 if budget is not None:
                     piece, budget = piece[:budget], budget - len(piece)
                 writer.write(piece)
@@ -90,6 +102,15 @@ class Proxy:
                 if budget is not None and budget <= 0:
                     self.cuts += 1
                     return
+
+    def _on_its_way_s(self, size: int, fate: Fate) -> float:
+        """Return how long a packet takes on a line that is slow, or loses it, several times perhaps."""
+        way_s = 0.0 if fate.bytes_per_s is None else size / fate.bytes_per_s
+        again_s = _SENT_AGAIN_S
+        while self._chance.random() < fate.lost:
+            self.losses += 1
+            way_s, again_s = way_s + again_s, 2 * again_s
+        return way_s
 
 
 @asynccontextmanager

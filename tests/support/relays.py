@@ -26,6 +26,7 @@ from fleetcount_protocol.task.task import Task
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
+from fleetcount_transport.admission.admission import Admission, AdmissionTable
 
 from tests.support.aggregators import START, Network, TestDevice, device_authority, device_identity
 
@@ -58,7 +59,7 @@ class RelayedNetwork:
         """Let one aggregator listen, again on its port if it has one."""
         core = self.network.core(position)
         name = core.context.aggregator_id
-        server = device_server(DeviceShell(core.service, core.context.metrics), 1000)
+        server = device_server(DeviceShell(core.service, core.context.metrics, core.context.admission))
         credentials = grpc.ssl_server_credentials(
             [pem_pair(self.authority.issue_aggregator(name, ["127.0.0.1"]))],
             root_certificates=_pem(device_authority()) + _pem(self.authority),
@@ -110,7 +111,7 @@ async def running_relay(
     here: RelayedNetwork,
     make: ForwarderType = Forwarder,
     *,
-    bytes_in_memory: int = 64 << 20,
+    admission: AdmissionTable | None = None,
     limits: ForwardingLimits = QUICK,
 ) -> AsyncIterator[tuple[str, RelayMetrics]]:
     """Run a relay in this process; give its endpoint and metrics."""
@@ -127,7 +128,7 @@ async def running_relay(
     }
     running = [asyncio.create_task(one.run()) for one in forwarders.values()]
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((RelayShell(forwarders, metrics, bytes_in_memory).handlers(),))
+    server.add_generic_rpc_handlers((RelayShell(forwarders, metrics, Admission(admission, metrics.shed)).handlers(),))
     devices = grpc.ssl_server_credentials([(key, certificate)], _pem(device_authority()), True)
     port = server.add_secure_port("127.0.0.1:0", devices)
     await server.start()
@@ -168,10 +169,10 @@ async def open_sessions(here: RelayedNetwork, transport: GrpcTransport, task: Ta
     device = TestDevice(here.network, task, number)
     for seat in here.network.seats:
         aggregator = replace(seat.aggregator)
-        request, secret = new_session(
+        request, opening = new_session(
             aggregator, aggregator.hpke_keys[0], device_identity(number), START + 50_000, SystemRandom()
         )
         [reply] = await transport.open_sessions(aggregator, [request])
         assert isinstance(reply, SessionAccepted), reply
-        device.secrets.append(secret)
+        device.secrets.append(opening.finish(reply))
     return device

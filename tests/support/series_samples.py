@@ -16,7 +16,7 @@ from fleetcount_protocol.series.key_list import KeyList, ListedKey
 from fleetcount_protocol.series.orders import OrderAction, SeriesOrder
 from fleetcount_protocol.series.series import Series, SignedSeries
 from fleetcount_protocol.series.signing import sign_series
-from fleetcount_protocol.task.domain import Categories, Prefixes, SquareGrid
+from fleetcount_protocol.task.domain import Categories, Frame, Prefixes, SquareGrid
 from fleetcount_protocol.task.task import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator, key_pair, record, seed_bytes, signing_key
@@ -94,11 +94,27 @@ def every_series() -> dict[str, Series]:
         "sampling_day": sampling_series(3, coin=Coin.DAY, participants=Participants.NOISED),
         "sampling_series": sampling_series(coin=Coin.SERIES, schedule=replace(HOURLY, windows=1)),
         "sampling_envelope": sampling_series(upload_style=UploadStyle.ONE_ENVELOPE, schedule=envelope),
+        "sampling_framed": sampling_series(
+            domain=SquareGrid(
+                x0=Fraction(0),
+                y0=Fraction(0),
+                size=Fraction(250),
+                columns=3,
+                rows=2,
+                frame=Frame(epsg=3857, offset_x="0", offset_y="-0.5"),
+            )
+        ),
         "direct": one_round_series(Mode.DIRECT, participants=Participants.NOISED),
         "response": one_round_series(Mode.RESPONSE),
         "one_sided": one_round_series(Mode.DIRECT, release=ONE_SIDED),
         "drill_down": drill_down_series(),
         "gaussian": sampling_series(release=GAUSSIAN, coin=Coin.DAY),
+        "zooms": sampling_series(
+            domain=SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2),
+            mechanism=SamplingDie.uniform(Fraction(1, 2), 8, allow_large_rate=True),
+            release=replace(GAUSSIAN, zooms=2),
+            participants=Participants.NOISED,
+        ),
     }
 
 

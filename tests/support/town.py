@@ -16,7 +16,7 @@ import pytest
 from fleetcount_aggregator.app import build_identity
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context, Identity, Limits
-from fleetcount_aggregator.host.keys import KeyRing, load_signing_key
+from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
 from fleetcount_aggregator.tasks.directory import TaskDirectory
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_client.assembly import identity_of, trust_of
@@ -28,9 +28,9 @@ from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SeriesQuery
 from fleetcount_protocol.task.task import Aggregator, SignedTask
+from fleetcount_transport.admission.front import Front
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind
-from fleetcount_transport.quotas import CallLimits
 
 from tests.support.aggregators import Network, Seat, system_noise
 
@@ -60,7 +60,8 @@ class _Network(Network):
     def _seat(self, name: str, directory: Path | None) -> Seat:
         del directory
         config = self._configs[AggregatorId(name)]
-        key = load_signing_key(config.keys.signing_key_file)
+        key, store_key_file = load_signing_key(config.keys.signing_key_file), config.keys.store_key_file
+        assert store_key_file is not None
         return Seat(
             aggregator=Aggregator(
                 aggregator_id=AggregatorId(name),
@@ -71,8 +72,9 @@ class _Network(Network):
                 signing_public_key=key.public_key().public_bytes_raw(),
             ),
             signing_key=key,
-            keys=KeyRing.load(config.keys.hpke_key_directory),
+            keys=config.keys.key_ring(),
             store_path=config.aggregator.state_directory / "aggregator.db",
+            at_rest_key=load_store_key(store_key_file),
         )
 
     def _identity(self, seat: Seat) -> Identity:
@@ -163,6 +165,7 @@ class Town:
         self.timer = _Timer(self.clock)
         self._directories: list[TaskDirectory] = []
         self._servers: list[grpc.aio.Server] = []
+        self._fronts: list[Front] = []
         self._loops: list[asyncio.Task[None]] = []
         self.devices: list[Device] = []
 
@@ -181,11 +184,14 @@ class Town:
             files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
             readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
             service = self.network.core(position).service
-            shell = DeviceShell(service, context.metrics, limits=CallLimits(), denies=context.denials.denies)
-            server = device_server(shell, 64)
-            bind(server, config.grpc.device_listen, files.to_clients(readers))
+            front = Front(context.admission.limits, 64)
+            shell = DeviceShell(service, context.metrics, context.admission, denies=context.denials.denies, front=front)
+            server = device_server(shell)
+            behind = bind(server, files.to_clients(readers))
             await server.start()
             self._servers.append(server)
+            front.listen(config.grpc.device_listen, behind)
+            self._fronts.append(front)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -195,6 +201,8 @@ class Town:
         await asyncio.gather(*self._loops, return_exceptions=True)
         for server in self._servers:
             await server.stop(0)
+        for front in self._fronts:
+            front.close()
         await self.network.stop_all()
 
     def drive(self, number: int, *, allow_direct: bool = True) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.messages import (
     AbortTask,
     BatchDecision,
@@ -30,14 +30,17 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
     SetAgreed,
+    SetDiffers,
     TaskState,
     TaskStatus,
 )
 from fleetcount_protocol.series.key_list import sign_key_list
 from fleetcount_protocol.series.orders import OrderAction, sign_order
+from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.task.task import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer as peer_codec
+from fleetcount_protocol.wire import peer_shared
 from fleetcount_protocol.wire import series as series_codec
 from fleetcount_protocol.wire.strict import WireMessage
 
@@ -65,6 +68,7 @@ def session_request() -> SessionRequest:
         aggregator_id=ALPHA,
         key_id=3,
         sealed_secret=seed_bytes("sealed", 80),
+        ephemeral_key=seed_bytes("ephemeral key"),
         certificate=seed_bytes("certificate", 300),
         expiry=1_800_086_400,
         signature=seed_bytes("signature", 71),
@@ -100,7 +104,12 @@ def share(name: AggregatorId) -> NoisedShare:
 def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     """Return name -> (codec, value) for device.proto."""
     signed = sign_all(one_round_task(Mode.RESPONSE))
-    accepted = SessionAccepted(session_id=SessionId(seed_bytes("session id", 16)), expiry=1_800_086_400)
+    accepted = SessionAccepted(
+        session_id=SessionId(seed_bytes("session id", 16)),
+        expiry=1_800_086_400,
+        ephemeral_key=seed_bytes("ephemeral key"),
+        confirmation=seed_bytes("confirmation"),
+    )
     refused = SessionRefused(session_id=accepted.session_id, reason=RejectReason.UNKNOWN_KEY)
     receipt = make_receipt(session_secret(), instalment())
     first = instalment(round=1, public_share=b"")
@@ -152,6 +161,10 @@ def _task_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "abort_answer": (peer_codec.ABORT_ANSWER, TaskState.ABORTED),
         "abort_task": (peer_codec.ABORT_TASK, AbortTask(task_id=TASK, reason="peer_unreachable")),
         "status_query": (peer_codec.STATUS_QUERY, TASK),
+        "shared_query": (peer_shared.SHARED_QUERY, TASK),
+        "shared_query_first": (peer_shared.SHARED_QUERY, None),
+        "shared_ids": (peer_shared.SHARED_IDS, SharedIds(task_ids=(TASK,), series_ids=(), following=TASK)),
+        "shared_series_query": (peer_shared.SHARED_SERIES_QUERY, SeriesId(TASK)),
         "status": (peer_codec.STATUS, status),
         "status_aborted": (
             peer_codec.STATUS,
@@ -177,7 +190,8 @@ def _batch_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "finish_batch_empty": (peer_codec.FINISH_BATCH, empty),
         "batch_decision": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=5, accepted=pair)),
         "batch_decision_zero": (peer_codec.BATCH_DECISION, BatchDecision(task_id=TASK, batch=0, accepted=b"")),
-        "set_agreed": (peer_codec.SET_AGREED, SetAgreed(task_id=TASK, set_digest=SET)),
+        "set_agreed": (peer_codec.SET_ANSWER, SetAgreed(task_id=TASK, set_digest=SET)),
+        "set_differs": (peer_codec.SET_ANSWER, SetDiffers(task_id=TASK, leaves=bytes([0x80, *[0] * 30, 1]))),
     }
 
 

@@ -77,10 +77,14 @@ def _skip_domain(task: _Bytes) -> None:
     elif kind == 2:
         for _ in range(task.number(2)):
             task.text()
-    elif kind == 3:
+    elif kind in (3, 6):
         for _ in range(3):
             task.fraction()
         task.take(4)
+        if kind == 6:
+            task.take(2)
+            task.text()
+            task.text()
     else:
         task.number(1)
         task.take(8 * task.number(2))
@@ -111,8 +115,11 @@ def _read_task(data: bytes) -> tuple[str, tuple[bytes, ...]]:
     _skip_mechanism(task)
     task.take(4 * 8 + 4 + 4)
     task.number(1)
-    if task.number(1):
+    noised = task.number(1)
+    if noised:
         task.fraction()
+    if noised == 2:
+        task.number(1)
     task.fraction()
     task.take(4 * task.number(2))
     task.number(1)

@@ -1,0 +1,172 @@
+"""Devices in a process of their own, which may be killed and started again.
+
+`python -m tests.campaign.devices DIRECTORY`, which has a fleet.json (`Spec`) and the signed tasks, TASK.task; what the
+devices keep, keys and spool, is there too.
+A task that has ended for all devices has its TASK.ends: for each device how, and why. Ends after the last.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+from fleetcount_client.outcome import Outcome
+from fleetcount_client.transport import Transport
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.channel.certificates import (
+    CertificateAuthority,
+    load_certificate,
+    load_private_key,
+    save_certificates,
+    save_private_key,
+)
+from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.task.signed_file import decode_signed_task, encode_signed_task
+from fleetcount_protocol.task.task import SignedTask, Task
+from fleetcount_simulator.network.deployments import Authorities, Deployment
+from fleetcount_transport.durable_files import replace_file
+
+from tests.support.fleet import Fleet, LiveDevice, authorities_of, coins_of
+from tests.support.live_relay import transport_through
+from tests.support.processes import pace
+
+__all__ = ["DEVICES", "KINDS", "Spec", "certificate_of", "ends_of", "rounds_of", "write_spec"]
+
+KINDS: Final = ("grpc", "mqtt", "relay")
+"""How devices report: a third each."""
+DEVICES: Final = 9
+_SPREAD: Final = Fraction(1, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a process of devices is told: where the deployment lies, its name, the relay, the seed of all coins."""
+
+    root: str
+    name: str
+    broker: str
+    relay: str
+    seed: int
+    timeout_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The deployment, of which another process has the rest."""
+
+    written: Deployment
+
+
+def write_spec(directory: Path, spec: Spec, tasks: Sequence[SignedTask]) -> None:
+    """Write what the process reads."""
+    directory.mkdir()
+    (directory / "fleet.json").write_text(json.dumps(asdict(spec)))
+    for signed in tasks:
+        (directory / f"{signed.task.task_id.hex()}.task").write_bytes(encode_signed_task(signed))
+
+
+def rounds_of(die: SamplingDie, number: int, seed: int) -> tuple[int, int]:
+    """Return what the coins of a device say, whose truth is its number."""
+    return coins_of(die, number, len(KINDS), seed).rounds(number)
+
+
+def certificate_of(directory: Path, number: int) -> Path:
+    """Return where a device's certificate lies."""
+    return directory / f"device-{number}.crt"
+
+
+def ends_of(directory: Path, task: Task) -> Path:
+    """Return where it stands how a task ended for its devices: {number: [kind, reason]}."""
+    return directory / f"{task.task_id.hex()}.ends"
+
+
+def _fleet(directory: Path, spec: Spec, tasks: Sequence[SignedTask]) -> Fleet:
+    root, task = Path(spec.root), tasks[0].task
+    devices = CertificateAuthority(
+        certificate=load_certificate(root / "ca" / "devices.crt"),
+        private_key=load_private_key(root / "ca" / "devices.key"),
+    )
+    deployment = Deployment(
+        root=root,
+        name=spec.name,
+        authorities=Authorities(aggregators=devices, devices=devices),  # Nobody here enrols an aggregator.
+        plans=(),
+        aggregators=task.aggregators,
+        mqtt_broker=spec.broker,
+    )
+    written = _Here(deployment)
+    identities = {number: _identity(directory, number, devices) for number in range(1, DEVICES + 1)}
+
+    def way(inner: Transport, number: int) -> Transport:
+        if KINDS[number % len(KINDS)] != "relay":
+            return inner
+        return transport_through(
+            spec.relay,
+            task.aggregators,
+            identities[number],
+            deployment=spec.name,
+            authorities=authorities_of(written),
+            timeout_s=spec.timeout_s,
+        )
+
+    assert isinstance(task.mechanism, SamplingDie)
+    return Fleet(
+        written,
+        directory,
+        task.mechanism,
+        KINDS,
+        devices=DEVICES,
+        seed=spec.seed,
+        spread=_SPREAD,
+        timeout_s=spec.timeout_s,
+        wrap=way,
+        identities=identities.__getitem__,
+    )
+
+
+def _identity(directory: Path, number: int, authority: CertificateAuthority) -> DeviceIdentity:
+    """Return the keys of a device, made by its first life; the certificate comes last."""
+    certificate, key = certificate_of(directory, number), directory / f"device-{number}.key"
+    if not certificate.exists():
+        key.unlink(missing_ok=True)
+        made = DeviceIdentity.generate(authority)
+        save_private_key(key, made.private_key)
+        whole = certificate.with_suffix(".new")
+        whole.unlink(missing_ok=True)
+        save_certificates(whole, [made.certificate])
+        whole.rename(certificate)
+    return DeviceIdentity.load(certificate, key)
+
+
+async def _answered(fleet: Fleet, signed: SignedTask, directory: Path) -> None:
+    """Let all devices answer one task, and write how it ended for each."""
+    outcomes: dict[int, Outcome] = {}
+
+    async def one(live: LiveDevice) -> None:
+        outcomes[live.truth] = await live.device.answer_task(signed)
+
+    async with asyncio.timeout(max(0.0, signed.task.round_two_closes - time.time()) + 20 * pace()):
+        await asyncio.gather(*(one(live) for live in fleet.devices))
+    ends = {number: [outcome.kind.value, outcome.reason] for number, outcome in sorted(outcomes.items())}
+    replace_file(ends_of(directory, signed.task), json.dumps(ends).encode())
+
+
+async def _run(directory: Path) -> None:
+    spec = Spec(**json.loads((directory / "fleet.json").read_text()))
+    tasks = [decode_signed_task(path.read_bytes()) for path in sorted(directory.glob("*.task"))]
+    fleet = _fleet(directory, spec, tasks)
+    print(json.dumps({"event": "ready"}), flush=True)
+    try:
+        await asyncio.gather(*(_answered(fleet, signed, directory) for signed in tasks))
+    finally:
+        for live in fleet.devices:
+            await live.device.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(Path(sys.argv[1])))

@@ -1,0 +1,353 @@
+"""What fails in a trial of the campaign, by the name that the page has for it, and in which lanes it can."""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
+
+from tests.campaign.devices import DEVICES
+from tests.campaign.trials import NOTHING, Episode, Fault, Lane, Spared
+from tests.support.processes import pace
+from tests.support.replicas import open_files
+
+__all__ = ["FAULTS", "fits"]
+
+_POINTS: Final = {
+    "alpha": tuple(one for one in AGGREGATOR_FAILPOINTS if not one.startswith("helper.")),
+    "beta": tuple(one for one in AGGREGATOR_FAILPOINTS if not one.startswith("leader.")),
+}
+_OFF_S: Final = 6.0
+_LEASE_S: Final = 3.0
+Names = Callable[[Lane], list[str]]
+
+
+def _leader(lane: Lane) -> list[str]:
+    return lane.leader
+
+
+def _helper(lane: Lane) -> list[str]:
+    del lane
+    return ["beta"]
+
+
+def _both(lane: Lane) -> list[str]:
+    return lane.aggregators
+
+
+def _relay(lane: Lane) -> list[str]:
+    del lane
+    return ["relay"]
+
+
+def _broker(lane: Lane) -> list[str]:
+    del lane
+    return ["broker"]
+
+
+def _intake(lane: Lane) -> list[str]:
+    """One of the processes that take reports; each owns shards."""
+    return [lane.dice.choice([name for name in lane.leader if name.startswith("intake")])]
+
+
+def _worker(lane: Lane) -> list[str]:
+    return [name for name in lane.leader if name.startswith("worker")]
+
+
+def _coordinator(lane: Lane) -> list[str]:
+    assert lane.replicas is not None
+    return [lane.replicas.leading()]
+
+
+def _waiting_coordinator(lane: Lane) -> list[str]:
+    [leading] = _coordinator(lane)
+    return [next(name for name in lane.leader if name.startswith("coordinator") and name != leading)]
+
+
+def _any_aggregator(lane: Lane) -> list[str]:
+    return [lane.dice.choice(lane.aggregators)]
+
+
+def _found(names: Names, lane: Lane, under: Episode) -> list[str]:
+    """Return whom a fault hits now; nobody if nobody has the role at this moment."""
+    if not all(found := names(lane)):
+        under.begun = 0.0
+        raise Spared
+    return found
+
+
+async def _nothing(lane: Lane, under: Episode) -> None:
+    del lane, under
+
+
+async def _killed(lane: Lane, under: Episode, names: Names) -> None:
+    await under.strikes()
+    found = _found(names, lane, under)
+    await lane.kill(*found)
+    await asyncio.sleep(lane.dice.uniform(0.0, 1.0))
+    await asyncio.gather(*(lane.start(name, under.ready_s) for name in found))
+
+
+async def _killed_at_a_point(lane: Lane, under: Episode, name: str) -> None:
+    """Die by its own hand, as by SIGKILL, at any of its fail points; armed before the windows open."""
+    await lane.kill(name)
+    under.begun = time.time()
+    await lane.start(name, under.ready_s, lane.dice.choice(_POINTS[name]))
+    while lane.child(name).running and time.time() < under.closes + 40 * pace():
+        await asyncio.sleep(0.02)
+    await asyncio.to_thread(lane.child(name).reap)
+    await lane.start(name, under.ready_s)
+
+
+async def _stopped(lane: Lane, under: Episode, names: Names, least_s: float = 1.0) -> None:
+    await under.strikes()
+    pids = [lane.child(name).pid for name in _found(names, lane, under)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(lane.dice.uniform(least_s, least_s + 5.0))
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _workers_of(pid: int) -> Iterator[int]:
+    """Return the processes that check proofs for an aggregator: it has another child, which only counts semaphores."""
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            if parent == pid and b"multiprocessing.spawn" in (directory / "cmdline").read_bytes():
+                yield int(directory.name)
+
+
+async def _proof_worker_killed(lane: Lane, under: Episode) -> None:
+    """Kill a process that checks proofs, of one aggregator's, when some task's windows are closing."""
+    names = ["beta"] if lane.replicas is not None else lane.aggregators
+    moment = lane.dice.choice(under.tasks).task.round_two_closes - 0.5
+    await under.strikes(moment, moment)
+    pid = lane.child(lane.dice.choice(names)).pid
+    for _ in range(400):
+        for worker in _workers_of(pid):
+            os.kill(worker, signal.SIGKILL)
+            return
+        await asyncio.sleep(0.01)
+    raise Spared
+
+
+async def _server_killed(lane: Lane, under: Episode) -> None:
+    assert lane.cluster is not None
+    await under.strikes()
+    await asyncio.to_thread(lane.cluster.kill)
+    await asyncio.sleep(lane.dice.uniform(0.0, 2.0))
+    await asyncio.to_thread(lane.cluster.start)
+
+
+async def _devices_killed(lane: Lane, under: Episode) -> None:
+    await under.strikes()
+    under.devices.kill()
+    await asyncio.sleep(lane.dice.uniform(0.0, 1.0))
+    await asyncio.to_thread(under.devices.start)
+
+
+async def _cold_start(lane: Lane, under: Episode) -> None:
+    """Kill everything at once; then the server of the stores starts, and all others in any order."""
+    await under.strikes()
+    names = [*lane.aggregators, "broker", "relay"]
+    server = [asyncio.to_thread(lane.cluster.kill)] if lane.cluster is not None else []
+    await asyncio.gather(lane.kill(*names), asyncio.to_thread(under.devices.reap), *server)
+    if lane.cluster is not None:
+        await asyncio.to_thread(lane.cluster.start)
+    lane.dice.shuffle(names)
+    await asyncio.to_thread(under.devices.start)
+    await asyncio.gather(*(lane.start(name, under.ready_s) for name in names))
+
+
+async def _disk_full(lane: Lane, under: Episode) -> None:
+    """Fill the disk that both stores lie on, for some seconds."""
+    await under.strikes()
+    filling = lane.root / "filling"
+    with suppress(OSError), filling.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    await asyncio.sleep(lane.dice.uniform(1.0, 4.0))
+    filling.unlink()
+
+
+@contextmanager
+def _failing_syncs(pids: list[int]) -> Iterator[None]:
+    """Let every fsync of these processes fail with EIO."""
+    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync"]
+    targets = [word for pid in pids for word in ("-p", str(pid))]
+    tracer = subprocess.Popen(
+        [*command, "-e", "inject=fsync,fdatasync:error=EIO", *targets],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait()
+
+
+async def _disk_error(lane: Lane, under: Episode) -> None:
+    """Let syncs of one aggregator fail for some seconds."""
+    [name] = _any_aggregator(lane)
+    await under.strikes()
+    under.supervised = name
+    with _failing_syncs([lane.child(name).pid]):
+        await asyncio.sleep(lane.dice.uniform(1.0, 4.0))
+
+
+async def _server_disk_error(lane: Lane, under: Episode) -> None:
+    """Let syncs of PostgreSQL fail for some seconds; it panics and recovers by itself."""
+    assert lane.cluster is not None
+    await under.strikes()
+    with _failing_syncs(lane.cluster.processes()):
+        await asyncio.sleep(lane.dice.uniform(1.0, 4.0))
+    await asyncio.to_thread(lane.cluster.revive)
+
+
+async def _limited(lane: Lane, under: Episode, kind: int, limit: Callable[[int], int]) -> None:
+    """Give an aggregator's process a limit of resources that it has reached already, for some seconds."""
+    [name] = _any_aggregator(lane)
+    await under.strikes()
+    under.supervised, pid = name, lane.child(name).pid
+    before = resource.prlimit(pid, kind)
+    resource.prlimit(pid, kind, (limit(pid), before[1]))
+    await asyncio.sleep(lane.dice.uniform(1.0, 5.0))
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, kind, before)
+
+
+async def _clock_off(lane: Lane, under: Episode) -> None:
+    """Start one aggregator with a clock that is up to six seconds off, and later with the right one."""
+    position = lane.dice.randrange(lane.deployment.count) if lane.replicas is None else 1
+    name = lane.aggregators[position] if lane.replicas is None else "beta"
+    lane.deployment.clocks_s[position] = lane.dice.choice([-1, 1]) * lane.dice.uniform(1.0, _OFF_S)
+    try:
+        await lane.kill(name)
+        under.begun = time.time()
+        await lane.start(name, under.ready_s)
+        await asyncio.sleep(max(0.0, lane.dice.uniform(under.opens, under.closes + 3.0) - time.time()))
+    finally:
+        lane.deployment.clocks_s.clear()
+    await lane.kill(name)
+    await lane.start(name, under.ready_s)
+
+
+async def _denied(lane: Lane, under: Episode) -> None:
+    """Put a device on the deny list in the middle."""
+    await under.strikes()
+    lane.deny(under, lane.dice.randrange(1, DEVICES + 1))
+
+
+def _run(lane: Lane, position: int, *words: str) -> None:
+    """Run `fleetcount aggregator` for a position; refuse to go on if it fails."""
+    command = [sys.executable, "-m", "fleetcount", "aggregator", words[0], "--config"]
+    said = subprocess.run(
+        [*command, str(lane.deployment.config(position)), *words[1:]],
+        capture_output=True, check=False, text=True, timeout=120 * pace(),
+    )  # fmt: skip
+    if said.returncode != 0:
+        raise AssertionError(f"{words}: exit {said.returncode}: {said.stdout}{said.stderr}")
+
+
+async def _bit_flipped(lane: Lane, under: Episode) -> None:
+    """Flip one bit of a helper's log of reports between a task's rounds; start; later stop, repair and start again."""
+    task = lane.dice.choice(under.tasks).task
+    moment = task.round_one_closes + 1.0
+    await under.strikes(moment, moment)
+    await lane.kill("beta")
+    log = lane.deployment.state_directory(1) / f"aggregator.{task.task_id.hex()}.log"
+    data = bytearray(log.read_bytes())
+    place = lane.dice.randrange(len(data))
+    data[place] ^= 1 << lane.dice.randrange(8)
+    log.write_bytes(data)
+    await lane.start("beta", under.ready_s)
+    await asyncio.sleep(max(0.0, task.round_two_closes + 2.0 - time.time()))
+    lane.child("beta").terminate()
+    await asyncio.to_thread(lane.child("beta").ended)
+    await asyncio.to_thread(_run, lane, 1, "repair")
+    await lane.start("beta", under.ready_s)
+
+
+async def _restored(lane: Lane, under: Episode) -> None:
+    """Back up one aggregator while tasks are open, lose its disk at some later moment, and put the backup back."""
+    position = lane.dice.randrange(2)
+    name, state = lane.aggregators[position], lane.deployment.state_directory(position)
+    await asyncio.sleep(max(0.0, under.opens + 0.5 - time.time()))
+    backup = under.directory / "backup"
+    await asyncio.to_thread(_run, lane, position, "backup", "--output", str(backup))
+    await under.strikes(earliest=time.time(), latest=max(time.time(), under.closes) + 1.0)
+    await lane.kill(name)
+    shutil.rmtree(state)
+    await asyncio.to_thread(_run, lane, position, "restore", str(backup))
+    await lane.start(name, under.ready_s)
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    NOTHING: _nothing,
+    "kill -9 of the leader": partial(_killed, names=_leader),
+    "kill -9 of the helper": partial(_killed, names=_helper),
+    "kill -9 of both": partial(_killed, names=_both),
+    "kill -9 of the leader between two steps": partial(_killed_at_a_point, name="alpha"),
+    "kill -9 of the helper between two steps": partial(_killed_at_a_point, name="beta"),
+    "kill -9 of a proof worker": _proof_worker_killed,
+    "kill -9 of the broker": partial(_killed, names=_broker),
+    "kill -9 of the relay": partial(_killed, names=_relay),
+    "kill -9 of all devices": _devices_killed,
+    "kill -9 of PostgreSQL": _server_killed,
+    "kill -9 of a replica that owns shards": partial(_killed, names=_intake),
+    "kill -9 of the worker replica": partial(_killed, names=_worker),
+    "kill -9 of the elected coordinator": partial(_killed, names=_coordinator),
+    "kill -9 of the coordinator that waits": partial(_killed, names=_waiting_coordinator),
+    "kill -9 of everything, a cold start": _cold_start,
+    "SIGSTOP of the leader": partial(_stopped, names=_leader),
+    "SIGSTOP of the helper": partial(_stopped, names=_helper),
+    "SIGSTOP of an owner of shards past its lease": partial(_stopped, names=_intake, least_s=2 * _LEASE_S),
+    "SIGSTOP of the coordinator past its lease": partial(_stopped, names=_coordinator, least_s=2 * _LEASE_S),
+    "full disk": _disk_full,
+    "EIO from every sync": _disk_error,
+    "EIO from every sync of PostgreSQL": _server_disk_error,
+    "files that cannot grow": partial(_limited, kind=resource.RLIMIT_FSIZE, limit=lambda _: 1),
+    "descriptors used up": partial(_limited, kind=resource.RLIMIT_NOFILE, limit=lambda pid: len(open_files(pid))),
+    "a clock up to 6 s off": _clock_off,
+    "a device denied in the middle": _denied,
+    "a flipped bit and a repair": _bit_flipped,
+    "a disk lost, a backup put back": _restored,
+}
+"""Everything that is tried, by what the page calls it."""
+_FILES: Final = {
+    "a flipped bit and a repair",
+    "a disk lost, a backup put back",
+    "EIO from every sync",
+    "files that cannot grow",
+}
+_WHOLE: Final = {"kill -9 of the leader between two steps"}
+_SERVER: Final = {"kill -9 of PostgreSQL", "EIO from every sync of PostgreSQL"}
+_REPLICAS: Final = {name for name in FAULTS if "replica" in name or "coordinator" in name or "shards" in name}
+
+
+def fits(fault: str, lane: Lane) -> bool:
+    """Whether a fault can be tried in a lane: files are flipped, lost and filled up below SQLite."""
+    if "EIO" in fault and (shutil.which("strace") is None or os.geteuid() != 0):
+        return False
+    if fault in _REPLICAS:
+        return lane.replicas is not None
+    if fault in _SERVER:
+        return lane.cluster is not None
+    if fault == "full disk":
+        return lane.disk
+    if fault == "a device denied in the middle":
+        return lane.deny_list is not None
+    return (lane.cluster is None or fault not in _FILES) and (lane.replicas is None or fault not in _WHOLE)

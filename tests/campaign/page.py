@@ -1,0 +1,147 @@
+"""docs/reliability.md, from the trials of one or more runs and nothing else."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.campaign.trials import NOTHING, Trial
+
+__all__ = ["Run", "page", "read_lists", "read_soak"]
+
+_HEAD: Final = """# Reliability
+
+Written by `python -m tests.campaign`; do not edit. A trial is one task of nine devices at two aggregators in processes
+of their own, with all of TLS and stores; a third of the devices reports directly, a third through a broker and a third
+through a relay. Eight tasks at a time follow each other closely, and something fails at a random moment, which finds
+them in different states. Every device has a cell for itself and coins that the test fixes, and no noise is added: a
+cell of the record says how often its device counts. That a device is lost shows for the sampled half; that one is
+doubled, for all.
+
+* lost: a device holds every receipt and the released task does not count it, or the task ended for want of reports
+  although enough devices hold every receipt
+* doubled: a device counts more often than once, or after it was denied
+* wrong: trials with any of these, aggregators that end a task differently or give different bytes, a process that ended
+  and should not have, or a lane that broke, whatever broke it
+* second releases: tasks of which an aggregator gave another record at the end of the run than at the task's end
+* stuck: a task without an end two minutes after its windows and its fault
+
+A task may end without a release, for a reason that everybody can read; then nobody is counted and nobody is lost. A
+task that had ended before the fault came stands in the rows "nothing". A clock is off in a process whose `time.time`
+was replaced before it started; strace lets every fsync of a running process return EIO; files that cannot grow and
+descriptors used up are limits of the kernel below what a running process has. A device that is denied may be left out
+of a task that goes on, and counts in none that opens later. The p99 of fewer than a hundred values is the longest.
+What else can go wrong, and which test shows what then holds, has [a page of its own](faults.md).
+"""
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The trials of one run, as a file of JSON keeps them."""
+
+    seed: int
+    lanes: int
+    took_s: float = 0.0
+    second: int = 0
+    missing: list[str] = field(default_factory=list[str])
+    trials: list[Trial] = field(default_factory=list[Trial])
+
+    def write(self, path: Path) -> None:
+        """Write it."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> "Run":
+        """Return what `write` wrote."""
+        row: dict[str, Any] = json.loads(path.read_text())
+        return cls(trials=[Trial(**one) for one in row.pop("trials")], **row)
+
+
+def read_lists(path: Path) -> str:
+    """Return a sentence of the result of `python -m tests.model --result`."""
+    row: dict[str, Any] = json.loads(path.read_text())
+    ends = ", ".join(f"{end} {count:,}" for end, count in sorted(row["ends"].items(), key=lambda one: -one[1]))
+    failed = "none of them broke a promise" if row["failed"] == 0 else f"{row['failed']:,} of them broke a promise"
+    return (
+        f"Beside these trials, {row['lists']:,} lists of failures on virtual time in"
+        f" {row['seconds'] / 60:,.0f} minutes: {failed}. They ended: {ends}."
+    )
+
+
+def read_soak(path: Path) -> str:
+    """Return a sentence of the result of `python -m tests.campaign.soak --result`."""
+    row: dict[str, Any] = json.loads(path.read_text())
+    held = "; ".join(
+        f"{name}: {_held(first)}, then {_held(row['end'][name])}" for name, first in row["settled"].items()
+    )
+    failed = f" It failed: {'; '.join(row['failed'])}." if row["failed"] else ""
+    return (
+        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes, a task every {row['every_s']:g} s, {row['released']:,} of"
+        f" {row['tasks']:,} tasks were released. What an aggregator and its workers held once it had settled and in the"
+        f" end: {held}.{failed}"
+    )
+
+
+def _held(one: dict[str, Any]) -> str:
+    return (
+        f"{one['own_mib']:.0f} MiB, {one['descriptors']} descriptors and {one['files']} files of"
+        f" {one['state_bytes']:,} bytes after {one['ended']:,} tasks"
+    )
+
+
+def _percentile(values: Sequence[float], share: float) -> str:
+    if not values:
+        return "–"
+    return f"{sorted(values)[min(len(values) - 1, int(share * len(values)))]:.1f} s"
+
+
+def page(runs: Sequence[Run], *beside: str) -> str:
+    """Return the page: the sums, a row for each fault and store, what was not tried, and what ran `beside` it."""
+    trials = [trial for run in runs for trial in run.trials]
+    groups: dict[tuple[str, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        groups[trial.fault, trial.store].append(trial)
+    ready = [one for trial in trials for one in trial.ready_s]
+    ended = [trial.ended_s for trial in trials if not trial.stuck]
+    struck = sum(trial.fault != NOTHING for trial in trials)
+    killed = sum(trial.fault.startswith("kill") for trial in trials)
+    took = f"{sum(run.took_s for run in runs) / 60:.1f} minutes" + (f" of {len(runs)} runs" if len(runs) > 1 else "")
+    lines = [
+        _HEAD,
+        f"{len(trials)} trials in {took}, {struck} of them under a fault and {killed} under a kill:"
+        f" {sum(one.lost for one in trials)} lost, {sum(one.doubled for one in trials)} doubled,"
+        f" {sum(bool(one.wrong) for one in trials)} wrong, {sum(run.second for run in runs)} second releases,"
+        f" {sum(one.stuck for one in trials)} stuck. From a restart to serving again:"
+        f" p50 {_percentile(ready, 0.5)}, p99 {_percentile(ready, 0.99)} ({len(ready)} restarts). From the last window"
+        f" or fault to the end everywhere: p50 {_percentile(ended, 0.5)}, p99 {_percentile(ended, 0.99)}.",
+        "",
+        "| what fails | store | trials | ended | receipted in full | lost | doubled | wrong | stuck | restart p50, p99"
+        " | end p50, p99 |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (fault, store), group in sorted(groups.items()):
+        lines.append(_row(fault, store, group))
+    missing = [one for one in runs[-1].missing if one.partition(" (no lane")[0] not in {name for name, _ in groups}]
+    lines += ["", *(f"Not tried: {one}." for one in missing), *(line for one in beside for line in ("", one))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(fault: str, store: str, group: Sequence[Trial]) -> str:
+    ready, ended = [one for trial in group for one in trial.ready_s], [one.ended_s for one in group if not one.stuck]
+    ends = ", ".join(f"{end} {count}" for end, count in Counter(one.end for one in group).most_common())
+    cells = (
+        fault,
+        store,
+        len(group),
+        ends,
+        sum(one.delivered for one in group),
+        sum(one.lost for one in group),
+        sum(one.doubled for one in group),
+        sum(bool(one.wrong) for one in group),
+        sum(one.stuck for one in group),
+        f"{_percentile(ready, 0.5)}, {_percentile(ready, 0.99)}",
+        f"{_percentile(ended, 0.5)}, {_percentile(ended, 0.99)}",
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"

@@ -1,0 +1,173 @@
+"""Who may publish and read what at the broker as it is shipped: mosquitto, its files of deploy/, real certificates."""
+
+import asyncio
+import itertools
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import aiomqtt
+import pytest
+from fleetcount.__main__ import run_command
+from fleetcount_aggregator.config import MqttTable
+from fleetcount_aggregator.transport import mqtt_inbox
+from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
+from fleetcount_protocol.channel.certificates import load_certificate
+from fleetcount_protocol.channel.user_names import certified_name
+from fleetcount_protocol.ids import AggregatorId, SeriesId, SessionId, TaskId, UserName
+from fleetcount_protocol.limits import MAX_MQTT_PACKET_BYTES
+from fleetcount_protocol.wire import topics
+from fleetcount_protocol.wire.device import (
+    INSTALMENT,
+    INSTALMENT_REPLY,
+    RELEASE_ANSWER,
+    SESSION_REPLY,
+    SESSION_REQUEST,
+    SIGNED_TASK,
+)
+from fleetcount_protocol.wire.series import SERIES_OFFER
+from fleetcount_simulator.network.brokers import find_mosquitto
+from fleetcount_simulator.network.ports import free_ports
+
+from tests.support.shipped_broker import DEPLOY, client, mosquitto
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.context import Context
+
+NAME = "bologna"
+TASK, SERIES, SESSION = TaskId(bytes(32)), SeriesId(bytes(32)), SessionId(bytes(16))
+AGGREGATORS = ("alpha", "beta")
+SLOT = "alpha-slot1"
+DEVICES = ("car", "thief")
+END = "end"
+
+
+@pytest.fixture
+def enrolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An enrolment directory with certificates of two aggregators, a broker, two devices and an analyst."""
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not on this machine (Debian: apt install mosquitto): its access rules NOT tested")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["pki", "init", "--output", "PKI", "--deployment", NAME]) == 0
+    said = {
+        **{name: ["aggregator", "--name", name, "--host", "localhost"] for name in AGGREGATORS},
+        SLOT: ["slot", "--name", "alpha", "--slot", "1"],
+        "broker": ["broker", "--name", "broker", "--host", "localhost"],
+        "analyst": ["reader", "--name", "analyst"],
+        **{name: ["enrol"] for name in DEVICES},
+    }
+    for name, (command, *options) in said.items():
+        assert run_command(["pki", "request", "--output", name]) == 0
+        issue = ["pki", command, "--pki", "PKI", "--csr", f"{name}.csr", "--output", f"{name}.crt", *options]
+        assert run_command(issue) == 0
+    return tmp_path
+
+
+def every_topic(users: dict[str, UserName]) -> dict[str, tuple[set[str], set[str]]]:
+    """Return every kind of topic of every aggregator and device: who may publish there, and who reads it.
+
+    A further connection of an aggregator takes and answers what devices send as the first does, and announces nothing.
+    """
+    everybody = {*AGGREGATORS, SLOT, *DEVICES, "analyst"}
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for name in AGGREGATORS:
+        place, connections = (NAME, AggregatorId(name)), {name, SLOT} if name == "alpha" else {name}
+        for topic in (
+            topics.task_topic(*place, TASK),
+            topics.release_topic(*place, TASK),
+            topics.series_topic(*place, SERIES),
+        ):
+            found[topic] = {name}, everybody
+        for device in DEVICES:
+            user = users[device]
+            for topic in (topics.session_topic(*place, user), topics.report_topic(*place, user, TASK)):
+                found[topic] = {device}, connections
+            for topic in (
+                topics.session_reply_topic(*place, user, SESSION),
+                topics.receipt_topic(*place, user, SESSION),
+            ):
+                found[topic] = connections, {device}
+    return found
+
+
+async def heard(spy: aiomqtt.Client) -> set[tuple[str, str]]:
+    """Return topic and publisher of everything that comes before the end."""
+    found: set[tuple[str, str]] = set()
+    async for message in spy.messages:
+        who = bytes(message.payload).decode()
+        if who == END:
+            return found
+        found.add((str(message.topic), who))
+    raise AssertionError("the broker hung up")
+
+
+async def test_everybody_publishes_and_reads_its_own_and_nobody_takes_over_another_s_place(enrolled: Path) -> None:
+    """Everybody reads all it can and publishes everywhere, all under the client id of one of the aggregators."""
+    names = (*AGGREGATORS, SLOT, *DEVICES, "analyst")
+    allowed = every_topic({name: certified_name(load_certificate(enrolled / f"{name}.crt")) for name in DEVICES})
+    [port] = free_ports("127.0.0.1", 1)
+    async with asyncio.timeout(60), mosquitto(enrolled, port, NAME), AsyncExitStack() as stack:
+        with pytest.raises(aiomqtt.MqttError):
+            await stack.enter_async_context(client(enrolled, port, None))
+        parties = {
+            name: await stack.enter_async_context(client(enrolled, port, name, "fc-bologna-alpha")) for name in names
+        }
+        for party in parties.values():
+            await party.subscribe("#", qos=1)
+        for (name, party), topic in itertools.product(parties.items(), (*allowed, "elsewhere")):
+            await party.publish(topic, name.encode(), qos=1)
+        # Each party's last word to itself: what reaches it has reached it by then.
+        await parties["alpha"].publish(topics.task_topic(NAME, AggregatorId("alpha"), TASK), END.encode(), qos=1)
+        found = dict(zip(names, await asyncio.gather(*map(heard, parties.values())), strict=True))
+
+    for name in names:
+        own = {(topic, who) for topic, (who_may, readers) in allowed.items() for who in who_may if name in readers}
+        assert found[name] == own, name
+
+
+async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enrolled: Path) -> None:
+    """The certificate that it has is slot 0's, and so is the place at this broker."""
+    place = NAME, AggregatorId("alpha")
+    user = certified_name(load_certificate(enrolled / "car.crt"))
+    request, outcome = topics.session_topic(*place, user), topics.release_topic(*place, TASK)
+    own = SimpleNamespace(identity=SimpleNamespace(deployment=NAME), aggregator_id=place[1])
+    [port] = free_ports("127.0.0.1", 1)
+    async with asyncio.timeout(60), mosquitto(enrolled, port, NAME):
+        table = MqttTable(
+            broker=f"localhost:{port}",
+            ca_file=enrolled / "PKI" / "aggregators.crt",
+            certificate_file=enrolled / "alpha.crt",
+            key_file=enrolled / "alpha.key",
+        )
+        withdraw = Withdrawing(cast("Context", own), table)
+        async with client(enrolled, port, "alpha", "slot-0", clean_session=False) as alpha:
+            await alpha.subscribe(request, qos=1)
+            await alpha.publish(outcome, b"an outcome", qos=1, retain=True)
+        async with client(enrolled, port, "car") as car:
+            await car.publish(request, b"waits", qos=1)
+
+            assert await withdraw(TASK)
+
+            async with client(enrolled, port, "alpha", "slot-0", clean_session=False) as alpha:
+                waited = await anext(aiter(alpha.messages))
+            assert (str(waited.topic), waited.payload) == (request, b"waits")
+            await car.subscribe([(outcome, 1), (topics.receipt_filter(NAME, user), 1)])
+            async with client(enrolled, port, "alpha") as alpha:
+                await alpha.publish(topics.receipt_topic(*place, user, SESSION), END.encode(), qos=1)
+            assert (await anext(aiter(car.messages))).payload == END.encode(), "no outcome is kept"
+
+
+def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value() -> None:
+    rows = (DEPLOY / "mosquitto.conf").read_text().splitlines()
+    settings = dict(row.split(maxsplit=1) for row in rows if row and not row.startswith("#"))
+    messages = (SIGNED_TASK, RELEASE_ANSWER, SERIES_OFFER, SESSION_REQUEST, SESSION_REPLY, INSTALMENT, INSTALMENT_REPLY)
+
+    assert [row for row in rows if "#" in row and not row.startswith("#")] == []
+    # A broker that takes less cannot keep a record; one that takes more lets a device end an aggregator's connection.
+    assert int(settings["max_packet_size"]) == MAX_MQTT_PACKET_BYTES
+    assert max(one.largest for one in messages) + topics.MAX_TOPIC_BYTES + 9 <= MAX_MQTT_PACKET_BYTES
+    # Beyond three fourths of the room, more than who has something ever fills; below seven eighths, where reading ends.
+    room = mqtt_inbox._ROOM
+    for name, total in (("max_inflight_messages", room.calls), ("max_inflight_bytes", room.bytes_in_memory)):
+        assert 3 / 4 < int(settings[name]) / total < 7 / 8

@@ -1,0 +1,69 @@
+"""SIGTERM in every state of an open task (F51): exit code 0 in a bounded time, and everybody is counted afterwards."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from fleetcount_protocol.task.task import Task
+
+from tests.integration.test_crashes import ENDED_ITSELF, deployed, ended_itself, revived, until
+from tests.support.broker import LiveBroker
+from tests.support.deployment import LiveDeployment
+from tests.support.fleet import Fleet, signed_task_of
+from tests.support.oracle import check_release
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+POINTS = {
+    0: ("helper.after_seal_store", "helper.after_sign_store"),
+    1: ("leader.after_helpers_sealed", "leader.before_release"),
+}
+"""Where the other one ends itself: whoever is told to end waits for it then, in agreeing and in releasing."""
+
+
+async def test_told_to_end_in_every_state_an_aggregator_ends_with_zero_and_loses_nothing(
+    tmp_path: Path, broker: LiveBroker
+) -> None:
+    # Two deployments side by side: most of the time they wait for windows.
+    await asyncio.gather(drains(tmp_path / "leader", broker, 0), drains(tmp_path / "helper", broker, 1))
+
+
+async def drains(root: Path, broker: LiveBroker, told: int) -> None:
+    """Tell one aggregator to end in every state of one task, and check the release."""
+    async with deployed(root, 2, broker) as deployment:
+        task = deployment.ask(16, lead_s=4.0, windows_s=(8.0, 8.0))
+        fleet = Fleet(deployment, root, task.mechanism, ("grpc", "mqtt"), timeout_s=2.0)
+        signed = await signed_task_of(deployment, task)
+
+        await asyncio.gather(tell(deployment, told, task), fleet.answer(signed))
+        counted = await check_release(deployment, task, fleet)
+
+        # One that takes longer than any call may, is killed.
+        assert deployment.children[told].ends == [0] * 5, root.name
+        assert deployment.children[1 - told].ends == [0, ENDED_ITSELF, ENDED_ITSELF], root.name
+        assert len(counted) >= len(fleet.devices) // 2, root.name
+        assert deployment.troubles() == []
+
+
+async def tell(deployment: LiveDeployment, told: int, task: Task) -> None:
+    """Tell it to end while announced, in round one, in round two, agreeing and releasing; start it again each time."""
+    other = 1 - told
+    for moment in (0.0, task.round_one_opens + 0.7, task.round_one_closes + 0.7):
+        await until(moment)
+        await ends(deployment, told)
+        await revived(deployment, told)
+    for point in POINTS[told]:
+        if deployment.children[other].running:
+            deployment.children[other].terminate()
+            await asyncio.to_thread(deployment.children[other].ended)
+        await revived(deployment, other, point)
+        await ended_itself(deployment, other, task.round_two_closes)
+        await ends(deployment, told)
+        await revived(deployment, told)
+    await revived(deployment, other)
+
+
+async def ends(deployment: LiveDeployment, position: int) -> None:
+    """Tell an aggregator to end, and wait."""
+    deployment.children[position].terminate()
+    await asyncio.to_thread(deployment.children[position].ended)

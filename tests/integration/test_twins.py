@@ -1,0 +1,78 @@
+"""Two processes of one aggregator: the older one says so in one line, ends, and does not start again; and its clock."""
+
+import re
+from pathlib import Path
+
+import grpc
+import pytest
+from fleetcount.doctor_checks import Severity
+from fleetcount.doctor_command import _peer
+from fleetcount_aggregator.host.keys import load_signing_key
+from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
+from fleetcount_protocol.channel.greetings import Epoch, Greeting, decode_greeting, sign_epoch
+from fleetcount_protocol.ids import AggregatorId, TaskId
+
+from tests.support.deployment import LiveDeployment
+
+ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
+REFUSED = 3
+
+
+class Shows:
+    """What alpha says once it has seen a newer start of beta."""
+
+    def __init__(self, own: Epoch, known: Epoch) -> None:
+        self.said = Greeting(time_ms=0, epoch=own, known=known).encode()
+        self.heard: list[Greeting] = []
+
+    def now(self) -> float:
+        return 0.0
+
+    def say(self, _: AggregatorId) -> bytes:
+        return self.said
+
+    async def hear_answer(self, _: AggregatorId, said: bytes, __: float) -> None:
+        self.heard.append(decode_greeting(said))
+
+
+@pytest.mark.timeout(120)
+async def test_the_older_of_two_processes_ends_with_a_line_and_stays_down(tmp_path: Path) -> None:
+    here = LiveDeployment(tmp_path / "pair")
+    here.start(1)
+    child = here.children[1]
+    port = child.ready()["peer_port"]
+    found = [await _peer(here.config(0), "beta", f"127.0.0.1:{port}", allowed) for allowed in (30.0, -1.0)]
+    assert [one.severity for one in found] == [Severity.OK, Severity.FAILED]
+    assert re.search(
+        r"answers with its certificate; its clock is [+-]0\.\d s from this one \(give or take", found[0].text
+    )
+    assert "allowed: -1 s ([limits] largest_skew_s)" in found[1].text
+    keys = [here.config(position).parent / "keys" for position in range(2)]
+    signing = [load_signing_key(one / "signing.key") for one in keys]
+    shows = Shows(sign_epoch(ALPHA, 1, bytes(8), signing[0]), sign_epoch(BETA, 40, bytes(8), signing[1]))
+    authority = (here.written.root / "ca" / "aggregators.crt").read_bytes()
+    own = grpc.ssl_channel_credentials(
+        authority, (keys[0] / "aggregator.key").read_bytes(), (keys[0] / "aggregator.crt").read_bytes()
+    )
+    peer = GrpcPeer(
+        BETA,
+        f"127.0.0.1:{port}",
+        caller=ALPHA,
+        timeout_s=5,
+        credentials=own,
+        greetings=shows,
+    )
+
+    with pytest.raises(PeerRefusalError) as refusal:
+        await peer.status(TaskId(bytes(32)))
+    await peer.close()
+
+    assert refusal.value.problem is PeerProblem.BUSY
+    assert [one.epoch.number for one in shows.heard] == [1]
+    assert child.ended() == REFUSED
+    here.start(1)
+    assert child.ended() == REFUSED
+    said = [line for line in child.log.read_text().splitlines() if "has been started elsewhere" in line]
+    assert len(said) == 2
+    assert all("peers know epoch 40 of it" in line and "--restored" in line for line in said)

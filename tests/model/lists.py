@@ -1,0 +1,238 @@
+"""Lists of operations: how one is drawn from a seed, what must hold after it, and how a failing one is made short."""
+
+import asyncio
+import gc
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.tasks.finished import released_here
+from fleetcount_protocol.release import decode_record
+from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
+
+from tests.model.parties import ModelLoop
+from tests.model.world import DEVICES, Template, World, pairs, seeded
+
+__all__ = ["Operation", "Runner", "draw", "shrunk"]
+
+Operation = tuple[Any, ...]
+_MOST_FAULTS: Final = 6
+_LEADER_POINTS: Final = [one for one in AGGREGATOR_FAILPOINTS if not one.startswith("helper.")]
+_HELPER_POINTS: Final = [one for one in AGGREGATOR_FAILPOINTS if not one.startswith("leader.")]
+_UNEXPLAINED: Final = {"set_disagreement", "record_disagreement", "peer_refused", "out_of_range", "restored_backup"}
+"""Reasons that only an older copy of a store, a party that gave up by itself or a clock 300 s off can bring about."""
+
+
+def draw(seed: int) -> tuple[int, list[Operation]]:
+    """Return how many parties there are and a list: a task's ordinary course, into which faults are strewn."""
+    dice = seeded(seed)
+    parties = 3 if dice.random() < 0.15 else 2
+    course: list[Operation] = [("step", 10.0)]
+    for number in (1, 2):
+        sending: list[Operation] = [
+            ("send", device, number, party, dice.random() < 0.02)
+            for device in range(DEVICES)
+            for party in range(parties)
+            if dice.random() < 0.97
+        ]
+        dice.shuffle(sending)
+        course += [*sending, ("step", 10.0)]
+    for _ in range(dice.randrange(1, 4)):
+        looks: list[Operation] = [("look", party) for party in range(parties)]
+        dice.shuffle(looks)
+        course += [*looks, ("step", dice.choice([1.0, 5.0, 60.0, 300.0, 700.0]))]
+    first_look = _first_look(course)
+    for _ in range(dice.randrange(_MOST_FAULTS + 1)):
+        late = dice.random() < 0.8
+        place, fault = dice.randrange(first_look - 1 if late else 0, len(course) + 1), _fault(dice, parties)
+        if fault[-1][0] == "forge":
+            place = _first_look(course)  # Later there is nothing left to forge, as a rule.
+        course[place:place] = fault
+    return parties, course
+
+
+def _first_look(course: Sequence[Operation]) -> int:
+    return next(place for place, one in enumerate(course) if one[0] == "look")
+
+
+def _fault(dice: random.Random, parties: int) -> list[Operation]:
+    party = dice.randrange(parties)
+    point = dice.choice(_LEADER_POINTS if party == 0 else _HELPER_POINTS)
+    away = dice.choice([0.5, 2.0, 20.0, 90.0])
+    again: list[Operation] = [("step", away), ("restart", party), ("look", party), ("look", 0)]
+    ends = dice.choice(pairs(parties))
+    device = dice.randrange(DEVICES)
+    choices: list[tuple[int, list[Operation]]] = [
+        (3, [("crash", party)]),
+        (3, [("crash", party), *again]),
+        (10, [("fail", party, point), ("look", 0), *again]),
+        (4, [("fail", party, point)]),
+        (4, [("restart", party)]),
+        (6, [("lose", dice.choice(["request", "reply"]), *ends, dice.choice([1, 1, 2, 3, 8]))]),
+        (2, [("cut", party)]),
+        (2, [("join", party)]),
+        (3, [("full", party, dice.choice([1, 1, 2, 4]))]),
+        (2, [("copy", party)]),
+        (2, [("restore", party), ("look", party), ("look", 0)]),
+        (1, [("skew", party, dice.choice([-400, -20, -3, 3, 20, 400]))]),
+        (1, [("deny", device, party)]),
+        (1, [("abort", party)]),
+        (2, [("fail", 0, "leader.before_release"), ("look", 0), ("forge", parties - 1)]),
+        (4, [("send", device, dice.choice([1, 2]), party, dice.random() < 0.3)]),
+        (5, [("step", dice.choice([0.5, 2.0, 30.0, 601.0])), ("look", party)]),
+    ]
+    weights = [weight for weight, _ in choices]
+    [(_, chosen)] = dice.choices(choices, weights)
+    return chosen
+
+
+class Runner:
+    """Runs lists in one process and says what did not hold."""
+
+    def __init__(self) -> None:
+        self._loop = ModelLoop()
+        self._loop.set_exception_handler(lambda *_: None)
+        self._templates: dict[int, Template] = {}
+        self.ends: dict[str, int] = {}
+
+    def run(self, seed: int, parties: int, operations: Sequence[Operation]) -> list[str]:
+        """Return what is wrong after a list: nothing, as a rule."""
+        seeded(seed)
+        asyncio.set_event_loop(self._loop)
+        try:
+            return self._loop.run_until_complete(self._run(parties, operations))
+        finally:
+            asyncio.set_event_loop(None)
+
+    async def _run(self, parties: int, operations: Sequence[Operation]) -> list[str]:
+        if parties not in self._templates:
+            self._templates[parties] = await Template.make(parties)
+            gc.freeze()  # Nothing made so far is ever let go of: the collector need not look at it again.
+        world = World(self._templates[parties])
+        await world.begin()
+        try:
+            await world.run(operations)
+            ended = await world.heal()
+            wrong = [] if ended else [f"stuck: {[world.state(party).value for party in range(parties)]}"]
+            wrong += await verdict(world)
+            end = reason_of(world) if ended else "stuck"
+            self.ends[end] = self.ends.get(end, 0) + 1
+            return wrong
+        finally:
+            await world.close()
+
+    def close(self) -> None:
+        """Close the loop, and let go of what it was kept for."""
+        self._loop.close()
+        gc.unfreeze()
+
+
+def reason_of(world: World) -> str:
+    """Return "released", or why the leader gave the task up."""
+    row = world.network.seats[0].memory._tasks[world.template.task.task_id]
+    return "released" if row.state is State.RELEASED else row.abort_reason
+
+
+def _answers(world: World, step: str) -> dict[int, set[bytes]]:
+    """Return what each party has ever answered in a durable step, its lost stores too."""
+    found: dict[int, set[bytes]] = {party: set() for party in range(world.parties)}
+    for party, change in world.steps:
+        if change.step is not None and change.step.name == step:
+            found[party].add(change.step.answer)
+    return found
+
+
+async def verdict(world: World) -> list[str]:
+    """Return what does not hold about a task that was healed."""
+    task_id, stores = world.template.task.task_id, [seat.memory for seat in world.network.seats]
+    states = [store._tasks[task_id].state for store in stores]
+    wrong: list[str] = []
+    if len({state for state in states if state in (State.RELEASED, State.ABORTED)}) > 1:
+        wrong.append(f"ends differ: {[state.value for state in states]}")
+    for name, opened in world.network.opened.items():
+        if len(opened) > 1:
+            wrong.append(f"two draws opened by {name}")
+    if "restore" not in world.faults:
+        for step in ("set", "commit", "sign"):
+            wrong += [
+                f"{step} taken twice by {party}" for party, made in _answers(world, step).items() if len(made) > 1
+            ]
+        owed = _owed(world)
+        reasons = {store._tasks[task_id].abort_reason for store in stores} - {""}
+        if reasons & _UNEXPLAINED and not world.faults & {"abort", "far clock"}:
+            wrong.append(f"ended for {sorted(reasons)} without a cause")
+        if State.ABORTED in states and not world.faults and len(owed) >= world.template.task.min_batch_size:
+            wrong.append(f"ended for {sorted(reasons)} though nothing failed")
+    wrong += _debits(world, states)
+    if State.RELEASED in states:
+        wrong += await _released(world, states)
+    return wrong
+
+
+def _debits(world: World, states: Sequence[State]) -> list[str]:
+    """Return whose ledger lacks a debit: once for a release, and for noise that was drawn and not released."""
+    task_id, wrong = world.template.task.task_id, []
+    for party, seat in enumerate(world.network.seats):
+        drawn = (task_id, "commit") in seat.memory._steps or states[party] is State.RELEASED
+        if len(seat.memory._ledger) != seat.memory._debits or (drawn and task_id not in seat.memory._ledger):
+            wrong.append(f"party {party} has {len(seat.memory._ledger)} debits, {seat.memory._debits} counted")
+    return wrong
+
+
+def _complete(world: World, told: set[tuple[int, int, int, bool]]) -> set[int]:
+    return {
+        device
+        for device in range(DEVICES)
+        if all((device, number, party, False) in told for number in (1, 2) for party in range(world.parties))
+    }
+
+
+def _owed(world: World) -> set[int]:
+    """Return the devices that hold every receipt for the one thing they sent, and are denied nowhere."""
+    lying = {device for device, _, _, other in world.sent if other}
+    return _complete(world, world.receipts) - lying - world.denied
+
+
+async def _released(world: World, states: Sequence[State]) -> list[str]:
+    """Return what is wrong with a record: others differ, a signature, a sum, a device lost or counted twice."""
+    task_id = world.template.task.task_id
+    records = {
+        await released_here(world.network.core(party).context, task_id)
+        for party, state in enumerate(states)
+        if state is State.RELEASED
+    }
+    wrong = [] if len(records) == 1 else [f"{len(records)} records"]
+    released = [change.step for _, change in world.steps if change.step is not None and change.step.name == "release"]
+    if len({step.request for step in released}) > 1:
+        wrong.append("a second release")
+    finished = records.pop()
+    if finished is None:
+        return [*wrong, "released without a record"]
+    if len(finished.signatures) != world.parties or not world.proves(finished):
+        wrong.append("a release without every signature")
+    counted = [cell.raw for cell in decode_record(finished.record).cells]
+    may = _complete(world, world.sent)
+    owed = _owed(world)
+    for device, times in enumerate(counted):
+        if times not in (0, 1) or (times == 1 and device not in may):
+            wrong.append(f"device {device} is counted {times} times")
+        if times == 0 and device in owed:
+            wrong.append(f"device {device} has every receipt and is not counted")
+    return wrong
+
+
+def shrunk(runner: Runner, seed: int, parties: int, operations: Sequence[Operation]) -> list[Operation]:
+    """Return a part of a failing list that still fails and of which no operation can be left out."""
+    left, size = list(operations), max(1, len(operations) // 2)
+    while True:
+        place, smaller = 0, False
+        while place < len(left):
+            tried = left[:place] + left[place + size :]
+            if runner.run(seed, parties, tried):
+                left, smaller = tried, True
+            else:
+                place += size
+        if size == 1 and not smaller:
+            return left
+        size = max(1, size // 2)

@@ -1,0 +1,260 @@
+"""The parties of the model: aggregators in one thread and one loop, disks in memory, clocks that are told the time.
+
+What is replaced is the machine alone: threads, disks, timers, connections. Nothing here decides for an aggregator.
+"""
+
+import asyncio
+import copy
+import itertools
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+from unittest.mock import patch
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from fleetcount_aggregator.app import Core
+from fleetcount_aggregator.storage.at_rest import AtRest
+from fleetcount_aggregator.storage.data_keys import DataKey
+from fleetcount_aggregator.storage.memory_store import MemoryStore
+from fleetcount_aggregator.storage.store import (
+    BatchRow,
+    LedgerRow,
+    SessionRow,
+    StepRow,
+    StoreError,
+    TaskChange,
+    TaskRow,
+)
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.clock import Clock
+from fleetcount_protocol.errors import MachineError
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
+from fleetcount_transport.denials import Denials
+
+from tests.model.remembering import RememberingWorkers, SignsOnce
+from tests.support.aggregators import Network, Seat, SimulatedCrashError
+
+__all__ = ["ModelLoop", "ModelNetwork", "ModelSeat", "copied"]
+
+_KINDS: Final = (
+    *(type(threading.Lock()), type(threading.RLock()), AESGCM, AtRest, DataKey, ReportId, Digest),
+    *(SessionId, TaskId, AggregatorId, SessionRow, TaskRow, StepRow, BatchRow, LedgerRow, SystemRandom),
+)
+"""What a copy of a store shares with it: nothing of it changes."""
+
+
+class ModelLoop(asyncio.SelectorEventLoop):
+    """Runs what goes to threads at once and asks for no file: the order of events follows from the operations alone.
+
+    Timers of the machine's clock never go off: what waits for time waits for that of the world.
+    """
+
+    def _run_once(self) -> None:
+        ready: Any = getattr(self, "_ready")  # noqa: B009 - not in the stubs.
+        if not ready:
+            raise AssertionError("everything waits for something that never comes")
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        """Return a timer that never goes off."""
+        return asyncio.TimerHandle(when, callback, args, self, context)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """Return a future that is done."""
+        del executor
+        done: asyncio.Future[Any] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # Whoever waits gets it.
+            done.set_exception(error)
+        return done
+
+
+class NoMetrics:
+    """Counts nothing: nothing is decided by counters."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def copied(memory: MemoryStore) -> MemoryStore:
+    """Return a store as a copy of its disk has it, keys and all."""
+    with patch.dict(copy._deepcopy_dispatch, {kind: lambda one, _: one for kind in _KINDS}):  # type: ignore[attr-defined]
+        return copy.deepcopy(memory)
+
+
+class HeldStore:
+    """A store in the hands of one process: once that is dead, nothing of it is written any more."""
+
+    def __init__(self, memory: MemoryStore, note: Callable[[TaskChange], None]) -> None:
+        self.memory, self.dead, self.failures = memory, False, 0
+        self._note = note
+
+    def __getattr__(self, name: str) -> Any:
+        if self.dead:
+            raise SimulatedCrashError("its process is dead")
+        return getattr(self.memory, name)
+
+    async def apply(self, change: TaskChange) -> Any:
+        """See `Store.apply`; fails while the disk is full."""
+        if self.dead:
+            raise SimulatedCrashError("its process is dead")
+        if self.failures > 0:
+            self.failures -= 1
+            raise StoreError("the disk is full")
+        known = await self.memory.apply(change)
+        if known is None:
+            self._note(change)
+        return known
+
+    async def close(self) -> None:
+        """Its process ends."""
+        self.dead = True
+
+
+@dataclass
+class ModelSeat(Seat):
+    """A seat whose processes hold their store alone."""
+
+    note: Callable[[TaskChange], None] = lambda _: None
+
+    def open_store(self) -> Any:
+        """Open the store for a new process."""
+        return HeldStore(self.memory, self.note)
+
+
+class SeatSource:
+    """The random bytes of one start: others at each start of a list, the same in every list, so that signatures repeat.
+
+    A party draws what it has drawn before only if it asks for it in the same start at the same place.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._dice = random.Random(name)
+
+    def random_bytes(self, count: int, /) -> bytes:
+        """See `RandomSource.random_bytes`."""
+        return self._dice.randbytes(count)
+
+
+class SeatClock:
+    """What one aggregator believes the time is."""
+
+    def __init__(self, true: Clock, offset: float) -> None:
+        self._true, self._offset = true, offset
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return self._true.now() + self._offset
+
+
+class ModelNetwork(Network):
+    """Aggregators that are started, stopped and delayed by operations alone."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.supervised, self.greets = False, True
+        self.remembering = RememberingWorkers()
+        self.offsets: Counter[int] = Counter()
+        self.starts: Counter[str] = Counter()
+        self.sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self.numbers = itertools.count()
+        self.drivers: dict[int, asyncio.Task[None]] = {}
+        self.denials: dict[int, Denials] = {}
+        self.opened: dict[AggregatorId, set[bytes]] = defaultdict(set)
+        self.proved: dict[tuple[bytes, tuple[bytes, ...]], bool] = {}
+
+    def _seat(self, name: str, directory: Path | None) -> Seat:
+        made = super()._seat(name, directory)
+        return ModelSeat(
+            aggregator=made.aggregator,
+            signing_key=cast("Any", SignsOnce(made.signing_key)),
+            keys=made.keys,
+            store_path=made.store_path,
+        )
+
+    def _parts(self, seat: Seat) -> dict[str, Any]:
+        self.starts[seat.aggregator_id] += 1
+        return {
+            "workers": self.remembering,
+            "metrics": NoMetrics(),
+            "source": SeatSource(f"{seat.aggregator_id} {self.starts[seat.aggregator_id]}"),
+        }
+
+    def _clock(self, seat: Seat) -> Clock:
+        return SeatClock(self.clock, self.offsets[self.seats.index(seat)])
+
+    def _peer(self, caller: Seat, other: Seat) -> Any:
+        peer: Any = super()._peer(caller, other)
+        send = peer._send
+
+        async def watched(name: str, ask: Any) -> Any:
+            answer = await send(name, ask)
+            if name == "open_share":
+                self.opened[other.aggregator_id].add(answer.blind + answer.vector)
+            return answer
+
+        peer._send = watched
+        return peer
+
+    async def start(self, position: int, failpoint: str = "") -> Core:
+        """See `Network.start`."""
+        core = await super().start(position, failpoint)
+        if position in self.denials:
+            core.context.denials = self.denials[position]
+        return core
+
+    async def stop(self, position: int) -> None:
+        """Kill a process: nothing of it goes on."""
+        driver = self.drivers.pop(position, None)
+        await super().stop(position)
+        if driver is not None and driver is not asyncio.current_task():
+            driver.cancel()
+
+    async def _pause(self, seconds: float) -> None:
+        sleeper = (self.clock.now() + seconds, next(self.numbers), asyncio.Event())
+        self.sleepers.append(sleeper)
+        try:
+            await sleeper[2].wait()
+        finally:
+            self.sleepers.remove(sleeper)
+
+    async def settle(self) -> None:
+        """Let everything go on until all wait for time to pass."""
+        ready: Any = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009 - not in the stubs.
+        await asyncio.sleep(0)
+        while ready:
+            await asyncio.sleep(0)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, each sleeper waking at its moment."""
+        end = self.clock.now() + seconds
+        while due := [one for one in self.sleepers if one[0] <= end and not one[2].is_set()]:
+            moment, _, event = min(due, key=lambda one: one[:2])
+            self.clock.advance(max(0.0, moment - self.clock.now()))
+            event.set()
+            await self.settle()
+        self.clock.advance(max(0.0, end - self.clock.now()))
+
+    def look(self, position: int) -> None:
+        """Let a party do what is due, if it is not at it."""
+        driver = self.drivers.get(position)
+        if self.seats[position].core is not None and (driver is None or driver.done()):
+            self.drivers[position] = asyncio.ensure_future(self._drive(self.core(position)))
+
+    async def _drive(self, core: Core) -> None:
+        try:
+            for task in core.scheduler.pending():
+                await core.scheduler.look_after(task)
+            await core.retention.look()
+        except SimulatedCrashError:
+            await self.crash()
+        except MachineError:
+            pass  # This machine failed; it is looked at again.

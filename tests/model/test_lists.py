@@ -1,0 +1,54 @@
+"""Lists of operations leave one set, one draw, one record and one end, whatever order things fail in.
+
+The first seeds run always; `python -m tests.model --lists 1000000` is the campaign.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from structlog import configure as configure_logs
+from structlog import get_config
+
+from tests.model.command import silence
+from tests.model.lists import Operation, Runner, draw, shrunk
+from tests.model.remembering import remembered
+
+LISTS = 150
+"""Fifteen to thirty milliseconds each; every bug planted for them shows among them."""
+
+
+@pytest.fixture
+def runner() -> Iterator[Runner]:
+    logs = get_config()
+    silence()
+    made = Runner()
+    with remembered():
+        yield made
+    made.close()
+    configure_logs(**logs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_no_order_of_faults_breaks_a_promise(runner: Runner) -> None:
+    wrong = {seed: said for seed in range(LISTS) if (said := runner.run(seed, *draw(seed)))}
+
+    assert wrong == {}, "python -m tests.model --seed SEED shows the list, made short"
+    assert runner.ends["released"] > LISTS // 2
+    assert len(runner.ends) > 3, "lists that never end a task in another way do not hurt it"
+
+
+def test_a_failing_list_is_made_as_short_as_it_goes(monkeypatch: pytest.MonkeyPatch, runner: Runner) -> None:
+    def run(_: Runner, __: int, ___: int, operations: list[Operation]) -> list[str]:
+        return ["both"] if {("look", 0), ("crash", 1)} <= set(operations) else []
+
+    monkeypatch.setattr(Runner, "run", run)
+
+    assert shrunk(runner, 0, 2, [("step", 1.0), ("look", 0), *9 * [("look", 1)], ("crash", 1), ("step", 2.0)]) == [
+        ("look", 0),
+        ("crash", 1),
+    ]
+
+
+def test_a_seed_is_always_the_same_list() -> None:
+    assert draw(7) == draw(7) != draw(8)

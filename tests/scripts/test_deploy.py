@@ -1,0 +1,461 @@
+"""Every file of deploy/ is one that works: read by the program it is for where this machine has it, and checked here.
+
+What they name exists, fits together and is what the command takes. mosquitto's files are run by
+tests/integration/test_broker_rules.py, the rules of monitoring/ by tests/scripts/test_alerts.py.
+"""
+
+import dataclasses
+import fnmatch
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fleetcount.__main__ import run_command
+from fleetcount.task_spec import read_spec
+from fleetcount_aggregator.config import load_config
+from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
+from fleetcount_protocol.ids import Digest
+from fleetcount_relay.config import load_relay_config
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+LOADERS: Mapping[str, Any] = {"aggregator": load_config, "relay": lambda path, _: load_relay_config(path)}
+PROGRAM = "/opt/fleetcount/.venv/bin/fleetcount"
+
+
+def accepted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
+    """Return whether the command takes these arguments, all but the configuration, which is not there."""
+    at = arguments.index("--config") + 1
+    absent = "/absent/" + Path(arguments[at]).name
+    code = run_command([*arguments[:at], absent, *arguments[at + 1 :]])
+    return code == 2 and absent in capsys.readouterr().err
+
+
+def test_every_file_is_looked_at_by_a_test() -> None:
+    looked_at = {
+        *UNITS,
+        *(DEPLOY / name for name in ("Dockerfile", "compose.yaml", "mosquitto.acl", "mosquitto.conf")),
+        *(DEPLOY / "monitoring" / name for name in ("alerts.yml", "alerts_test.yml", "grafana.json", "prometheus.yml")),
+        *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay", "task")),
+        *(DEPLOY / "kustomize").rglob("*.*"),
+    }
+    listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no checkout: whether every file of deploy/ has its test was NOT looked at")
+
+    assert {ROOT / name for name in listed.stdout.split()} == looked_at
+
+
+# systemd.
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
+def test_a_unit_starts_what_the_command_takes(unit: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    commands = re.findall(rf"^Exec(?:Start|StartPre)=-?{PROGRAM} (.+)$", unit.read_text(), re.MULTILINE)
+
+    assert commands
+    assert [command for command in commands if not accepted(command.split(), capsys)] == []
+
+
+def test_systemd_understands_every_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not on this machine (Debian: apt install systemd): units NOT verified")
+    for unit in UNITS:  # Where the program is, is the operator's: here it must only be one.
+        (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
+
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / unit.name) for unit in UNITS)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    said = [line for line in ran.stderr.splitlines() if any(unit.name in line for unit in UNITS)]
+    assert said == []
+
+
+# The image.
+
+
+def instructions() -> list[tuple[str, str]]:
+    text = re.sub(r"\\\n\s*", " ", (DEPLOY / "Dockerfile").read_text())
+    rows = [line.split(None, 1) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(name, rest.strip()) for name, rest in rows]
+
+
+def reaches_the_builder(path: str) -> bool:
+    """Return whether .dockerignore lets a file through: the last pattern that matches it, or a folder of it, says."""
+    verdict = True
+    parents = [path, *(str(one) for one in Path(path).parents if str(one) != ".")]
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!").removeprefix("**/")
+            names = [Path(one).name for one in parents] if "**/" in line else parents
+            if any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                verdict = line.startswith("!")
+    return verdict
+
+
+def test_the_image_is_made_of_every_package_and_of_locked_distributions_alone() -> None:
+    copied = [rest.split()[:-1] for name, rest in instructions() if name == "COPY" and not rest.startswith("--from")]
+    sources = {source for row in copied for source in row}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+    assert {package.split("/")[0] for package in packages["packages"]} <= sources
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    for source in sources:
+        files = [ROOT / source] if (ROOT / source).is_file() else list((ROOT / source).rglob("*"))
+        assert any(reaches_the_builder(str(one.relative_to(ROOT))) for one in files), source
+    installs = [rest for name, rest in instructions() if name == "RUN" and "pip install" in rest]
+    assert all("--require-hashes -r locks/aggregator.txt" in rest or "--no-index ." in rest for rest in installs)
+    assert len(installs) == 2
+    locked = (ROOT / "locks" / "aggregator.txt").read_text()
+    assert all(f"\n{name}==" in locked for name in ("numba", "psycopg", "prometheus-client"))
+
+
+@pytest.mark.parametrize(
+    ("path", "reaches"),
+    [
+        ("relay/src/fleetcount_relay/app.py", True),
+        ("locks/build.txt", True),
+        ("deploy/deployment/alpha/keys/signing.key", False),
+        ("relay/src/relay.key", False),
+        (".venv/bin/python", False),
+        ("tests/conftest.py", False),
+        (".git/config", False),
+    ],
+)
+def test_no_key_and_nothing_needless_reaches_the_builder(path: str, reaches: bool) -> None:
+    assert reaches_the_builder(path) is reaches
+
+
+def test_the_image_says_whether_it_lives_and_runs_as_nobody_in_particular(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = dict(instructions())
+    check = re.search(r"CMD (\[.*\])", rows["HEALTHCHECK"])
+    assert check is not None
+    command = yaml.safe_load(check[1])
+
+    assert command[0] == yaml.safe_load(rows["ENTRYPOINT"])[0] == "fleetcount"
+    assert accepted(command[1:], capsys)
+    assert accepted(yaml.safe_load(rows["CMD"]), capsys)
+    assert rows["USER"] == "fleetcount"
+    assert "/var/cache/fleetcount" in rows["VOLUME"]
+
+
+# Compose.
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first lines of compose.yaml make, at ./deployment of the directory that is returned."""
+    here = tmp_path_factory.mktemp("compose")
+    [line] = re.findall(r"^#   fleetcount (keys init .*)$", (DEPLOY / "compose.yaml").read_text(), re.MULTILINE)
+    arguments = line.replace("deploy/deployment", str(here / "deployment")).split()
+    assert run_command(arguments) == 0
+    password = here / "deployment" / "alpha" / "keys" / "postgresql.password"
+    password.write_text("secret\n")
+    password.chmod(0o600)
+    for shipped in ("mosquitto.conf", "mosquitto.acl", "monitoring"):
+        (here / shipped).symlink_to(DEPLOY / shipped)
+    return here
+
+
+def mounts(service: Mapping[str, Any], here: Path) -> dict[str, Path]:
+    """Return what a container sees of this directory: where, and which file or directory it is."""
+    rows = [row.split(":") for row in service.get("volumes", ()) if row.startswith("./")]
+    return {row[1]: here / row[0] for row in rows}
+
+
+def paths(value: Any) -> Iterator[Path]:
+    """Yield every path of a configuration."""
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from paths(one)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from paths(getattr(value, field.name))
+
+
+def test_compose_mounts_what_keys_init_makes_and_every_configuration_fits(
+    compose: dict[str, Any], deployment: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    ours = {name: one for name, one in compose["services"].items() if one["image"] == "fleetcount"}
+    assert set(ours) == {"alpha", "beta", "relay"}
+    for name, service in compose["services"].items():
+        assert [str(one) for one in mounts(service, deployment).values() if not one.exists()] == [], name
+    for service in ours.values():
+        command = service["command"]
+        assert accepted(command, capsys)
+        assert accepted(service["healthcheck"]["test"][2:], capsys)
+        # As the container sees it: every path below /deployment is one that is mounted, and is there.
+        seen = mounts(service, deployment)
+        inside = Path(command[command.index("--config") + 1])
+        root = tmp_path / service["command"][-1].split("/")[2]
+        for place, source in seen.items():
+            target = root / place.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.symlink_to(source)
+        environment = {
+            key: value.replace("/deployment", f"{root}/deployment")
+            for key, value in service.get("environment", {}).items()
+        }
+        config = LOADERS[command[0]](root / str(inside).lstrip("/"), environment)
+        assert [str(path) for path in paths(config) if not path.exists()] == []
+        assert config.metrics is not None
+
+
+def test_compose_s_broker_gets_every_file_that_its_configuration_names(
+    compose: dict[str, Any], deployment: Path, tmp_path: Path
+) -> None:
+    service = compose["services"]["broker"]
+    script = service["command"][-1].replace("exec mosquitto", "true")
+    for place, source in mounts(service, deployment).items():
+        script = script.replace(place, str(source))
+    etc = tmp_path / "etc"
+    etc.mkdir()
+    subprocess.run(["sh", "-ec", script.replace("/etc/fleetcount", str(etc))], check=True, timeout=30)
+
+    named = re.findall(r"^\w+file \S*/(\S+)$|^acl_file \S*/(\S+)$", (etc / "mosquitto.conf").read_text(), re.MULTILINE)
+    wanted = {one or other for one, other in named}
+    assert wanted == {"clients.crt", "broker.crt", "broker.key", "mosquitto.acl"}
+    assert wanted <= {path.name for path in etc.iterdir()}
+    assert "DEPLOYMENT" not in (etc / "mosquitto.acl").read_text().partition("\n\n")[2]
+    config = load_config(deployment / "deployment" / "alpha" / "aggregator.toml", {})
+    assert f"/{config.aggregator.deployment}/" in (etc / "mosquitto.acl").read_text()
+    listener = re.search(r"^listener (\d+)$", (DEPLOY / "mosquitto.conf").read_text(), re.MULTILINE)
+    assert config.mqtt is not None
+    assert listener is not None
+    assert config.mqtt.broker == f"localhost:{listener[1]}"
+
+
+def test_compose_s_database_is_the_one_that_its_first_lines_name(compose: dict[str, Any], deployment: Path) -> None:
+    lines = (DEPLOY / "compose.yaml").read_text().partition("[store]\n")[2].splitlines()[:2]
+    service, alpha = compose["services"]["postgresql"], deployment / "deployment" / "alpha"
+    before = (alpha / "aggregator.toml").read_text()
+    table = "\n".join(["[store]", *(line.removeprefix("#").strip() for line in lines)])
+    (alpha / "on-postgresql.toml").write_text(f"{before}\n{table}\n")
+    store = load_config(alpha / "on-postgresql.toml", {}).store
+
+    user, name = (service["environment"][key] for key in ("POSTGRES_USER", "POSTGRES_DB"))
+    assert store.url == f"postgresql://{user}@127.0.0.1:5432/{name}"
+    assert "listen_addresses=127.0.0.1" in service["command"]
+    assert {f"{key}=on" for key in ("fsync", "synchronous_commit", "full_page_writes")} <= set(service["command"])
+    assert store.password_file is not None
+    secret = deployment / compose["secrets"]["postgresql"]["file"]
+    assert store.password_file.read_text() == secret.read_text()
+
+
+def test_compose_s_prometheus_asks_every_page_and_reads_the_shipped_rules(
+    compose: dict[str, Any], deployment: Path, tmp_path: Path
+) -> None:
+    content = compose["configs"]["prometheus"]["content"]
+    (tmp_path / "prometheus.yml").write_text(content)
+    shutil.copy(DEPLOY / "monitoring" / "alerts.yml", tmp_path)
+    jobs = yaml.safe_load(content)["scrape_configs"]
+    asked = {target for job in jobs for config in job["static_configs"] for target in config["targets"]}
+
+    listens = {compose["services"][name]["environment"]["FLEETCOUNT_METRICS__LISTEN"] for name in ("alpha", "beta")}
+    relay = load_relay_config(deployment / "deployment" / "relay" / "relay.toml")
+    assert relay.metrics is not None
+    assert asked == listens | {relay.metrics.listen}
+    shipped = yaml.safe_load((DEPLOY / "monitoring" / "prometheus.yml").read_text())
+    assert [job["job_name"] for job in jobs] == [job["job_name"] for job in shipped["scrape_configs"]]
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not on this machine (Debian: apt install prometheus): configurations NOT read by it")
+    for file in (tmp_path / "prometheus.yml", DEPLOY / "monitoring" / "prometheus.yml"):
+        ran = subprocess.run([promtool, "check", "config", file], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_promtool_finds_the_bounds_of_the_rules_where_they_are_said_to_be() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not on this machine (Debian: apt install prometheus): bounds of alerts NOT tested")
+    command = [promtool, "test", "rules", "alerts_test.yml"]
+    ran = subprocess.run(command, cwd=DEPLOY / "monitoring", capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+# The samples.
+
+
+def test_the_samples_of_servers_and_of_a_question_are_read_by_what_they_are_for(deployment: Path) -> None:
+    """Those of devices: tests/client/test_config.py."""
+    root = deployment / "deployment"
+    for name, load in LOADERS.items():
+        text = (DEPLOY / "sample" / f"{name}.toml").read_text().replace("base64 of 32 bytes", "A" * 43 + "=")
+        (root / f"{name}.toml").write_text(text)
+        assert load(root / f"{name}.toml", {})
+    shutil.copy(DEPLOY / "sample" / "task.toml", root)
+    question = read_spec(root / "task.toml", 1_800_000_000, Digest(bytes(32)), None)
+
+    assert [one.aggregator_id for one in question.aggregators] == ["alpha", "beta"]
+
+
+# Kubernetes.
+
+CLUSTER = {"kustomize.config.k8s.io/v1beta1", "apps/v1", "v1", "networking.k8s.io/v1", "policy/v1"}
+KINDS = {"Kustomization", "StatefulSet", "Deployment", "Service", "NetworkPolicy", "PodDisruptionBudget"}
+POD = {
+    "automountServiceAccountToken",
+    "enableServiceLinks",
+    "terminationGracePeriodSeconds",
+    "securityContext",
+    "initContainers",
+    "containers",
+    "volumes",
+}
+CONTAINER = {
+    "name",
+    "image",
+    "command",
+    "args",
+    "ports",
+    "startupProbe",
+    "livenessProbe",
+    "readinessProbe",
+    "resources",
+    "env",
+    "securityContext",
+    "volumeMounts",
+}
+CHECKS = {
+    "serving",
+    "store",
+    "keys",
+    "certificate",
+    "deny_list",
+    "peers",
+    "broker",
+    "clock",
+    "background",
+    "aggregators",
+}
+"""The names of /readyz (tests/aggregator/roles/test_readiness.py, tests/relay/test_readiness.py)."""
+
+
+def documents(folder: str) -> list[dict[str, Any]]:
+    files = sorted((DEPLOY / "kustomize" / folder).glob("*.yaml"))
+    return [document for file in files for document in yaml.safe_load_all(file.read_text())]
+
+
+FOLDERS = ["aggregator", "relay", "replicated"]
+WORKLOADS = ("StatefulSet", "Deployment")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kubernetes_files_name_what_is_there(folder: str) -> None:
+    found = documents(folder)
+    [kustomization] = [one for one in found if one["kind"] == "Kustomization"]
+    templates = [one["spec"]["template"] for one in found if one["kind"] in WORKLOADS]
+    claims = {row["metadata"]["name"] for one in found for row in one.get("spec", {}).get("volumeClaimTemplates", ())}
+
+    assert {one["apiVersion"] for one in found} <= CLUSTER
+    assert {one["kind"] for one in found} <= KINDS
+    assert {*kustomization["resources"], "kustomization.yaml"} == {
+        path.name for path in (DEPLOY / "kustomize" / folder).glob("*.yaml")
+    }
+    chosen = [one for one in found if one["kind"] in (*WORKLOADS, "PodDisruptionBudget")]
+    services = [one for one in found if one["kind"] == "Service"]
+    selectors = [one["spec"]["selector"] for one in services]
+    selectors += [one["spec"]["selector"]["matchLabels"] for one in chosen]
+    selectors += [one["spec"]["podSelector"]["matchLabels"] for one in found if one["kind"] == "NetworkPolicy"]
+    labels = [template["metadata"]["labels"] for template in templates]
+    assert [selector for selector in selectors if selector not in labels] == []
+    for template in templates:
+        pod = template["spec"]
+        assert set(pod) <= POD
+        volumes = claims | {one["name"] for one in pod["volumes"]}
+        maps = {one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one}
+        assert maps == {one["name"] for one in kustomization["configMapGenerator"]}
+        ports = {port["name"] for container in pod["containers"] for port in container["ports"]}
+        own = [one for one in services if one["spec"]["selector"] == template["metadata"]["labels"]]
+        assert {port["targetPort"] for one in own for port in one["spec"]["ports"]} <= ports
+        for container in (*pod["initContainers"], *pod["containers"]):
+            assert set(container) <= CONTAINER
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["image"] == kustomization["images"][0]["name"]
+
+
+def listens(folder: str, config: Any) -> dict[str, str]:
+    """Return where a configuration listens, by the name of the port."""
+    if folder == "relay":
+        return {"metrics": config.metrics.listen, "devices": config.relay.listen}
+    return {
+        "metrics": config.metrics.listen,
+        "devices": config.grpc.device_listen,
+        "peers": config.grpc.peer_listen,
+        "replicas": config.store.replica_listen,
+    }
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_runs_on_kubernetes_is_what_the_command_and_its_configuration_say(
+    folder: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    name = "relay" if folder == "relay" else "aggregator"
+    text = (DEPLOY / "kustomize" / folder / f"{name}.toml").read_text()
+    (tmp_path / "config.toml").write_text(text.replace("POD_IP", "10.0.0.7"))
+    config = LOADERS[name](tmp_path / "config.toml", {})
+    workloads = [one["spec"]["template"]["spec"] for one in documents(folder) if one["kind"] in WORKLOADS]
+    roles = set()
+
+    for pod in workloads:
+        [container] = pod["containers"]
+        assert accepted(container["args"], capsys)
+        if "--roles" in container["args"]:
+            roles |= read_roles(container["args"][-1])
+        for port in container["ports"]:
+            assert int(listens(folder, config)[port["name"]].rpartition(":")[2]) == port["containerPort"]
+        mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert [
+            str(path) for path in paths(config) if not any(str(path).startswith(f"{one}/") for one in mounted)
+        ] == []
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if probe := container.get(kind, {}).get("httpGet"):
+                path, _, query = probe["path"].partition("?")
+                assert (path, probe["port"]) == ("/readyz" if kind == "readinessProbe" else "/healthz", "metrics")
+                assert {one.removeprefix("exclude=") for one in query.split("&") if one} <= CHECKS
+    assert roles == (ALL_ROLES if folder == "replicated" else set())
+    assert (getattr(config, "store", None) is not None and config.store.url is not None) == (folder == "replicated")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kustomize_builds_it(folder: str) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not on this machine: kustomize did NOT build deploy/kustomize")
+    ran = subprocess.run(
+        [kubectl, "kustomize", DEPLOY / "kustomize" / folder], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    built = list(yaml.safe_load_all(ran.stdout))
+    [config] = [one for one in built if one["kind"] == "ConfigMap"]
+    assert {one["metadata"]["namespace"] for one in built} == {"fleetcount"}
+    pods = [one["spec"]["template"]["spec"] for one in built if one["kind"] in WORKLOADS]
+    for pod in pods:
+        images = {container["image"] for container in (*pod["initContainers"], *pod["containers"])}
+        assert images == {"registry.example.org/fleetcount:0.1.0"}
+        assert config["metadata"]["name"] in {one.get("configMap", {}).get("name") for one in pod["volumes"]}

@@ -1,0 +1,104 @@
+"""The documentation site fails for what is wrong in it, and the examples run from an empty folder.
+
+The whole site, every notebook executed, is built by `make check`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import pace
+
+ROOT = Path(__file__).resolve().parents[2]
+GALLERY = ROOT / "docs" / "gallery"
+PAGES = {"README.md": "# Top\n\n[there](docs/there.md)\n", "docs/there.md": "# There\n\n[back](../README.md#top)\n"}
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run an example as a person does, in a folder of its own, and return what it printed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PATH": path, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_the_gallery_lists_its_notebooks_and_each_has_code_to_run() -> None:
+    listed = re.findall(r"^([a-z]+)$", (GALLERY / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    notebooks = {path.stem: path.read_text(encoding="utf-8") for path in GALLERY.glob("*.md") if path.stem != "index"}
+
+    assert sorted(listed) == sorted(notebooks)
+    assert len(notebooks) >= 8
+    assert all(
+        text.startswith("---\nfile_format: mystnb\n") and "```{code-cell}" in text for text in notebooks.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "complaint"),
+    [
+        ("docs/there.md", "", ""),
+        ("docs/there.md", "[nowhere](gone.md)", "gone.md"),
+        ("docs/there.md", "[no heading](../README.md#bottom)", "bottom"),
+        ("docs/unlisted.md", "# A page that no list holds", "toctree"),
+        ("docs/there.md", "```{eval-rst}\n.. autofunction:: fleetcount.gone\n```", "gone"),
+    ],
+)
+def test_what_leads_nowhere_fails_the_build(tmp_path: Path, page: str, text: str, complaint: str) -> None:
+    # Three CPU seconds each, in a program of its own: Sphinx and its theme are loaded anew, as for the whole site.
+    pytest.importorskip("sphinx", reason="the documentation tools come with `make check`")
+    root = tmp_path / "tree"
+    for name, content in PAGES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    (root / "docs" / "decisions").mkdir()
+    (root / "docs" / "decisions" / "README.md").write_text("# Decisions\n")
+    (root / "docs" / "decisions" / "0001-one.md").write_text("# One\n")
+    shutil.copytree(ROOT / "docs" / "site", root / "docs" / "site", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "docs" / "site" / "index.md").write_text(
+        "# Index\n\n```{toctree}\nREADME\ndocs/there\ndocs/decisions/README\n```\n"
+    )
+    with (root / page).open("a") as written:
+        written.write(f"\n{text}\n")
+    (root / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "docs.py", root / "scripts")
+
+    done = subprocess.run(
+        [sys.executable, "scripts/docs.py"], cwd=root, capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert done.returncode == (1 if text else 0), done.stderr
+    assert complaint in done.stderr
+    assert (root / "out" / "docs" / "html" / "index.html").is_file()
+
+
+def test_a_series_is_read_from_an_empty_folder(tmp_path: Path) -> None:
+    program, sample = ROOT / "examples" / "read_series.py", GALLERY / "sample"
+
+    told = run(tmp_path, sys.executable, str(program), str(sample / "morning"), str(sample / "trusted-morning.toml"))
+
+    assert "6 windows of 72 cells, signed by keys that you trust" in told
+    assert "window 5 less window 0: " in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow  # Two aggregators, three devices and nine commands are processes of their own: ten CPU seconds.
+@pytest.mark.timeout(300)
+def test_keys_aggregators_devices_and_a_signed_release_from_an_empty_folder(tmp_path: Path) -> None:
+    told = run(tmp_path, str(ROOT / "examples" / "operate.sh"), str(int(12 * pace())))
+
+    assert told.count("delivered: ") == 3
+    assert "signed by alpha (Operator of alpha), beta (Operator of beta): trusted by" in told
+    assert (tmp_path / "released" / "release.json").is_file()

@@ -1,0 +1,139 @@
+"""What an installation takes in is locked and listed, and the same sources give the same wheel, byte for byte."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support.installed import with_builder
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGURATION = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = CONFIGURATION["project"]
+
+
+def script(name: str) -> ModuleType:
+    """Return a module of scripts/, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"scripts_{name}", ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+lock, wheel = script("lock"), script("wheel")
+
+
+def wanted(extra: str, seen: frozenset[str] = frozenset()) -> set[str]:
+    """Return the distributions that pyproject.toml names for an extra, through extras that it contains."""
+    found: set[str] = set()
+    for row in PROJECT["optional-dependencies"][extra]:
+        if inner := re.match(r"fleetcount\[(.*)\]", row):
+            for one in inner[1].split(","):
+                found |= wanted(one, seen | {extra})
+        else:
+            found.add(lock.plain(re.match(r"[\w.-]+", row)[0]))
+    return found
+
+
+def test_locks_hold_exactly_the_pinned_versions_each_once() -> None:
+    locked = [one.pin for added in lock.read_locks().values() for one in added]
+
+    assert len(locked) == len(set(locked)) > 90
+    assert set(locked) == lock.pins()
+
+
+@pytest.mark.parametrize("name", [name for name, extras in lock.CHAIN.items() if extras])
+def test_each_lock_has_what_its_extras_name(name: str) -> None:
+    chain, locks = list(lock.CHAIN), lock.read_locks()
+    held = {lock.plain(one.name) for file in chain[: chain.index(name) + 1] for one in locks[file]}
+    base = {lock.plain(re.match(r"[\w.-]+", row)[0]) for row in PROJECT["dependencies"]}
+    asked = base.union(*(wanted(extra) for extra in lock.CHAIN[name]))
+
+    assert len(asked) > 5
+    assert asked - held == set()
+
+
+def test_locks_include_one_another_and_name_no_index_and_no_place() -> None:
+    chain = list(lock.CHAIN)
+    for number, name in enumerate(chain):
+        rows = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
+        options = [row for row in rows if row.startswith("-")]
+        assert options == ([f"-r {chain[number - 1]}.txt"] if number else [])
+        assert [row for row in rows if "://" in row or " @ " in row or "index" in row] == []
+
+
+def test_a_lock_comes_back_as_it_was_written_and_a_line_without_digests_is_refused() -> None:
+    for name, added in lock.read_locks().items():
+        text = (ROOT / "locks" / f"{name}.txt").read_text()
+        assert text.endswith("".join(one.text for one in added))
+    assert {one.marker for one in lock.read_locks()["all"]} == {"", "sys_platform == 'win32'"}
+    with pytest.raises(lock.LockError, match="numpy==2"):
+        lock.parse("numpy==2.4.6\n    # needed by fleetcount\n")
+
+
+def test_the_sbom_lists_what_is_locked_and_who_needs_it() -> None:
+    text = (ROOT / "locks" / lock.SBOM).read_text()
+    known = json.loads(text)
+
+    assert text == lock.sbom(lock.read_locks(), PROJECT["version"]), "run scripts/lock.py --sbom"
+    assert (known["bomFormat"], known["specVersion"]) == ("CycloneDX", "1.6")
+    names = {one["name"]: one for one in known["components"]}
+    assert {f"{one['name']}=={one['version']}" for one in names.values()} == lock.pins()
+    assert {names[name]["scope"] for name in ("cryptography", "grpcio", "numpy", "h3")} == {"required"}
+    assert {names[name]["scope"] for name in ("pytest", "ruff", "hatchling")} == {"excluded"}
+    needs = {one["ref"]: one["dependsOn"] for one in known["dependencies"]}
+    own = known["metadata"]["component"]["bom-ref"]
+    assert names["cryptography"]["bom-ref"] in needs[own]
+    assert names["numpy"]["bom-ref"] in needs[names["scipy"]["bom-ref"]]
+    assert set(needs) == {own, *(one["bom-ref"] for one in names.values())}
+
+
+def changed(source: Path, target: Path, mode: int, moment: int) -> Path:
+    """Copy what the wheel is made of, with other modes and times of files, and with compiled files beside them."""
+    packages = CONFIGURATION["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    files = [source / name for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore")]
+    files += [source / "client" / name for name in ("pyproject.toml", "README.md", "LICENSE")]
+    files += [path for package in packages for path in (source / package).rglob("*") if path.is_file()]
+    for path in files:
+        if path.suffix != ".pyc":
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            copy.chmod(mode)
+            os.utime(copy, (moment, moment))
+    for package in ("cli/src/fleetcount", "mechanisms/src/fleetcount_mechanisms"):
+        cache = target / package / "__pycache__"
+        cache.mkdir()
+        (cache / f"demo.{moment}.pyc").write_bytes(b"compiled")
+    return target
+
+
+@with_builder
+@pytest.mark.parametrize(("project", "name"), [(".", "fleetcount"), ("client", "fleetcount_client")])
+def test_two_builds_at_other_places_and_times_give_the_same_bytes_and_another_source_does_not(
+    project: str, name: str, tmp_path: Path
+) -> None:
+    one = changed(ROOT, tmp_path / "one", 0o644, 1_600_000_000)
+    two = changed(ROOT, tmp_path / "a" / "deeper" / "place", 0o600, 1_700_000_001)
+
+    first, second = (wheel.build(tree, tmp_path / tree.name, project) for tree in (one, two))
+    (two / project / "README.md").write_text("Another.\n")
+    third = wheel.build(two, tmp_path / "dist-3", project)
+
+    digests = [hashlib.sha256(built.read_bytes()).hexdigest() for built in (first, second, third)]
+    assert first.name == second.name == f"{name}-{PROJECT['version']}-py3-none-any.whl"
+    assert digests[0] == digests[1] != digests[2]
+    with zipfile.ZipFile(first) as archive:
+        assert [entry for entry in archive.namelist() if entry.endswith(".pyc")] == []

@@ -1,0 +1,68 @@
+"""`fleetcount relay` as a process of its own in front of a live deployment, and a device's way through it."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
+from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.task.task import Aggregator
+from fleetcount_simulator.network.connections import tls_of
+from fleetcount_simulator.network.deployments import HOST
+from fleetcount_simulator.network.ports import free_ports
+
+from tests.support.deployment import LiveDeployment
+from tests.support.processes import ChildProcess
+
+__all__ = ["LiveRelay", "transport_through"]
+
+
+class LiveRelay:
+    """A relay of a deployment; it keeps its address over its lives."""
+
+    def __init__(self, deployment: LiveDeployment, directory: Path) -> None:
+        self.address = f"{HOST}:{free_ports(HOST, 1)[0]}"
+        credential = deployment.written.authorities.aggregators.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"])
+        save_private_key(directory / "relay.key", credential.private_key)
+        save_certificates(directory / "relay.crt", [credential.certificate])
+        authorities = deployment.written.root / "ca"
+        upstreams = "".join(
+            f'[[aggregators]]\nid = "{one.aggregator_id}"\nendpoint = "{one.grpc_endpoint}"\n'
+            for one in deployment.written.aggregators
+        )
+        (directory / "relay.toml").write_text(
+            f'[relay]\nlisten = "{self.address}"\n[tls]\ncertificate_file = "relay.crt"\nkey_file = "relay.key"\n'
+            f'aggregator_ca_file = "{authorities / "aggregators.crt"}"\n'
+            f'device_ca_file = "{authorities / "devices.crt"}"\n{upstreams}'
+        )
+        command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(directory / "relay.toml")]
+        self.child = ChildProcess.of("relay", command, directory)
+
+    async def start(self) -> None:
+        """Start it, and wait until it listens."""
+        self.child.start()
+        await asyncio.to_thread(self.child.ready)
+
+    async def die_at(self, moment: float) -> None:
+        """Be killed at a moment, and started again."""
+        await asyncio.sleep(max(0.0, moment - time.time()))
+        self.child.kill()
+        await self.start()
+
+
+def transport_through(
+    relay: str,
+    aggregators: Sequence[Aggregator],
+    identity: DeviceIdentity,
+    *,
+    deployment: str,
+    authorities: bytes,
+    timeout_s: float,
+) -> GrpcTransport:
+    """Return a device's own connection to a relay, which carries its calls to these aggregators."""
+    servers = [TaskServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
+    tls = tls_of(identity, authorities)
+    return GrpcTransport(deployment=deployment, servers=servers, tls=tls, call_timeout_s=timeout_s, relay=relay)

@@ -1,0 +1,80 @@
+"""Records as aggregators would make them: drawn counts and noise, and the estimates and intervals that follow.
+
+Keys here protect nothing.
+"""
+
+import math
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import numpy as np
+from fleetcount.series_records import save_record
+from fleetcount_analysis.reading import exact_estimates, read
+from fleetcount_mechanisms.design import Design
+from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, record_to_json, sign_record
+from fleetcount_protocol.release.record import Cell
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.series import Series
+from fleetcount_protocol.series.signed_file import encode_signed_series
+from fleetcount_protocol.task.task import Task
+from numpy.typing import NDArray
+
+from tests.support.protocol_samples import signing_key
+from tests.support.series_samples import sign_everywhere
+
+Counts = NDArray[np.int64]
+Truth = Callable[[int], Counts]
+
+
+def write_series(folder: Path, series: Series, windows: Collection[int], truth: Truth) -> None:
+    """Write a directory as `fleetcount series records` keeps it; `truth(index)` are the cells' true counts."""
+    folder.mkdir(parents=True)
+    (folder / "series").write_bytes(encode_signed_series(sign_everywhere(series)))
+    last, before = None, -1
+    for index in sorted(windows):
+        missing = tuple(MissingWindow(index=one, reason="paused") for one in range(before + 1, index))
+        digest = None if last is None else Digest(last.digest)
+        link = ChainLink(previous=digest, previous_index=None if last is None else before, missing=missing)
+        last, before = _record(window_task(series, index), truth(index), index, link), index
+        save_record(folder, last, _signed(last))
+
+
+def write_release(path: Path, task: Task, truth: Counts) -> None:
+    """Write the release file of a single task."""
+    record = _record(task, truth, 1, None)
+    path.write_text(record_to_json(record, _signed(record)))
+
+
+def _signed(record: ReleaseRecord) -> tuple[bytes, ...]:
+    return tuple(sign_record(record, signing_key(place)) for place in range(len(record.task.aggregators)))
+
+
+def _record(task: Task, truth: Counts, seed: int, link: ChainLink | None) -> ReleaseRecord:
+    design, source = task.design, np.random.default_rng(seed)
+    raw = source.binomial(truth, float(design.channel[0])) + _noise(design, truth.size, source)
+    found = read(design, raw, task.release.level)
+    estimates = exact_estimates(design, raw.tolist())
+    cells = tuple(
+        Cell(
+            value=place + 1,
+            label=task.label(place + 1),
+            raw=int(raw[place]),
+            estimate=estimates[place],
+            low=int(found.low[place]),
+            high=int(found.high[place]),
+        )
+        for place in range(truth.size)
+    )
+    return ReleaseRecord(
+        task=task, cells=cells, statement=design.views(), released_at=task.round_two_closes, chain=link
+    )
+
+
+def _noise(design: Design, size: int, source: np.random.Generator) -> Counts:
+    """Return the noise of all aggregators: two-sided geometric, or a rounded normal of the law's variance."""
+    shape = (design.aggregators, size)
+    if design.noise.epsilon is None:
+        return np.rint(source.normal(0, design.noise.draw_variance**0.5, shape)).astype(np.int64).sum(axis=0)
+    chance = 1 - math.exp(-float(design.noise.epsilon))
+    return np.asarray(source.geometric(chance, shape) - source.geometric(chance, shape), dtype=np.int64).sum(axis=0)

@@ -1,0 +1,174 @@
+"""One aggregator of a live deployment as several processes over PostgreSQL, behind a balancer that passes on TLS."""
+
+import asyncio
+import re
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.deployment import LiveDeployment, troubles_of
+from tests.support.processes import ChildProcess, wait_until
+
+__all__ = ["Balancer", "Replicas", "balanced", "open_files"]
+
+_PIECE = 65_536
+
+
+class Balancer:
+    """Passes each connection to the next of `targets` that takes it, byte for byte."""
+
+    def __init__(self) -> None:
+        self.targets: list[tuple[str, int]] = []
+        self.passed = 0
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+        far = await self._next()
+        if far is None:
+            writer.transport.abort()
+            return
+        pumps = [asyncio.ensure_future(_pump(reader, far[1])), asyncio.ensure_future(_pump(far[0], writer))]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            for end in (writer, far[1]):
+                end.transport.abort()
+
+    async def _next(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for _ in self.targets:
+            self.passed += 1
+            with suppress(OSError):
+                return await asyncio.open_connection(*self.targets[self.passed % len(self.targets)])
+        return None
+
+    async def close(self) -> None:
+        """End every connection; its task ends with it, since streams complain of one that was cancelled."""
+        ending = dict(self._connections)
+        for writer in ending.values():
+            writer.transport.abort()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while piece := await reader.read(_PIECE):
+            writer.write(piece)
+            await writer.drain()
+
+
+@asynccontextmanager
+async def balanced(port: int) -> AsyncIterator[Balancer]:
+    """A balancer on a port of loopback."""
+    balancer = Balancer()
+    server = await asyncio.start_server(balancer.accept, "127.0.0.1", port)
+    try:
+        yield balancer
+    finally:
+        server.close()
+        await balancer.close()
+
+
+def open_files(pid: int) -> set[str]:
+    """Return what a process's descriptors are, as /proc names it; empty for one that has ended."""
+    found = set[str]()
+    with suppress(OSError):
+        for one in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(one.readlink()))
+    return found
+
+
+def listening_socket(port: int) -> str:
+    """Return the socket that listens on a port, as /proc names it; "" if none does."""
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = row.split()
+            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                return f"socket:[{words[9]}]"
+    return ""
+
+
+class Replicas:
+    """Processes of aggregator 0 of a deployment, which is not started itself; each has a configuration of its own."""
+
+    def __init__(
+        self, deployment: LiveDeployment, url: str, *, shards: int = 4, lease_s: float = 3.0, slots: int = 1
+    ) -> None:
+        self._deployment = deployment
+        self._slots = slots
+        self._store = (
+            f'\n[store]\nurl = "{url}"\nshards = {shards}\nlease_s = {lease_s}\nreplica_listen = "127.0.0.1:0"\n'
+            '[metrics]\nlisten = "127.0.0.1:0"\n'
+        )
+        self.processes: dict[str, ChildProcess] = {}
+
+    def add(
+        self, name: str, roles: str, *, program: Sequence[str] = (sys.executable, "-m", "fleetcount")
+    ) -> ChildProcess:
+        """Return a process with some roles, not started."""
+        command = [*program, "aggregator", "serve", "--config", str(self._write(name)), "--roles", roles]
+        process = ChildProcess.of(name, command, self._deployment.root)
+        self.processes[name] = process
+        return process
+
+    def _write(self, name: str) -> Path:
+        plan, whole = self._deployment.written.plans[0], self._deployment.config(0)
+        text = whole.read_text().replace('state_directory = "state"', f'state_directory = "state-{name}"')
+        text = text.replace(f'"{plan.host}:{plan.device_port}"', '"127.0.0.1:0"')
+        text = text.replace("[mqtt]\n", f"[mqtt]\nslots = {self._slots}\n")
+        path = whole.with_name(f"{name}.toml")
+        path.write_text(text + self._store)
+        return path
+
+    def start(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Start processes and return what each says when it is ready."""
+        for name in names:
+            self.processes[name].start()
+        return {name: self.processes[name].ready() for name in names}
+
+    def said(self, name: str, event: str) -> bool:
+        """Whether a process has logged an event."""
+        log = self.processes[name].log
+        return log.exists() and f'"event": "{event}"' in log.read_text("utf-8", "replace")
+
+    def connected_slots(self, name: str) -> set[int]:
+        """Return in which slots a process is connected to the broker, as its metrics say."""
+        page = f"http://127.0.0.1:{self.processes[name].ready()['metrics_port']}/metrics"
+        with urllib.request.urlopen(page, timeout=5) as answer:
+            text = answer.read().decode()
+        rows = re.findall(r'^fleetcount_broker_slot_connected\{slot="(\d+)"\} 1\.0$', text, re.MULTILINE)
+        return {int(slot) for slot in rows}
+
+    def troubles(self, name: str) -> list[str]:
+        """Return what no test may cause in a process's log."""
+        return troubles_of(self.processes[name])
+
+    def coordinator(self, names: Sequence[str]) -> str:
+        """Wait until one of these processes coordinates; return it."""
+        return str(
+            wait_until(lambda: next((one for one in names if self.said(one, "coordinator")), ""), "a coordinator")
+        )
+
+    def leading(self) -> str:
+        """Return which process coordinates now, "" if none does: the one that listens for peers."""
+        socket = listening_socket(self._deployment.written.plans[0].peer_port)
+        running = {name: process for name, process in self.processes.items() if process.running}
+        return next((name for name, process in running.items() if socket in open_files(process.pid)), "")
+
+    def stop_all(self) -> dict[str, int]:
+        """End every process that runs; return their exit codes."""
+        running = {name: process for name, process in self.processes.items() if process.running}
+        for process in running.values():
+            process.terminate()
+        return {name: process.ended() for name, process in running.items()}

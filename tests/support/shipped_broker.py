@@ -1,0 +1,68 @@
+"""The broker as an operator runs it: mosquitto, the files of deploy/, certificates of an enrolment directory."""
+
+import asyncio
+import os
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiomqtt
+from fleetcount_simulator.network.brokers import find_mosquitto
+
+__all__ = ["DEPLOY", "client", "mosquitto"]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@asynccontextmanager
+async def mosquitto(root: Path, port: int, deployment: str) -> AsyncIterator[None]:
+    """Run the shipped configuration; nothing of it is changed but where files lie and the port."""
+    for name in ("etc", "var"):
+        (root / name).mkdir(exist_ok=True)
+    for file in ("broker.crt", "broker.key", "PKI/clients.crt"):
+        shutil.copy(root / file, root / "etc" / Path(file).name)
+    shutil.copy(DEPLOY / "mosquitto.acl", root / "etc")
+    for name in ("mosquitto.acl", "mosquitto.conf"):
+        text = (DEPLOY / name).read_text().replace("DEPLOYMENT", deployment)
+        text = text.replace("/etc/fleetcount", str(root / "etc")).replace("/var/lib/mosquitto", str(root / "var"))
+        (root / "etc" / name).write_text(text.replace("listener 8883", f"listener {port}"))
+        (root / "etc" / name).chmod(0o600)
+    if os.geteuid() == 0:  # It would give up the rights to its own directory below the test's private one.
+        with (root / "etc" / "mosquitto.conf").open("a") as file:
+            file.write("user root\n")
+    program = find_mosquitto()
+    assert program is not None
+    log = (root / "mosquitto.log").open("wb")
+    child = await asyncio.create_subprocess_exec(
+        program, "-c", str(root / "etc" / "mosquitto.conf"), stdout=log, stderr=log
+    )
+    try:
+        for _ in range(200):
+            assert child.returncode is None, (root / "mosquitto.log").read_text()
+            try:
+                _, writer = await asyncio.open_connection("localhost", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.close()
+            break
+        yield
+    finally:
+        if child.returncode is None:
+            child.terminate()
+        await child.wait()
+        log.close()
+
+
+def client(
+    root: Path, port: int, name: str | None, identifier: str | None = None, *, clean_session: bool = True
+) -> aiomqtt.Client:
+    """Return a raw MQTT client with a party's certificate, or with none."""
+    context = ssl.create_default_context(cafile=str(root / "PKI" / "aggregators.crt"))
+    if name is not None:
+        context.load_cert_chain(root / f"{name}.crt", root / f"{name}.key")
+    return aiomqtt.Client(
+        "localhost", port, tls_context=context, timeout=30, identifier=identifier, clean_session=clean_session
+    )
