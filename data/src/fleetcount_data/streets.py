@@ -1,0 +1,45 @@
+"""The streets of the Bologna scenario as lines in its own metres, and where on Earth these metres start.
+
+EPL-2.0, see bologna/SOURCE.md. It draws nothing and computes no longitude.
+"""
+
+import csv
+from dataclasses import dataclass
+from typing import Final
+
+from fleetcount_data import path
+
+__all__ = ["BOLOGNA_EPSG", "BOLOGNA_OFFSET", "Street", "bologna_streets"]
+
+BOLOGNA_EPSG: Final = 32632
+"""WGS 84 / UTM zone 32N, the scenario's own projection."""
+BOLOGNA_OFFSET: Final = ("-683195.58", "-4928877.56")
+"""What the scenario added to easting and northing (its netOffset)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Street:
+    """One direction of a street: the scenario's name, how many lanes, and its line (x, y) in metres, 2 points or more.
+
+    Metres are the scenario's own, as of bologna/positions.csv.gz, 0 to 2,164 by 0 to 1,916.
+    """
+
+    name: str
+    lanes: int
+    line: tuple[tuple[int, int], ...]
+
+
+def bologna_streets() -> tuple[Street, ...]:
+    """Return all 267 streets in the order of the scenario.
+
+    Raises:
+        FileNotFoundError: as `fleetcount_data.path`.
+    """
+    with path("bologna/streets.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return tuple(Street(name=row["street"], lanes=int(row["lanes"]), line=_line(row["line"])) for row in rows)
+
+
+def _line(text: str) -> tuple[tuple[int, int], ...]:
+    numbers = [int(number) for number in text.split()]
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
