@@ -1,7 +1,7 @@
 # The front door. Every target sets up what it needs in .venv (never as root, never outside the repository).
 #   make demo ARGS="--vehicles 500 --epsilon 0.5"      options of a target go into ARGS
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test campaign test-quick mutants mutants-quick check bench bench-quick reproduce clean
+.PHONY: help setup demo test campaign test-quick mutants mutants-quick attack attack-load fuzz check docs bench bench-quick reproduce wheel lock clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -24,9 +24,12 @@ test: ## every test, then a dozen planted bugs; says what could not run here
 	@scripts/test $(ARGS)
 	@$(if $(ARGS),,scripts/mutants --quick)
 
-campaign: ## the tests that take minutes each: coverage, a week of records, a hundred real windows
+campaign: ## the tests that take minutes each: coverage, a week of records, real windows, 10,000 lists of failures, 1,000 trials under a fault; writes docs/reliability.md
 	@$(PYTHON) scripts/bootstrap.py test
-	@FLEETCOUNT_CAMPAIGN=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py tests/cli/test_demo.py tests/cli/test_simulate.py
+	@FLEETCOUNT_CAMPAIGN=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py tests/integration/test_fleet_runner.py tests/integration/test_postgres_stores.py tests/aggregator/storage/test_postgres.py tests/cli/test_demo.py tests/cli/test_demo_walk.py tests/cli/test_simulate.py tests/analysis/answers/test_zooms.py tests/integration/test_network_engine.py::test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device
+	@$(BIN)/python -m tests.model --lists 10000 --processes 2 --result out/lists.json
+	@$(BIN)/python -m tests.campaign.soak --seconds 600 --result out/soak.json
+	@$(BIN)/python -m tests.campaign --trials 1000 --seconds 3600 --lists-result out/lists.json --soak-result out/soak.json
 
 test-quick: ## the tests that take less than ten seconds each
 	@$(PYTHON) scripts/bootstrap.py test
@@ -40,9 +43,25 @@ mutants-quick: ## a dozen of them, as after the tests of `make test`
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/mutants --quick $(ARGS)
 
-check: ## ruff, mypy, pyright, import-linter, names in documents, generated code
+attack: ## every known attack on real processes; writes docs/attacks.md; ARGS="K3 H7" runs some
+	@$(PYTHON) scripts/bootstrap.py test
+	@$(BIN)/python -m tests.attack.suite $(ARGS)
+
+attack-load: ## honest devices under ten times their load from hostile ones; ARGS="--quick" for smaller sizes
+	@$(PYTHON) scripts/bootstrap.py test
+	@$(BIN)/python scripts/bench.py attack_load $(ARGS)
+
+fuzz: ## every decoder under coverage-guided mutations; ARGS="--seconds 3600", a finding becomes a vector
+	@$(PYTHON) scripts/bootstrap.py test
+	@$(BIN)/python -m tests.support.fuzz_decoders $(ARGS)
+
+check: ## ruff, mypy, pyright, import-linter, names in documents, generated code, the documentation site
 	@$(PYTHON) scripts/bootstrap.py check
 	@scripts/check
+
+docs: ## the documentation site in out/docs/html: all pages, the reference, a gallery that is executed; warnings are errors
+	@$(PYTHON) scripts/bootstrap.py check
+	@$(BIN)/python scripts/docs.py
 
 bench: ## every figure beside its peer or limit, in one table and out/bench.json; ARGS="store" for some
 	@$(PYTHON) scripts/bootstrap.py test
@@ -54,6 +73,13 @@ bench-quick: ## the same with smaller sizes, under two minutes; out/bench-quick.
 
 reproduce: setup ## the papers' experiments: figures, tables and claims.json in out/reproduce
 	@$(BIN)/fleetcount reproduce all --output out/reproduce $(ARGS)
+
+wheel: setup ## dist/fleetcount-*.whl and fleetcount_client-*.whl: the same bytes from the same sources, whoever builds them and when
+	@$(BIN)/python scripts/wheel.py dist
+
+lock: ## renew locks/ (digests of every distribution, the SBOM) from constraints.txt; needs uv
+	@$(PYTHON) scripts/bootstrap.py all
+	@$(BIN)/python scripts/lock.py
 
 clean: ## remove .venv, out and caches
 	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

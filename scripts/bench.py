@@ -8,6 +8,7 @@ exit code: 1 means that a benchmark broke, 2 that the command or the file is wro
 """
 
 import argparse
+import ast
 import contextlib
 import io
 import json
@@ -89,6 +90,12 @@ class LastWords:
 def name_of(script: Path) -> str:
     """Return a benchmark's name: bench_store.py is "store"."""
     return script.stem.removeprefix("bench_")
+
+
+def subject(script: Path) -> str:
+    """Return what a benchmark measures: the first paragraph of its text, which is read and not run."""
+    told = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
+    return " ".join(told.partition("\n\n")[0].split())
 
 
 def run(script: Path, sizes: str, collected: Path) -> Ended:
@@ -220,10 +227,25 @@ def every_benchmark() -> list[Path]:
     return sorted(BENCHMARKS.glob("bench_*.py"))
 
 
+def chosen(words: Sequence[str]) -> list[Path]:
+    """Return the benchmarks that are meant, all without words: the one of a word's name, or all whose names hold it."""
+    every = every_benchmark()
+    found = set[Path]() if words else set(every)
+    for word in words:
+        exact = [one for one in every if word in (one.stem, name_of(one))]
+        found.update(exact or [one for one in every if word in one.stem])
+    return [one for one in every if one in found]
+
+
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options; wrong ones end the program with 2."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="run the benchmarks whose name holds one of them")
+    listed = "\n".join(f"  {name_of(one):<18}{subject(one)}" for one in every_benchmark())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"benchmarks:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="run the benchmark of this name, or all that hold it")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_const", dest="sizes", const="quick", help="under two minutes")
     how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
@@ -248,7 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     output = options.output or default_output(options.sizes, bool(options.words))
     if options.write_page:
         return write_page(output)
-    scripts = [one for one in every_benchmark() if not options.words or any(word in one.stem for word in options.words)]
+    scripts = chosen(options.words)
     if not scripts:
         names = ", ".join(name_of(one) for one in every_benchmark())
         print(f"bench: no benchmark is named {' or '.join(options.words)}; there are {names}", file=sys.stderr)

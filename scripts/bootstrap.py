@@ -1,7 +1,9 @@
 """Set up .venv in the repository: the one step between a fresh clone and `make demo`, `make test` or `make check`.
 
 Runs on the bare python3 of the machine with nothing but the standard library. Never needs root, never writes outside
-the repository, and does nothing when nothing has changed.
+the repository (but for the cache of the installer), and does nothing when nothing has changed. Installs with uv, which
+takes seconds: the machine's, else the locked one that pip puts into .venv/installer. Where neither can be had or uv
+fails, pip installs: the same locked files either way.
 
     python3 scripts/bootstrap.py EXTRA      EXTRA is all (to run it), test (to test it) or check (to change it)
 
@@ -25,6 +27,12 @@ STAMP = VENV / ".fleetcount-setup.json"
 PIP_LOG = VENV / "setup.log"
 OLDEST = (3, 11)
 PINNED = ROOT / "constraints.txt"
+LOCKS = ROOT / "locks"
+INSTALLER = VENV / "installer"
+# How pip and uv say that they were given another file than the locked one.
+OTHER_FILES = ("DO NOT MATCH THE HASHES", "Hash mismatch")
+# The machine's own certificates, as pip takes them (the second name is that of older versions), and no other Python.
+UV_ENVIRONMENT = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_PYTHON_DOWNLOADS": "never"}
 EXTRAS = ("all", "test", "check")  # each contains the ones before it
 GET_PIP = "https://bootstrap.pypa.io/get-pip.py"
 
@@ -48,8 +56,9 @@ def check_python():
 
 
 def wanted(extra):
-    """Return what the stamp must say for this interpreter, this pyproject.toml and these pinned versions."""
-    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + PINNED.read_bytes()).hexdigest()
+    """Return what the stamp must say for this interpreter, this pyproject.toml and these locked versions."""
+    files = [ROOT / "pyproject.toml", PINNED, *sorted(LOCKS.glob("*.txt"))]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
     return {"project": digest, "python": platform.python_version(), "root": str(ROOT), "extra": extra}
 
 
@@ -69,11 +78,21 @@ def up_to_date(extra):
     return same and have.get("extra") in EXTRAS[EXTRAS.index(extra) :]
 
 
+def names_other_files(line):
+    """Whether an installer says here that a file is not the locked one."""
+    return any(words in line for words in OTHER_FILES)
+
+
 def run(command, what):
     """Run a command quietly; on failure show the end of what it said."""
+    VENV.mkdir(exist_ok=True)
     with PIP_LOG.open("ab") as log:
         done = subprocess.Popen(
-            [str(part) for part in command], cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [str(part) for part in command],
+            cwd=str(ROOT),
+            env=dict(os.environ, **UV_ENVIRONMENT),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         try:
             output = done.communicate()[0]
@@ -83,7 +102,8 @@ def run(command, what):
             raise
         log.write(output)
     if done.returncode != 0:
-        tail = "\n    ".join(output.decode("utf-8", "replace").strip().splitlines()[-12:])
+        lines = output.decode("utf-8", "replace").strip().splitlines()
+        tail = "\n    ".join([line for line in lines[:-12] if names_other_files(line)] + lines[-12:])
         raise SetupError(f"{what} failed:\n    {tail}\n  (all of it: {PIP_LOG})")
 
 
@@ -97,16 +117,44 @@ def works(command):
         return False
 
 
-def venv_is_sound():
-    """Whether .venv holds a working interpreter of this version, in this place, with pip."""
+def venv_fits():
+    """Whether .venv holds a working interpreter of this version, in this place."""
     version = f"import platform, sys; sys.exit(platform.python_version() != {platform.python_version()!r})"
-    return works([VENV_PYTHON, "-c", version]) and works([VENV_PYTHON, "-m", "pip", "--version"])
+    return works([VENV_PYTHON, "-c", version])
+
+
+def find_uv():
+    """Return the beginning of a uv command, nothing where there is no uv that runs."""
+    program = shutil.which("uv")
+    ways = ([program] if program else [], [sys.executable, "-m", "uv"])
+    return next((way for way in ways if way and works([*way, "--version"])), [])
+
+
+def fetch_uv():
+    """Let pip put the locked uv beside what is installed; return the beginning of its command, nothing without it.
+
+    Raises SetupError for a file that is not the locked one.
+    """
+    lock, program = LOCKS / "installer.txt", INSTALLER / "bin" / "uv"
+    if works([program, "--version"]):
+        return [str(program)]
+    if not lock.exists() or not works([sys.executable, "-m", "pip", "--version"]):
+        return []
+    if (VENV.is_symlink() or VENV.is_file()) and not venv_fits():
+        remove_old()  # It would go before uv gets to work, and uv with it.
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    try:
+        run([*pip, "--require-hashes", "--requirement", lock, "--target", INSTALLER, "--upgrade"], "pip install uv")
+    except SetupError as error:
+        if names_other_files(str(error)):
+            raise
+    return [str(program)] if works([program, "--version"]) else []
 
 
 def make_venv():
     """Create .venv with pip inside, by the first way this machine allows."""
     if VENV.is_symlink() or VENV.exists():
-        say("the old .venv does not fit this Python; making it anew")
+        say("the old .venv does not fit; making it anew")
         remove_old()
     VENV.mkdir()
     if works([sys.executable, "-c", "import ensurepip, venv"]):
@@ -122,12 +170,19 @@ def make_venv():
         )
 
 
-def remove_old():
-    """Remove an old .venv, whatever it is; a symbolic link is removed, not followed."""
-    if VENV.is_symlink() or not VENV.is_dir():
+def remove_old(spared=None):
+    """Remove an old .venv, whatever it is, but for what is `spared`; a symbolic link is removed, not followed."""
+    if VENV.is_symlink() or VENV.is_file():
         VENV.unlink()
-    else:
-        shutil.rmtree(str(VENV))
+        return
+    for path in VENV.iterdir() if VENV.is_dir() else ():
+        if path.is_dir() and not path.is_symlink():
+            if path != spared:
+                shutil.rmtree(str(path))
+        else:
+            path.unlink()
+    if spared is None:
+        VENV.rmdir()
 
 
 def pip_wheels():
@@ -167,24 +222,55 @@ def download_pip():
     run([VENV_PYTHON, program, "--quiet"], "pip's installer")
 
 
-def install(extra):
-    """Install the project and what `extra` needs into .venv, and leave the stamp last."""
-    if not venv_is_sound():
+def install_by_uv(uv, extra):
+    """Install with uv and return whether that went: where it did not, pip may know an index that uv does not.
+
+    Raises SetupError for a file that is not the locked one.
+    """
+    command = [*uv, "pip", "install", "--quiet", "--python", VENV_PYTHON]
+    try:
+        if not venv_fits():
+            remove_old(spared=INSTALLER)
+            run([*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, VENV], "uv venv")
+        run([*command, "--require-hashes", "--requirement", LOCKS / f"{extra}.txt"], "uv pip install")
+        run([*command, "--no-deps", "--no-build-isolation", "--editable", "."], "uv pip install")
+    except SetupError as error:
+        if names_other_files(str(error)):
+            raise
+        say(f"uv cannot install here (why: {PIP_LOG}); taking pip")
+        return False
+    return True
+
+
+def install_by_pip(extra):
+    """Install with pip; where the locked files cannot be had, say so and take what pyproject.toml allows."""
+    if not venv_fits() or not works([VENV_PYTHON, "-m", "pip", "--version"]):
         say(f"making .venv for Python {platform.python_version()}")
         make_venv()
-    say(f"installing fleetcount[{extra}] (the first time this takes a minute or two)")
-    started = time.time()
+    say("this takes a minute or two the first time")
     pip = [VENV_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    target = ["--editable", f".[{extra}]"]
     try:
-        run([*pip, "--constraint", PINNED, *target], "pip install")
-    except SetupError:
-        say(f"the versions of {PINNED.name} cannot be had here; taking the newest that pyproject.toml allows")
-        run([*pip, *target], "pip install")
+        run([*pip, "--require-hashes", "--requirement", LOCKS / f"{extra}.txt"], "pip install")
+        run([*pip, "--no-deps", "--no-build-isolation", "--editable", "."], "pip install")
+    except SetupError as error:
+        if names_other_files(str(error)):
+            raise
+        say(f"the files of {LOCKS.name}/{extra}.txt cannot be had here; taking UNLOCKED what pyproject.toml allows")
+        run([*pip, "--editable", f".[{extra}]"], "pip install")
+
+
+def install(extra):
+    """Install the project and what `extra` needs into .venv, and leave the stamp last."""
+    started = time.time()
+    say(f"installing fleetcount[{extra}]")
+    uv = find_uv() or fetch_uv()
+    by_uv = bool(uv) and install_by_uv(uv, extra)
+    if not by_uv:
+        install_by_pip(extra)
     unfinished = STAMP.with_suffix(".new")
     unfinished.write_text(json.dumps(wanted(extra)))
     unfinished.replace(STAMP)
-    say(f"done in {time.time() - started:.0f} s")
+    say(f"done in {time.time() - started:.0f} s{' with uv' if by_uv else ''}")
 
 
 def main(arguments):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 CODE = ("*/src/fleetcount*/**/*.py", "benchmarks/*.py", "scripts/*.py")
 DOCUMENTS = ("*.md", "docs/**/*.md")
-TEXTS = ("*/**/*.toml", "*.toml", "protos/**/*.proto", "Makefile", ".ci/*", "deploy/*", "scripts/*")
+TEXTS = ("*/**/*.toml", "*.toml", "protos/**/*.proto", "Makefile", ".ci/*", "deploy/*", "deploy/*/*", "scripts/*")
 OUTSIDE = ("sized8", "sized16", "sized32", "i64", "u64", "null", "max_message_bytes", "utils", "coverage-study")
 """The notation of docs/wire.md, JSON, and names that stand for any name."""
 DATA = (

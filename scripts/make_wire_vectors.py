@@ -5,6 +5,7 @@ Run once when a layout is added; the files are data, replayed by tests/protocol/
 of one is a change of the protocol. Keys in them protect nothing.
 """
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -15,15 +16,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: E402 - path
 from fleetcount_protocol import release  # noqa: E402 - path
-from fleetcount_protocol.channel import certificates, deny_list, receipts, session  # noqa: E402 - path
+from fleetcount_protocol.channel import certificates, deny_list, greetings, receipts, session  # noqa: E402 - path
+from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, TaskError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId  # noqa: E402 - path
 from fleetcount_protocol.release import set_digest  # noqa: E402 - path
 from fleetcount_protocol.series import derive, key_list, orders, series_json  # noqa: E402 - path
 from fleetcount_protocol.series import signed_file as signed_series_file  # noqa: E402 - path
 from fleetcount_protocol.series.series import decode_series  # noqa: E402 - path
-from fleetcount_protocol.task import signed_file, task_json  # noqa: E402 - path
+from fleetcount_protocol.task import signed_file, succession, task_json  # noqa: E402 - path
 from fleetcount_protocol.task.task import decode_task  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
@@ -137,6 +140,63 @@ def _key_id(listed: key_list.KeyList, opens: int) -> int | None:
         return None
 
 
+def successions() -> list[dict[str, Any]]:
+    """Return statements by which one signing key names the next."""
+    found = []
+    for place in range(2):
+        old, new = samples.signing_key(place), samples.signing_key(place + 3)
+        signed = succession.sign_succession(
+            succession.Succession(
+                aggregator_id=samples.aggregator(place).aggregator_id,
+                old_key=old.public_key().public_bytes_raw(),
+                new_key=new.public_key().public_bytes_raw(),
+                not_before=1_800_000_000,
+                not_after=1_807_776_000,
+            ),
+            old,
+        )
+        data = succession.encode_signed_succession(signed)
+        found.append(
+            {
+                "name": str(signed.succession.aggregator_id),
+                "canonical": signed.succession.canonical.hex(),
+                "signing_key": samples.seed_bytes(f"signing {place}").hex(),
+                "new_key": new.public_key().public_bytes_raw().hex(),
+                "signature": signed.signature.hex(),
+                "file": data.hex(),
+                "bad": refused_only(succession.decode_signed_succession, cut_and_flipped(data)),
+            }
+        )
+    return found
+
+
+def greeting_bytes() -> list[dict[str, Any]]:
+    """Return what aggregators say beside their calls: an epoch, and greetings with and without one of the other."""
+    keys = [samples.signing_key(place) for place in range(2)]
+    ids = [samples.aggregator(place).aggregator_id for place in range(2)]
+    tags = [samples.seed_bytes(f"tag {place}", 8) for place in range(2)]
+    own, other = (greetings.sign_epoch(ids[place], 3 + 300 * place, tags[place], keys[place]) for place in range(2))
+    found = []
+    for name, known in (("first", None), ("known", other)):
+        greeting = greetings.Greeting(time_ms=1_800_000_000_123, epoch=own, known=known)
+        data = greeting.encode()
+        found.append(
+            {
+                "name": name,
+                "aggregator_id": str(ids[0]),
+                "signing_key": samples.seed_bytes("signing 0").hex(),
+                "time_ms": greeting.time_ms,
+                "number": own.number,
+                "tag": own.tag.hex(),
+                "epoch": own.encode().hex(),
+                "known": "" if known is None else known.encode().hex(),
+                "greeting": data.hex(),
+                "bad": refused_only(greetings.decode_greeting, cut_and_flipped(data)),
+            }
+        )
+    return found
+
+
 def order_files() -> list[dict[str, Any]]:
     """Return orders about one series, given one after the other, with the windows skipped after each."""
     made = series_samples.sampling_series()
@@ -181,7 +241,11 @@ def sessions() -> list[dict[str, Any]]:
     found = []
     for aggregator, private in zip(task.aggregators, privates, strict=True):
         expiry = int(now.timestamp()) + 86_400
-        request, secret = session.new_session(aggregator, aggregator.hpke_keys[0], device, expiry, SeededRandom(1))
+        request, opening = session.new_session(aggregator, aggregator.hpke_keys[0], device, expiry, SeededRandom(1))
+        ephemeral = X25519PrivateKey.from_private_bytes(samples.seed_bytes("ephemeral"))
+        digest = certificates.key_digest(device.certificate)
+        accepted, secret = session.open_request(request, HpkeKeyPair(request.key_id, private), digest, ephemeral)
+        opening.finish(accepted)  # Refuses an answer that does not verify.
         found.append(
             {
                 "aggregator_id": str(aggregator.aggregator_id),
@@ -189,16 +253,29 @@ def sessions() -> list[dict[str, Any]]:
                 "private_key": private.hex(),
                 "authority": certificates.certificate_der(authority.certificate).hex(),
                 "certificate": request.certificate.hex(),
-                "device_key_digest": certificates.key_digest(device.certificate).hex(),
+                "device_key_digest": digest.hex(),
                 "expiry": expiry,
                 "sealed_secret": request.sealed_secret.hex(),
                 "signed_bytes": request.signed_bytes.hex(),
                 "signature": request.signature.hex(),
                 "session_id": request.session_id.hex(),
-                "secret": secret.secret.hex(),
+                "device_ephemeral_private": opening.ephemeral.private_bytes_raw().hex(),
+                "aggregator_ephemeral_private": ephemeral.private_bytes_raw().hex(),
+                "secret": opening.secret.hex(),
+                "ephemeral_key": accepted.ephemeral_key.hex(),
+                "confirmation": accepted.confirmation.hex(),
+                "receipt_key": secret.receipt_key.hex(),
+                "chain": [chain_link(secret, number) for number in (1, 2, 3)],
             }
         )
     return found
+
+
+def chain_link(secret: session.SessionSecret, number: int) -> dict[str, Any]:
+    """Return the keys of one number of a session's chain."""
+    for _ in range(number - 1):
+        secret = secret.moved_on()
+    return {"number": number, "chain_key": secret.secret.hex(), "task_key": secret.task_key.key.hex()}
 
 
 def deny_lists() -> list[dict[str, Any]]:
@@ -234,14 +311,16 @@ def reports() -> list[dict[str, Any]]:
     """Return sealed report parts with every intermediate value, their digests and receipts."""
     found = []
     for round_number, share, part in ((1, 0, 32), (2, 64, 64), (0, 64, 96), (0, 160, 1)):
-        secret = samples.session_secret()
+        secret = samples.session_secret().moved_on()
         task_id, report_id = TaskId(samples.seed_bytes("task")), ReportId(samples.seed_bytes("report", 16))
         public_share, plaintext = samples.seed_bytes("public share", share), samples.seed_bytes("part", part)
-        sealed = session.seal_instalment(secret, task_id, report_id, round_number, 1, public_share, plaintext)
+        key = secret.task_key
+        sealed = session.seal_instalment(key, task_id, report_id, round_number, 1, public_share, plaintext)
         receipt = receipts.make_receipt(secret, sealed)
         found.append(
             {
-                "secret": secret.secret.hex(),
+                "task_key": key.key.hex(),
+                "key_number": key.number,
                 "session_id": secret.session_id.hex(),
                 "task_id": task_id.hex(),
                 "report_id": report_id.hex(),
@@ -249,7 +328,7 @@ def reports() -> list[dict[str, Any]]:
                 "position": 1,
                 "public_share": public_share.hex(),
                 "plaintext": plaintext.hex(),
-                "report_key": session.report_key(secret, task_id, report_id, round_number).hex(),
+                "report_key": session.report_key(key, task_id, report_id, round_number).hex(),
                 "ciphertext": sealed.ciphertext.hex(),
                 "instalment_digest": sealed.digest.hex(),
                 "receipt_key": secret.receipt_key.hex(),
@@ -269,14 +348,17 @@ def digests() -> dict[str, Any]:
         for n in range(5)
     ]
     vector, blind = bytes(range(24)), samples.seed_bytes("blind")
-    digest = set_digest.set_digest(items)
+    digest = set_digest.set_digest(wire_messages.TASK, items)
+    leaves = set_digest.leaf_digests(wire_messages.TASK, items)
     made = release.commitment(
         vector, blind, task_id=wire_messages.TASK, aggregator_id=AggregatorId("alpha"), set_digest=digest
     )
     return {
         "set": [{"report_id": one.hex(), "public_share_digest": share.hex()} for one, share in items],
+        "task_id": wire_messages.TASK.hex(),
+        "leaves_sha256": hashlib.sha256(leaves).hexdigest(),
         "set_digest": digest.hex(),
-        "empty_set_digest": set_digest.set_digest([]).hex(),
+        "empty_set_digest": set_digest.set_digest(wire_messages.TASK, []).hex(),
         "commitment": {
             "task_id": wire_messages.TASK.hex(),
             "aggregator_id": "alpha",
@@ -291,7 +373,15 @@ def digests() -> dict[str, Any]:
 def records() -> list[dict[str, Any]]:
     """Return records of several kinds of task, windows of series too, with signatures and their JSON form."""
     found = []
-    names = ("sampling_grid", "mangat", "one_sided", "sampling_exact")
+    names = (
+        "sampling_grid",
+        "sampling_framed",
+        "mangat",
+        "one_sided",
+        "sampling_exact",
+        "direct_zooms",
+        "one_sided_zooms",
+    )
     every = {name: samples.record(samples.every_task()[name]) for name in names}
     direct = series_samples.every_series()["direct"]
     every["window"] = series_samples.window_record(series_samples.every_series()["response"], 5)
@@ -339,6 +429,8 @@ def main() -> None:
         "series": series(),
         "key_lists": key_lists(),
         "orders": order_files(),
+        "successions": successions(),
+        "greetings": greeting_bytes(),
         "sessions": sessions(),
         "deny_lists": deny_lists(),
         "reports": reports(),

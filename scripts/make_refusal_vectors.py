@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Writes tests/vectors/refused/*.json: for every rule of every decoder the shortest bytes found that it refuses.
+
+Bytes come from a seeded search (tests/support/fuzz_decoders.py) that begins with the vectors, and for lengths beyond it
+from padding; session requests and report parts are spoilt one field at a time. Run when a layout or a rule is added:
+`fleetcount vectors` replays the files, tests/protocol/replay/test_refusals.py says which rules they lack. Keys in them
+protect nothing.
+"""
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from cryptography.hazmat.primitives import hashes  # noqa: E402 - path
+from cryptography.hazmat.primitives.asymmetric import ec  # noqa: E402 - path
+from fleetcount_mechanisms.randomness import SeededRandom  # noqa: E402 - path
+from fleetcount_protocol.channel import certificates, session  # noqa: E402 - path
+from fleetcount_protocol.errors import PeerError  # noqa: E402 - path
+from fleetcount_protocol.ids import AggregatorId, ReportId, TaskId  # noqa: E402 - path
+from fleetcount_protocol.messages import SessionRequest  # noqa: E402 - path
+from fleetcount_protocol.replay.decoders import decoders  # noqa: E402 - path
+from fleetcount_protocol.replay.refusals import bytes_of, replay_refusals, words_of  # noqa: E402 - path
+from fleetcount_protocol.wire.device import INSTALMENT, SESSION_REQUEST  # noqa: E402 - path
+
+from tests.support import protocol_samples as samples  # noqa: E402 - path
+from tests.support.fuzz_decoders import rule_of, search, seeds  # noqa: E402 - path
+from tests.support.fuzz_fields import crossed  # noqa: E402 - path
+
+TARGET = ROOT / "tests" / "vectors" / "refused"
+LAYOUTS = {"task", "task_file", "task_file_stored", "series", "series_file", "record", "record_json"}
+PADDED = [1 << power for power in range(10, 25)]
+
+
+def at_decoders(tries: int) -> Iterator[dict[str, Any]]:
+    """Yield one case a decoder and rule."""
+    for name, decoder in decoders().items():
+        found = search(name, tries, random.Random(name), crossed(name, seeds(name)))  # noqa: S311 repeatable, not secret
+        cases = {rule: {"decoder": name, "data": data.hex()} for rule, data in found.items()}
+        for times in PADDED:
+            case = {"decoder": name, "data": "", "then": ["00", times]}
+            try:
+                decoder.decode(bytes_of(case))
+            except PeerError as error:
+                cases.setdefault(rule_of(error), case)
+        for case in cases.values():
+            yield {**case, "refusal": words_at(case)}
+
+
+def words_at(case: dict[str, Any]) -> str:
+    """Return what the code says to a case."""
+    try:
+        decoders()[case["decoder"]].decode(bytes_of(case))
+    except PeerError as error:
+        return words_of(error)
+    raise AssertionError(f"{case['decoder']} takes {case['data'][:80]}")
+
+
+def session_cases() -> Iterator[dict[str, Any]]:
+    """Yield session requests with one thing wrong each, one or more a reason."""
+    now = datetime(2027, 1, 15, tzinfo=UTC)
+    time = int(now.timestamp())
+    authority, other = (certificates.CertificateAuthority.create(name, now) for name in ("Vectors", "Others"))
+    task = samples.every_task()["sampling_post_quantum"]
+    alpha, key = task.aggregators[0], task.aggregators[0].hpke_keys[0]
+
+    def identity(credential: certificates.Credential) -> session.DeviceIdentity:
+        return session.DeviceIdentity(certificate=credential.certificate, private_key=credential.private_key)
+
+    device = identity(authority.issue_device("d-vector", now))
+    thief = identity(authority.issue_device("d-thief", now))
+    end = int(device.certificate.not_valid_after_utc.timestamp())
+
+    def asked(who: session.DeviceIdentity, expiry: int = time + 86_400) -> SessionRequest:
+        return session.new_session(alpha, key, who, expiry, SeededRandom(1))[0]
+
+    def signed(request: SessionRequest, who: session.DeviceIdentity) -> SessionRequest:
+        return replace(request, signature=who.private_key.sign(request.signed_bytes, ec.ECDSA(hashes.SHA256())))
+
+    good = asked(device)
+    thief_s = certificates.certificate_der(thief.certificate)
+    spoilt = bytes([good.sealed_secret[0] ^ 1]) + good.sealed_secret[1:]
+    cases = {
+        "for another aggregator": (replace(good, aggregator_id=AggregatorId("beta")), time),
+        "a key that the aggregator has not": (signed(replace(good, key_id=good.key_id ^ 1), device), time),
+        "it has ended": (good, good.expiry),
+        "it lasts too long": (asked(device, time + 101 * 86_400), time),
+        "it ends after its certificate": (asked(device, end + 1), end - 12),
+        "the certificate has ended": (asked(device, end + 60), end + 1),
+        "a device of another authority": (asked(identity(other.issue_device("d-vector", now))), time),
+        "the authority itself": (
+            asked(session.DeviceIdentity(certificate=authority.certificate, private_key=authority.private_key)),
+            time,
+        ),
+        "a foreign signature": (signed(good, thief), time),
+        "another expiry under the old signature": (replace(good, expiry=good.expiry + 1), time),
+        "another expiry, signed again": (signed(replace(good, expiry=good.expiry + 1), device), time),
+        "a stolen seal under another certificate": (signed(replace(good, certificate=thief_s), thief), time),
+        "a spoilt seal": (signed(replace(good, sealed_secret=spoilt), device), time),
+    }
+    for purpose in set(certificates.Purpose) - {certificates.Purpose.DEVICE}:
+        cases[f"a {purpose.label}'s certificate"] = (
+            asked(identity(authority.issue_new(purpose, "other", now=now))),
+            time,
+        )
+    for why, (request, moment) in sorted(cases.items()):
+        case = {
+            "why": why,
+            "request": SESSION_REQUEST.encode(request).hex(),
+            "aggregator_id": "alpha",
+            "key_id": key.key_id,
+            "private_key": samples.seed_bytes("sealing 0").hex(),
+            "authority": certificates.certificate_der(authority.certificate).hex(),
+            "now": moment,
+        }
+        yield {**case, "refusal": _said(case)}
+
+
+def report_cases() -> Iterator[dict[str, Any]]:
+    """Yield report parts with one thing changed after sealing."""
+    key = samples.session_secret().task_key
+    task_id, report_id = TaskId(samples.seed_bytes("task")), ReportId(samples.seed_bytes("report", 16))
+    public_share = samples.seed_bytes("public share", 64)
+    good = session.seal_instalment(key, task_id, report_id, 2, 1, public_share, samples.seed_bytes("part", 64))
+    flipped = bytes([good.ciphertext[0] ^ 1]) + good.ciphertext[1:]
+    cases = {
+        "another task": (replace(good, task_id=TaskId(bytes(32))), 1),
+        "another report": (replace(good, report_id=ReportId(bytes(16))), 1),
+        "another round": (replace(good, round=0), 1),
+        "another number of the key": (replace(good, key_number=2), 1),
+        "another position": (good, 0),
+        "another public share": (replace(good, public_share=bytes(64)), 1),
+        "a flipped bit": (replace(good, ciphertext=flipped), 1),
+        "a cut ciphertext": (replace(good, ciphertext=good.ciphertext[:-1]), 1),
+    }
+    for why, (instalment, position) in cases.items():
+        case = {
+            "why": why,
+            "instalment": INSTALMENT.encode(instalment).hex(),
+            "session_id": key.session_id.hex(),
+            "key_number": key.number,
+            "task_key": key.key.hex(),
+            "position": position,
+        }
+        yield {**case, "refusal": _said(case)}
+
+
+def _said(case: dict[str, Any]) -> str:
+    [miss] = replay_refusals([{**case, "refusal": ""}])
+    return miss.partition("is refused by '")[2].removesuffix("', not ''")
+
+
+def main() -> None:
+    """Write every file."""
+    parser = argparse.ArgumentParser(description="Write tests/vectors/refused/*.json.")
+    parser.add_argument("--tries", type=int, default=5_000, help="mutations of a decoder's seeds (5,000)")
+    tries = parser.parse_args().tries
+    spoilt = {"sessions": list(session_cases()), "reports": list(report_cases())}
+    every = list(at_decoders(tries))
+    files = {
+        "messages": [case for case in every if case["decoder"] not in LAYOUTS],
+        "layouts": [case for case in every if case["decoder"] in LAYOUTS],
+        **spoilt,
+    }
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for name, cases in files.items():
+        rows = ",\n".join(f" {json.dumps(case, ensure_ascii=False)}" for case in cases)
+        (TARGET / f"{name}.json").write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+        print(f"{name}: {len(cases)} cases")
+
+
+if __name__ == "__main__":
+    main()
