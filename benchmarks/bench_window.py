@@ -6,6 +6,7 @@ offer by itself; aggregators are in this process, and their time is taken off. L
 
 import asyncio
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule
