@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from fleetcount_protocol.errors import MachineError
 from fleetcount_transport.admission.admission import AdmissionTable, Shed
-from fleetcount_transport.admission.front import Front, origin_of
+from fleetcount_transport.admission.front import Front, origin_of, pause_s
 
 from tests.support.told_time import told_time, turns_until
 
@@ -241,12 +241,28 @@ async def test_a_handshake_from_a_known_address_waits_for_none_of_the_others(mon
         it.front.know(it.served[0])
         for number in range(5):
             await it.connect(record(b"slow"), f"127.0.1.{number + 1}")
-        await turns_until(lambda: len(silent) == 2)
+        await turns_until(lambda: len(silent) == 1)
         known, _ = await it.connect(record(b"known"))
 
         async with asyncio.timeout(30):
             assert await known.readexactly(10) == record(b"known")
-        assert len(silent) == 2
+        assert len(silent) == 1
+
+
+@pytest.mark.parametrize(
+    ("took_s", "late_s", "is_answered", "expected"),
+    [
+        pytest.param(0.003, 0.0002, True, 0.0, id="idle"),
+        pytest.param(0.003, 0.004, True, 0.042, id="late"),
+        pytest.param(0.008, 0.0002, True, 0.0492, id="slow"),
+        pytest.param(0.05, 0.0002, False, 0.0, id="unanswered"),
+        pytest.param(0.05, 0.01, False, 0.36, id="unanswered-and-late"),
+    ],
+)
+def test_others_pause_where_the_machine_has_no_core_to_spare(
+    took_s: float, late_s: float, is_answered: bool, expected: float
+) -> None:
+    assert pause_s(took_s, late_s, is_answered=is_answered) == pytest.approx(expected)
 
 
 async def test_no_answer_waits_for_the_acknowledgement_of_the_one_before() -> None:

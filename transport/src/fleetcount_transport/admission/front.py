@@ -21,11 +21,11 @@ from fleetcount_transport.admission.standing import Remembered, Standing
 from fleetcount_transport.admission.tls_records import Flight, flight_of
 from fleetcount_transport.admission.turns import FairQueue
 
-__all__ = ["Front", "origin_of"]
+__all__ = ["Front", "origin_of", "pause_s"]
 
 _BACKLOG: Final = 4096
 _AT_ONCE: Final = 32
-"""Connections accepted before others on the event loop have their turn."""
+"""Connections accepted, or ended, before others on the event loop have their turn."""
 _BUFFERED: Final = 1 << 18
 """Bytes that wait to be written to one side before the other is read no more."""
 _HOST_BITS: Final = 64
@@ -38,11 +38,15 @@ _RESTING: Final = "resting"
 _LAST_WORDS_S: Final = 5.0
 """How long one side may take for what the other sent before it ended."""
 _KNOWN_AT_ONCE: Final = 4
-_OTHERS_AT_ONCE: Final = 2
+_OTHERS_AT_ONCE: Final = 1
 """Handshakes that the server works on at once, from addresses one knows and from all others; more wait unread."""
 _QUICK_S: Final = 0.005
-"""A machine with a core to spare answers sooner; else the handshakes of others pause, a multiple of what they took."""
-_PAUSE: Final = 2.0
+"""A machine with a core to spare answers sooner."""
+_LOOK_S: Final = 0.002
+_LATE_S: Final = 0.001
+"""After a handshake of others this process asks to go on in a moment; with a core to spare it is no later than this."""
+_PAUSE: Final = 6.0
+"""Where there is none, they pause so many times what a handshake took, which also cost what nobody waited for."""
 _FLIGHTS: Final = 2
 """What a client says until it has a name, each time for an answer: TLS 1.3 has two flights (RFC 8446, section 2)."""
 _TURN_S: Final = 0.05
@@ -57,6 +61,15 @@ def origin_of(address: str) -> str:
         return address
     ip = IPv6Address(address)
     return str(ip.ipv4_mapped or IPv6Network((int(ip) >> _HOST_BITS << _HOST_BITS, 128 - _HOST_BITS)))
+
+
+def pause_s(took_s: float, late_s: float, *, is_answered: bool) -> float:
+    """Return how long others wait after a handshake that took so long, this process going on so late after it.
+
+    That a server has no answer does not say that the machine is slow: who speaks nonsense would hold all others up.
+    """
+    is_busy = late_s > _LATE_S or (is_answered and took_s > _QUICK_S)
+    return _PAUSE * (took_s + late_s) if is_busy else 0.0
 
 
 class _Side(asyncio.Protocol):
@@ -156,10 +169,10 @@ class _Connection:
             self.client.hold(_OPENING)
             self._front.spoke(self)
 
-    async def pass_on(self) -> None:
-        """Give the server what the client has said, and wait for its first word, for a moment."""
+    async def pass_on(self) -> bool:
+        """Give the server what the client has said; return whether it had an answer within a moment."""
         if self.server.transport is None:
-            return
+            return False
         self.answered, self.flights = asyncio.Event(), self.flights - 1
         self.server.transport.write(self._said)
         self._said = b""
@@ -167,7 +180,8 @@ class _Connection:
         with suppress(TimeoutError):
             async with asyncio.timeout(_TURN_S):
                 await self.answered.wait()
-        self.answered = None
+        is_answered, self.answered = self.answered.is_set(), None
+        return is_answered
 
     def clogged(self, side: _Side) -> None:
         """Begin to wait for a client that takes nothing."""
@@ -363,9 +377,11 @@ class Front:
             begun = loop.time()
             if connection.server.transport is None:
                 await loop.create_connection(lambda: connection.server, "127.0.0.1", self._upstream)
-            await connection.pass_on()
-            if not is_known and (took := loop.time() - begun) > _QUICK_S:
-                await asyncio.sleep(_PAUSE * took)
+            is_answered = await connection.pass_on()
+            if not is_known:
+                took_s, wakes_at = loop.time() - begun, loop.time() + _LOOK_S
+                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(pause_s(took_s, loop.time() - wakes_at, is_answered=is_answered))
 
     def _standing(self, address: str) -> Standing:
         if address in self._known:
@@ -439,10 +455,14 @@ class Front:
                 del self._proven[connection.owner]
 
     def _sweep(self) -> None:
-        """End connections that have made no call in their time, now and again and again."""
-        loop = asyncio.get_running_loop()
-        for waiting in (self._silent, self._unproven):
-            for one, since in list(waiting.items()):
-                if loop.time() - since >= self.limits.handshake_s:
-                    self.drop(one, Shed.HANDSHAKE)
-        self._sweeping = loop.call_later(self.limits.handshake_s / 4, self._sweep)
+        """End connections that have made no call in their time, now and again and again; few at once, as they come."""
+        loop, each_s = asyncio.get_running_loop(), self.limits.handshake_s
+        over = [
+            one
+            for waiting in (self._silent, self._unproven)
+            for one, since in waiting.items()
+            if loop.time() - since >= each_s
+        ]
+        for one in over[:_AT_ONCE]:
+            self.drop(one, Shed.HANDSHAKE)
+        self._sweeping = loop.call_later(each_s / 4 if len(over) <= _AT_ONCE else _LOOK_S, self._sweep)
