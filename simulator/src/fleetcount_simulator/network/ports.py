@@ -3,6 +3,7 @@
 Nor while a process that has one is down for a while. Listens on nothing itself.
 """
 
+import atexit
 import errno
 import secrets
 import socket
@@ -43,6 +44,7 @@ class _OwnPorts:
     def __init__(self, host: str) -> None:
         self._host = host
         self._marks: list[socket.socket] = []
+        atexit.register(self._let_go)
         self._new = deque[int]()
         self._given = deque[int]()
         self._giving = threading.Lock()
@@ -62,6 +64,10 @@ class _OwnPorts:
                     here.close()
                     found.append(port)
         return found
+
+    def _let_go(self) -> None:
+        for mark in self._marks:
+            mark.close()
 
     def _take_block(self) -> None:
         firsts = [*_PORTS[::_BLOCK]]
