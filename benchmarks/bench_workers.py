@@ -1,7 +1,8 @@
 """Verification by workers that lease batches from PostgreSQL, beside the workers of one process over its own file.
 
 The same task, reports and sizes of batches both ways. CPU is that of this process and its worker processes, without the
-server's: the cache of a file is not counted either. Decides nothing.
+server's: the cache of a file is not counted either. What of it is reading alone is a row of its own: nothing that a
+worker does makes a socket as cheap as a file in the cache. Decides nothing.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import ReportSource, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.loading import follow_task, read_task
 from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
 from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, Workers, verify_reports
@@ -127,6 +128,25 @@ async def verify(store: SqlStore, signed: SignedTask, workers: Workers) -> tuple
     return Took(min(wall), min(cpu)), added(one.output_sum for one in verified)
 
 
+def load(source: ReportSource) -> None:
+    """Read and open reports as verification does, in a worker process."""
+    source.load()
+
+
+async def loading_us(store: SqlStore, signed: SignedTask, workers: Workers) -> float:
+    """Return the CPU (us) of reading and opening a report in a worker process, and of nothing else."""
+    reports = await store.complete_reports(signed.task.task_id)
+    count, cpu = len(reports.ids), []
+    batches = [np.arange(start, min(start + BATCH, count)) for start in range(0, count, BATCH)]
+    await workers.run(load, reports.source(batches[0]))
+    for _ in range(TURNS):
+        used = cpu_s()
+        for positions in batches:
+            await workers.run(load, reports.source(positions))
+        cpu.append(cpu_s() - used)
+    return 1e6 * min(cpu) / count
+
+
 def added(sums: Iterable[bytes]) -> list[int]:
     """Return the sum of vectors of the field, as every way of cutting reports into batches gives it."""
     vectors = [FIELD64.unpack_words(one) for one in sums]
@@ -147,13 +167,14 @@ def cpu_s() -> float:
     return total
 
 
-async def embedded(directory: Path, signed: SignedTask, count: int) -> tuple[Took, list[int]]:
-    """Verify in one process over a file, with one worker process."""
+async def embedded(directory: Path, signed: SignedTask, count: int) -> tuple[Took, list[int], float]:
+    """Verify in one process over a file, with one worker process; return what reading alone took too."""
     store = SqlStore.open(directory / "bench.db", KEY)
     await fill(store, signed, count)
     workers = ProcessWorkers(1)
     try:
-        return await verify(store, signed, workers)
+        took, sums = await verify(store, signed, workers)
+        return took, sums, await loading_us(store, signed, workers)
     finally:
         await workers.close()
         await store.close()
@@ -200,10 +221,13 @@ async def leasing(place: StorePlace, signed: SignedTask, count: int) -> AsyncIte
 async def run(directory: Path, url: str, count: int) -> None:
     """Report leased workers, one and two, beside the embedded one."""
     signed = new_task(VALUES, [Ed25519PrivateKey.generate() for _ in NAMES], (1, 2))
-    own, sums = await embedded(directory, signed, count)
+    own, sums, from_file = await embedded(directory, signed, count)
     place = StorePlace(directory=directory, url=url)
     filled = SqlStore.over(open_engine(place, shards=4), place.file, KEY)
     await fill(filled, signed, count)
+    local = ProcessWorkers(1)
+    from_server = await loading_us(filled, signed, local)
+    await local.close()
     await filled.close()
     took: list[Took] = []
     for workers in (1, 2):
@@ -226,6 +250,18 @@ async def run(directory: Path, url: str, count: int) -> None:
             must=1.15,
             larger_is_better=False,
             note=note,
+        )
+    )
+    report(
+        Row(
+            path="of it: reading and opening a report, from the server",
+            ours=from_server,
+            unit="us",
+            peer="from a file in the cache",
+            peer_value=from_file,
+            ratio=from_server / from_file,
+            larger_is_better=False,
+            note="16 kB a report; a process of its own does nothing else",
         )
     )
     report(

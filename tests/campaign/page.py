@@ -21,7 +21,8 @@ cell of the record says how often its device counts. That a device is lost shows
 doubled, for all.
 
 * lost: a device holds every receipt and the released task does not count it, or the task ended for want of reports
-  although enough devices hold every receipt
+  although enough devices hold every receipt; reports of which a flipped bit hit the only copy are out, and are none if
+  the aggregator says how many they are
 * doubled: a device counts more often than once, or after it was denied
 * wrong: trials with any of these, aggregators that end a task differently or give different bytes, a process that ended
   and should not have, or a lane that broke, whatever broke it
@@ -131,11 +132,12 @@ def page(runs: Sequence[Run], *beside: str) -> str:
 def _row(fault: str, store: str, group: Sequence[Trial]) -> str:
     ready, ended = [one for trial in group for one in trial.ready_s], [one.ended_s for one in group if not one.stuck]
     ends = ", ".join(f"{end} {count}" for end, count in Counter(one.end for one in group).most_common())
+    damaged = sum(one.damaged for one in group)
     cells = (
         fault,
         store,
         len(group),
-        ends,
+        ends + (f"; {damaged} reports said to be damaged" if damaged else ""),
         sum(one.delivered for one in group),
         sum(one.lost for one in group),
         sum(one.doubled for one in group),

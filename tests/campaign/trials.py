@@ -61,6 +61,8 @@ class Trial:
     end: str = ""
     counted: int = 0
     delivered: int = 0
+    damaged: int = 0
+    """Reports that an aggregator says are out because its only copy of a part is damaged."""
     lost: int = 0
     doubled: int = 0
     wrong: list[str] = field(default_factory=list[str])
@@ -299,7 +301,8 @@ class Lane:
         trial.end = "released" if states == {TaskState.RELEASED} else one.statuses[0].abort_reason or "aborted"
         if len(states) != 1:
             trial.wrong.append(f"ends differ: {one.statuses}")
-        kept = sum(number not in under.denied for number in delivered)
+        trial.damaged = self._said_damaged(task)
+        kept = sum(number not in under.denied for number in delivered) - trial.damaged
         if trial.end == AbortReason.TOO_FEW_REPORTS.value and kept >= task.min_batch_size:
             trial.lost = kept
             trial.wrong.append(f"too few reports, and {kept} devices hold every receipt")
@@ -326,10 +329,16 @@ class Lane:
         told = expected_difference(DEVICES, [rounds[one] for one in delivered if one not in under.denied])
         most = expected_difference(DEVICES, [rounds[one] for one in rounds if one not in shut])
         trial.counted = sum(cells)
-        trial.lost = sum(cell < least for cell, least in zip(cells, told, strict=True))
+        trial.lost = max(0, sum(cell < least for cell, least in zip(cells, told, strict=True)) - trial.damaged)
         trial.doubled = sum(cell > limit for cell, limit in zip(cells, most, strict=True))
         if trial.lost or trial.doubled:
             trial.wrong.append(f"cells {cells}; delivered {told}, of all {most}; denied {sorted(under.denied)}")
+
+    def _said_damaged(self, task: Task) -> int:
+        """Return how many reports of a task an aggregator says are damaged; one done again says it again."""
+        lines = [line for name in self.aggregators for line in self.child(name).log.read_text("utf-8").splitlines()]
+        of_task = [line for line in lines if "reports_damaged" in line and task.task_id.hex() in line]
+        return max((int(json.loads(line)["count"]) for line in of_task), default=0)
 
     async def second_releases(self) -> int:
         """Return how many of the lane's tasks any aggregator now gives another release of than at their end."""
