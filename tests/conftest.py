@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# Everything here that forks begins another program; gRPC's own handlers of forks have ended a process in the middle.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 from tests.support.postgres import postgres_cluster, postgres_url
 
 __all__ = ["postgres_cluster", "postgres_url"]

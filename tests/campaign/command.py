@@ -42,6 +42,9 @@ class Campaign:
     until: float
     directory: Path
     run: Run
+    result: Path | None = None
+    """Where the trials so far are after each episode, whatever becomes of this process."""
+    begun: float = field(default_factory=time.monotonic)
     chosen: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     failed: list[str] = field(default_factory=list[str])
     troubles: list[str] = field(default_factory=list[str])
@@ -77,6 +80,9 @@ class Campaign:
         for line in wrong:
             print(line, flush=True)
         self.failed += wrong
+        if self.result:
+            self.run.took_s = time.monotonic() - self.begun
+            self.run.write(self.result)
         return not wrong
 
 
@@ -161,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.seconds > 0:
         run = Run(seed=seed, lanes=chosen.lanes)
         with tempfile.TemporaryDirectory(prefix="fc-campaign-") as directory:
-            campaign = Campaign(faults, chosen.trials, begun + chosen.seconds, Path(directory), run)
+            campaign = Campaign(faults, chosen.trials, begun + chosen.seconds, Path(directory), run, chosen.result)
             asyncio.run(_all(campaign, chosen.lanes, seed))
         run.took_s, failed = time.monotonic() - begun, campaign.failed
         run.missing = [*(f"{one} (no lane here could)" for one in faults if one not in campaign.tried), *_MISSING]

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_transport.durable_files import replace_file
+
 from tests.campaign.trials import NOTHING, Trial
 
 __all__ = ["Run", "page", "read_lists", "read_soak"]
@@ -50,8 +52,8 @@ class Run:
     trials: list[Trial] = field(default_factory=list[Trial])
 
     def write(self, path: Path) -> None:
-        """Write it."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        """Write it, whole or not at all."""
+        replace_file(path, json.dumps(asdict(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> "Run":

@@ -32,6 +32,7 @@ from fleetcount_protocol.release import (
     verify_record_signatures,
 )
 from fleetcount_protocol.task.circuit import opened_count
+from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
@@ -194,7 +195,10 @@ class ReleaseSteps:
             outputs = open_noised_shares(shares, opened_count(task.task))
             bound = noise_bound(task.task.design.noise, len(shares))
             check_range(outputs, bound=bound, reports=await self._count(task))
-        except (DecodeError, VerificationFailed, UsageError):
+        except (DecodeError, VerificationFailed, UsageError) as error:
+            # Other errors may name a number; these say which of the checks failed.
+            why = str(error) if isinstance(error, VerificationFailed) else type(error).__name__
+            log.error("shares_not_opened", task=str(task.task_id), reason=why)
             raise PeerRefusalError(PeerProblem.DISAGREES) from None
         return outputs
 

@@ -168,6 +168,8 @@ class Leader:
             return await self._steps.build(task, tuple(shares))
         except (PeerRefusalError, UsageError, ValueError, ArithmeticError) as error:
             # The opened numbers will not change, so what cannot be computed now cannot be computed later.
+            why = error.problem.value if isinstance(error, PeerRefusalError) else type(error).__name__
+            log.error("record_not_built", task=str(task.task_id), reason=why)
             raise _Ending(AbortReason.OUT_OF_RANGE) from error
 
     async def _check_rollback(self, task: InstalledTask) -> None:
