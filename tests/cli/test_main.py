@@ -103,6 +103,19 @@ def test_locale_width_and_a_name_that_is_not_utf8_make_no_traceback(environment:
     assert b"Traceback" not in done.stderr
 
 
+def test_grpc_does_nothing_at_forks_which_only_begin_other_programs() -> None:
+    program = (
+        "import atexit, os\nfrom fleetcount.__main__ import main\n"
+        "atexit.register(lambda: print(os.environ['GRPC_ENABLE_FORK_SUPPORT']))\nmain(['--version'])"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "GRPC_ENABLE_FORK_SUPPORT"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True, env=unset
+    )
+
+    assert done.stdout.splitlines()[-1] == "0"
+
+
 def test_the_debug_switch_shows_the_traceback() -> None:
     done = run("vectors", env={**os.environ, "FLEETCOUNT_DEBUG": "1"})
 

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with a documented code; errors are one line on stderr."""
     # The core of gRPC writes every connection that fails between our own lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # And stops its threads whenever a process forks, also where the fork only begins another program, as all of ours do.
+    # And it stops its threads at every fork, also of one that only begins another program, as all of ours do.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     for stream in (sys.stdout, sys.stderr):
         # A name that is not UTF-8, or a terminal that is not, must not end in a traceback.
