@@ -170,7 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             campaign = Campaign(faults, chosen.trials, begun + chosen.seconds, Path(directory), run, chosen.result)
             asyncio.run(_all(campaign, chosen.lanes, seed))
         run.took_s, failed = time.monotonic() - begun, campaign.failed
-        run.missing = [*(f"{one} (no lane here could, or the time was over)" for one in faults if one not in campaign.tried), *_MISSING]
+        untried = [one for one in faults if one not in campaign.tried]
+        run.missing = [*(f"{one} (no lane here could, or the time was over)" for one in untried), *_MISSING]
         print(f"seed {seed}", *failed, *campaign.troubles[:20], sep="\n", file=sys.stderr)
         if chosen.result:
             run.write(chosen.result)
