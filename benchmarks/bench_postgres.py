@@ -19,6 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.frames import Frames
+from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.schema import FRAME_TABLES
@@ -62,7 +63,7 @@ class Bench:
         server = Server(url=url)
         self.link = Link(server, lambda _: None)
         self.home = PostgresHome(server, self.link)
-        self.link.write(lambda db: [db.execute(statement) for statement in FRAME_TABLES])
+        self.link.read(lambda db: [db.execute(statement) for statement in (COMMIT_TABLE, *FRAME_TABLES)])
 
     def frames(self, task_id: TaskId) -> Frames:
         """Return the frames of a new task, to be written."""

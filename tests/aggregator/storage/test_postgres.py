@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -201,6 +202,80 @@ async def test_a_commit_without_an_answer_is_asked_for_and_happens_once(
     assert await store.apply(DRAWN) is None
     assert await what_happened(store) == ONCE
     await store.close()
+
+
+class LeftAtCommit(LostAtCommit):
+    """A connection that is lost with a commit which the server does a second later."""
+
+    closed = False
+
+    def execute(self, statement: Any, *arguments: Any, **how: Any) -> Any:
+        if statement != b"COMMIT":
+            return self._real.execute(statement, *arguments, **how)
+        self.closed = True
+        threading.Timer(1.0, self._real.execute, [statement]).start()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    def close(self) -> None:
+        """The server does not notice."""
+
+
+async def test_a_commit_that_the_server_is_still_at_is_waited_for_and_happens_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    engine = PostgresEngine.open(Server(url=postgres_url), alone=False)
+    engine.epoch = engine.write(_next_epoch)
+    store = await installed(tmp_path, engine)
+    left = engine._writer.connection()
+    engine._writer._connection = LeftAtCommit(left, done=True)  # type: ignore[assignment]
+
+    await store.count_rejections(TASK, {RejectReason.TOO_LATE: 2})
+    assert await store.rejections(TASK) == {RejectReason.TOO_LATE: 2}
+    await store.close()
+    left.close()
+
+
+async def test_an_idle_connection_whose_row_of_commits_was_cleaned_up_goes_on(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    engine = PostgresEngine.open(Server(url=postgres_url))
+    store = await installed(tmp_path, engine)
+    with psycopg.connect(postgres_url, autocommit=True) as other:
+        other.execute("DELETE FROM commits")
+
+    assert await store.apply(DRAWN) is None
+    assert await what_happened(store) == ONCE
+    await store.close()
+
+
+class KilledAtCommit(LostAtCommit):
+    """A connection whose server is killed when it is asked to commit, comes back, and is used by others first."""
+
+    def __init__(self, real: psycopg.Connection[Any], cluster: Cluster) -> None:
+        super().__init__(real, done=False)
+        self._cluster = cluster
+
+    def execute(self, statement: Any, *arguments: Any, **how: Any) -> Any:
+        if statement == b"COMMIT":
+            self._cluster.kill()
+            self._cluster.start()
+            # What was not on the disk is gone, its number too, which the next transactions of all databases get again.
+            for _ in range(20):
+                self._cluster.run("SELECT pg_current_xact_id()")
+        return super().execute(statement, *arguments, **how)
+
+
+async def test_a_commit_that_died_with_the_server_happens_though_another_has_its_number(tmp_path: Path) -> None:
+    with own_cluster() as cluster:
+        engine = PostgresEngine.open(Server(url=cluster.url("postgres")))
+        store = await installed(tmp_path, engine)
+        engine._writer._connection = KilledAtCommit(engine._writer.connection(), cluster)  # type: ignore[assignment]
+
+        assert await store.apply(DRAWN) is None
+        after = await what_happened(store)
+        await store.close()
+
+    assert after == ONCE
 
 
 async def test_connections_that_are_cut_come_back(tmp_path: Path, postgres_url: str, postgres_cluster: Cluster) -> None:

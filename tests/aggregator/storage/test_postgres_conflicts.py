@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.postgres import Link, Server
 from fleetcount_aggregator.storage.store import StoreError
 
@@ -20,6 +21,7 @@ EACH = 4
 def links(postgres_url: str) -> Iterator[list[Link]]:
     """Connections to one schema with a table of two rows."""
     made = [Link(Server(url=postgres_url), lambda _: None) for _ in range(WRITERS)]
+    made[0].connection().execute(COMMIT_TABLE.encode())
     made[0].connection().execute(b"CREATE TABLE sums (place integer PRIMARY KEY, total integer)")
     made[0].connection().execute(b"INSERT INTO sums VALUES (0, 0), (1, 0)")
     yield made

@@ -7,6 +7,7 @@ from typing import Final
 
 __all__ = [
     "CHAIN_CHANNEL",
+    "COMMIT_TABLE",
     "DONE_CHANNEL",
     "JOB_CHANNEL",
     "KEY_CHANNEL",
@@ -29,6 +30,12 @@ LEASE_TABLES: Final = (
     " owner TEXT NOT NULL DEFAULT '', result BYTEA)",
 )
 """A row is its owner's as long as that is a living member (`leases`)."""
+
+COMMIT_TABLE: Final = (
+    "CREATE TABLE commits (link BYTEA PRIMARY KEY, number BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
+    " WITH (fillfactor = 50)"
+)
+"""How many transactions each connection has committed, which says what became of its last one (`postgres`)."""
 
 JOB_CHANNEL: Final = "fleetcount_job"
 """There is work."""

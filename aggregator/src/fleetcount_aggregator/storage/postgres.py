@@ -1,10 +1,12 @@
 """How a PostgreSQL server is reached, what it must be like before anything is promised on it, and a connection that
 comes back.
 
-A commit whose answer was lost is asked for by its transaction's number, never tried blindly again. Knows no table.
+A commit whose answer was lost is asked for, by a number that it wrote itself, and never tried blindly again. Knows no
+other table.
 """
 
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +33,14 @@ FATAL: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.Intern
 """What ends a transaction whole; other errors of the server are a statement's own."""
 _AGAIN: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _OLDEST: Final = 130_000
+_MARK: Final = (
+    b"INSERT INTO commits (link, number) VALUES (%s, 0)"
+    b" ON CONFLICT (link) DO UPDATE SET number = commits.number + 1, at = now() RETURNING number"
+)
+_MAKE_MARK: Final = b"INSERT INTO commits (link, number) VALUES (%s, 0) ON CONFLICT DO NOTHING"
+_OLD_MARKS: Final = b"DELETE FROM commits WHERE at < now() - interval '1 day'"
+_SELECT_MARK: Final = b"SELECT number FROM commits WHERE link = %s FOR UPDATE NOWAIT"
+_MARK_BYTES: Final = 16
 _RETRY_S: Final = 10.0
 """How long a transaction is tried again: restarts of a server take seconds."""
 _PAUSE_S: Final = 0.005
@@ -200,6 +210,8 @@ class Link:
         self._server = server
         self._admit = admit
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._marked: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._mark = secrets.token_bytes(_MARK_BYTES)
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -245,10 +257,15 @@ class Link:
         """
         with self._lock:
             deadline, pause_s = time.monotonic() + _RETRY_S, _PAUSE_S
-            transaction = _Transaction(self._server.place)
+            transaction = _Transaction(self._server.place, self._mark)
             while True:
                 try:
-                    return transaction.run(self.connection(), work)
+                    connection = self.connection()
+                    if transaction.was_committed(connection):
+                        committed: T = transaction.result
+                        return committed
+                    self._have_mark(connection)
+                    return transaction.run(connection, work)
                 except _AGAIN as error:
                     failure: Exception = self._failure(error)
                 except psycopg.Error as error:
@@ -264,6 +281,13 @@ class Link:
                 time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - so that two do not meet again
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
+    def _have_mark(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+        """Make the row that the link's transactions count themselves in."""
+        if self._marked is not connection:
+            connection.execute(_MAKE_MARK, (self._mark,))
+            connection.execute(_OLD_MARKS)
+            self._marked = connection
+
     @property
     def is_lost(self) -> bool:
         """Whether there is no connection now."""
@@ -274,48 +298,58 @@ class Link:
 
 
 class _Transaction:
-    """One piece of work that is to be committed once, over as many tries as it takes."""
+    """One piece of work that is to be committed once, over as many tries as it takes.
 
-    def __init__(self, place: str) -> None:
+    Each try counts itself in the link's row, so that the row says afterwards whether it was committed. The server's own
+    number of a transaction does not: what died with the server before it was on the disk leaves its number to another.
+    """
+
+    def __init__(self, place: str, mark: bytes) -> None:
         self._place = place
-        self._number = ""
+        self._mark = mark
+        self._number = 0
         """Of the try whose commit was sent and not answered."""
-        self._result: Any = None
+        self.result: Any = None
 
     def run(self, connection: "psycopg.Connection[tuple[Any, ...]]", work: Callable[[Database], T]) -> T:
         """Try it; raises what the server raises, and what work raises, and then nothing of it is committed."""
-        if self._number and self._was_committed(connection):
-            committed: T = self._result
-            return committed
-        self._number = ""
+        self._number = 0
         try:
             connection.execute(b"BEGIN ISOLATION LEVEL SERIALIZABLE")
-            number = _one(connection.execute(b"SELECT pg_current_xact_id()::text"))
-            result = self._result = work(PostgresDatabase(connection))
+            number = _one(connection.execute(_MARK, (self._mark,)))
+            if not number:  # A row made only now could not be asked for while its transaction is under way.
+                connection.close()
+                raise StoreError(f"{self._place} had no row any more for what this connection commits")
+            result = self.result = work(PostgresDatabase(connection))
             self._number = number
             ended = connection.execute(b"COMMIT").statusmessage
         except BaseException:
             if not connection.closed:
-                self._number = ""
+                self._number = 0
                 with suppress(psycopg.Error):
                     connection.execute(b"ROLLBACK")
             raise
-        self._number = ""
+        self._number = 0
         if ended != "COMMIT":
             raise StoreError(f"{self._place} could not commit: a statement of the transaction had failed")
         return result
 
-    def _was_committed(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
-        """Return what became of the commit without an answer.
+    def was_committed(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
+        """Return what became of a commit without an answer, False where every one had its answer.
 
         Raises:
-            StoreError: the server still has it under way, for example until a standby has it.
+            StoreError: the server still has it under way, for example until a standby has it, or has lost its row.
         """
-        status = _one(connection.execute(b"SELECT pg_xact_status(%s::text::xid8)", (self._number,)))
-        if status == "in progress":
+        if not self._number:
+            return False
+        try:
+            number = _one(connection.execute(_SELECT_MARK, (self._mark,)))
+        except psycopg.errors.LockNotAvailable:
             connection.close()
-            raise StoreError(f"{self._place} has not said yet what became of a transaction")
-        return bool(status == "committed")
+            raise StoreError(f"{self._place} has not said yet what became of a transaction") from None
+        if number is None:
+            raise StoreError(f"{self._place} does not know any more what became of a transaction")
+        return bool(number == self._number)
 
 
 def _one(cursor: "psycopg.Cursor[tuple[Any, ...]]") -> Any:

@@ -11,7 +11,7 @@ from typing import Final
 from fleetcount_transport.migrations import Schema
 
 from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
-from fleetcount_aggregator.storage.lease_tables import LEASE_TABLES, NOTICE_TABLES
+from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
 from fleetcount_aggregator.storage.row_seal import SEALED
 from fleetcount_aggregator.storage.store import StoreError
 
@@ -133,6 +133,7 @@ FRAME_TABLES: Final = (
 _OTHER_WORDS: Final = ((" BLOB", " BYTEA"), (" INTEGER", " BIGINT"), (" WITHOUT ROWID", ""))
 _POSTGRES_TABLES: Final = (
     *LEASE_TABLES,
+    COMMIT_TABLE,
     # Wrapped under the store's key; with SQLite they are files, which can be overwritten where they lie.
     "CREATE TABLE data_keys (name TEXT PRIMARY KEY, wrapped BYTEA NOT NULL)",
     *FRAME_TABLES,
