@@ -131,6 +131,7 @@ class Frames(FrameReads, Protocol):
 
         Raises:
             FencedError: somebody else owns the shard now, or it is closed.
+            UnknownWriteError: all of them may be there or none; what is held of the shard is to be read back.
             StoreError: it failed; none of them is there.
         """
         ...

@@ -41,7 +41,7 @@ from fleetcount_aggregator.storage.log_format import (
     encode_file_header,
 )
 from fleetcount_aggregator.storage.postgres import Link, Server
-from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError
+from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, UnknownWriteError
 
 __all__ = ["PostgresFrames", "PostgresHome", "close_shards", "install_shards"]
 
@@ -291,7 +291,11 @@ class PostgresFrames(_Reads):
             stored = stored or db.execute(self._select_head, (self._shard, first)).fetchall()
             return bool(stored) and stored[0][0] in heads
 
-        if not self._link.run(work):
+        try:
+            written = self._link.run(work)
+        except StoreError as error:
+            raise UnknownWriteError(str(error)) from error
+        if not written:
             raise self._fenced()
         self.expected = expected
         self.length = (self.length or len(header)) + sum(frame.head.frame_bytes for frame in frames)

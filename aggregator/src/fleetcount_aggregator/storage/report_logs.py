@@ -19,7 +19,14 @@ from fleetcount_aggregator.storage.frames import LEAVES, DamagedFrameError
 from fleetcount_aggregator.storage.log_slice import CompleteLog
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import FencedError, InstalmentRun, StoreAwayError, StoreError, StoreOutcome
+from fleetcount_aggregator.storage.store import (
+    FencedError,
+    InstalmentRun,
+    StoreAwayError,
+    StoreError,
+    StoreOutcome,
+    UnknownWriteError,
+)
 
 __all__ = ["GroupAnswer", "ReportLogs"]
 
@@ -57,6 +64,8 @@ class ReportLogs:
         self._whole: dict[TaskId, CompleteLog] = {}
         self._noted: dict[TaskId, int] = {}
         self._damaged: dict[TaskId, Damage] = {}
+        self._adrift: set[TaskId] = set()
+        """Tasks of which what is held may not be what lies there: all is read back before it is used again."""
         self._lock = threading.RLock()
         """Held while logs are found and read back, by whichever thread asks first."""
 
@@ -137,13 +146,30 @@ class ReportLogs:
         if task_id in self._damaged:
             raise DamagedError(self._damaged[task_id])
 
+    def _own(self, task_id: TaskId, *, first: bool = False) -> None:
+        """Have all of a task here, as who is alone does: with its `first` instalment, and again after a lost answer.
+
+        Raises:
+            StoreError: it cannot be read back now; then nothing of it may be used.
+        """
+        with self._lock:
+            if self._alone and (task_id in self._adrift or (first and (task_id, 0) not in self._epochs)):
+                self._seize(task_id)
+
     def _seize(self, task_id: TaskId) -> None:
-        for shard, epoch in self.home.seize(task_id).items():
-            self.take(task_id, shard, epoch)
+        self._adrift.add(task_id)
+        try:
+            for shard, epoch in self.home.seize(task_id).items():
+                self.take(task_id, shard, epoch)
+        except DamagedError:
+            self._adrift.discard(task_id)  # As it is said of the task from now on.
+            raise
+        self._adrift.discard(task_id)
 
     def _to_read(self, task_id: TaskId, shard: int) -> ReportLog | None:
         """Return the log of a shard, of a closed task also that of another owner; None where there is nothing."""
         self._check(task_id)
+        self._own(task_id)
         key = task_id, shard
         with self._lock:
             log, mine = self._logs.get(key), self._alone or key in self._epochs
@@ -159,8 +185,6 @@ class ReportLogs:
         """Return the log of an open task's shard."""
         self._check(task_id)
         with self._lock:
-            if (task_id, shard) not in self._epochs and self._alone:
-                self._seize(task_id)
             epoch = self._epochs.get((task_id, shard))
             if epoch is None:
                 raise FencedError(f"shard {shard} of task {task_id.hex()} is not written by this process")
@@ -174,6 +198,7 @@ class ReportLogs:
     def _held(self, task_id: TaskId) -> list[ReportLog]:
         """Return the logs of a task that are here, in the order of their shards."""
         with self._lock:
+            self._own(task_id)
             return [self._logs[key] for key in sorted(key for key in self._logs if key[0] == task_id)]
 
     def _all(self, task_id: TaskId) -> list[ReportLog]:
@@ -213,25 +238,45 @@ class ReportLogs:
             for piece in self._cut(number, run):
                 by_shard.setdefault((run.task_id, piece.shard), []).append(piece)
         opened = {task_id: is_open(task_id) for task_id in {run.task_id for run in runs}}
+        for task_id in [task_id for task_id, one in opened.items() if one]:
+            with suppress(DamagedError):  # Its own lists alone fail, in `_decide_all`.
+                self._own(task_id, first=True)
         failed: dict[int, StoreError] = {}
+        deciding: dict[Shard, ReportLog] = {}
         try:
-            for (task_id, shard), pieces in by_shard.items():
-                try:
-                    decided = self._decide(task_id, shard, [piece.run for piece in pieces], is_open=opened[task_id])
-                except (FencedError, DamagedError) as error:
-                    failed.update((piece.number, error) for piece in pieces)
-                    continue
-                for piece, outcome in zip(pieces, decided, strict=True):
-                    outcomes[piece.number][piece.places] = np.frombuffer(outcome, dtype=np.uint8)
+            self._decide_all(by_shard, opened, deciding, outcomes, failed)
         except BaseException:
-            for key in by_shard:
-                if key in self._logs:
-                    self._logs[key].drop()
+            for log in deciding.values():
+                log.drop()
             raise
-        for key, pieces in by_shard.items():
-            if (failure := self._write(*key)) is not None:
-                failed.update((piece.number, failure) for piece in pieces)
+        for key, log in deciding.items():
+            if (failure := self._write(*key, log)) is not None:
+                failed.update((piece.number, failure) for piece in by_shard[key])
         return _split(groups, [one.tobytes() for one in outcomes], failed)
+
+    def _decide_all(
+        self,
+        by_shard: Mapping[Shard, Sequence[_Piece]],
+        opened: Mapping[TaskId, bool],
+        deciding: dict[Shard, ReportLog],
+        outcomes: Sequence[NDArray[np.uint8]],
+        failed: dict[int, StoreError],
+    ) -> None:
+        """Decide pieces shard by shard: which logs took something, every outcome by its run, and why a run failed."""
+        for (task_id, shard), pieces in by_shard.items():
+            is_open, runs = opened[task_id], [piece.run for piece in pieces]
+            try:
+                log = self._to_write(task_id, shard, runs[0].expected) if is_open else self._to_read(task_id, shard)
+                if log is None:
+                    decided = [self._decide_ended(run) for run in runs]
+                else:
+                    deciding[task_id, shard] = log
+                    decided = log.decide(runs, is_open=is_open)
+            except (FencedError, DamagedError) as error:
+                failed.update((piece.number, error) for piece in pieces)
+                continue
+            for piece, outcome in zip(pieces, decided, strict=True):
+                outcomes[piece.number][piece.places] = np.frombuffer(outcome, dtype=np.uint8)
 
     def _cut(self, number: int, run: InstalmentRun) -> Iterator[_Piece]:
         """Yield a run shard by shard: shards are ranges of the first byte of a report id."""
@@ -243,12 +288,6 @@ class ReportLogs:
         for shard in np.unique(shards).tolist():
             places = np.flatnonzero(shards == shard)
             yield _Piece(number, shard, run.only(places), places)
-
-    def _decide(self, task_id: TaskId, shard: int, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
-        log = self._to_write(task_id, shard, runs[0].expected) if is_open else self._to_read(task_id, shard)
-        if log is None:
-            return [self._decide_ended(run) for run in runs]
-        return log.decide(runs, is_open=is_open)
 
     def _decide_ended(self, run: InstalmentRun) -> bytes:
         ended, size = self.home.ended(run.task_id), Digest.SIZE
@@ -262,18 +301,16 @@ class ReportLogs:
             )
         return bytes(outcomes)
 
-    def _write(self, task_id: TaskId, shard: int) -> StoreError | None:
-        """Make what a shard took durable; return why it could not."""
-        log = self._logs.get((task_id, shard))
+    def _write(self, task_id: TaskId, shard: int, log: ReportLog) -> StoreError | None:
+        """Make durable what a log took, though it were given up meanwhile; return why it could not be."""
         try:
-            if log is not None:
-                log.write()
-        except FencedError as error:
-            # Another owner, or an earlier write of ours that seemed lost: what lies there decides.
-            try:
-                self.take(task_id, shard, self._epochs.get((task_id, shard), 0))
-            except StoreError:
+            log.write()
+        except (FencedError, UnknownWriteError) as error:
+            # Another owner, or an answer that was lost: what lies there decides, and what is held is not it.
+            if self._logs.get((task_id, shard)) is log:
                 self.give_up(task_id, shard)
+            if self._alone:
+                self._adrift.add(task_id)
             return error
         except StoreError as error:
             return error
@@ -348,6 +385,7 @@ class ReportLogs:
         with self._lock:
             for _, shard in [key for key in {*self._logs, *self._epochs} if key[0] == task_id]:
                 self.give_up(task_id, shard)
+            self._adrift.discard(task_id)
             self._whole.pop(task_id, None)
             self._counts.pop(task_id, None)
             self._noted.pop(task_id, None)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCHES_AT_ONCE", "USE_BYTES", "BatchRow", "CompleteReports", "FencedError", "InstalmentRun", "LedgerRow",
     "LoadedReports", "ReportSource", "ReportVerdict", "SeriesRow", "SessionRow", "StepRow", "Store",
-    "StoreAwayError", "StoreBusyError", "StoreError", "StoreOutcome", "TaskChange", "TaskRow", "WindowRow",
+    "StoreAwayError", "StoreBusyError", "StoreError", "StoreOutcome", "TaskChange", "TaskRow", "UnknownWriteError",
+    "WindowRow",
     "every_batch",
 ]  # fmt: skip
 
@@ -46,6 +47,10 @@ class StoreAwayError(StoreError):
 
 class FencedError(StoreError):
     """Somebody else has taken over what this process wanted to change, or it is closed: nothing was written."""
+
+
+class UnknownWriteError(StoreAwayError):
+    """Whether something was written is not known, and only what lies there will say."""
 
 
 class StoreBusyError(StoreError):

@@ -1,0 +1,155 @@
+"""Answers of PostgreSQL to instalments that are lost: what has a receipt stays, and what is counted lies there."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.postgres import Server
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.postgres_frames import PatientLink
+from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, StoreOutcome, TaskChange, TaskRow
+from fleetcount_protocol.ids import Digest, ReportId, TaskId
+
+from tests.support.instalments import StoredInstalment, add
+
+TASK = TaskId(b"t" * 32)
+CLOSE = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
+
+
+async def opened(directory: Path, url: str, shards: int = 2) -> SqlStore:
+    """Return a store that has the database alone, with an open task in so many shards."""
+    store = SqlStore.over(PostgresEngine.open(Server(url=url), shards=shards), directory / "store.db", bytes(32))
+    await store.install(
+        TaskRow(
+            task_id=TASK,
+            signed=b"signed",
+            verify_key=b"sealed",
+            state=State.COLLECTING,
+            abort_reason="",
+            installed_at=7,
+        )
+    )
+    return store
+
+
+def instalment(number: int) -> StoredInstalment:
+    """Return the only instalment of a report, whose first byte is the number: below 128 of shard 0, else of shard 1."""
+    return StoredInstalment(
+        task_id=TASK,
+        report_id=ReportId(bytes([number]) * 16),
+        round=1,
+        certificate=Digest(bytes([number]) * 32),
+        digest=Digest(bytes([number]) * 32),
+        public_share=b"",
+        part=b"p" * 16,
+        expected=1,
+    )
+
+
+@contextmanager
+def lost(monkeypatch: pytest.MonkeyPatch, *, done: bool, times: int = 1) -> Iterator[None]:
+    """The server does, or never gets, what it is asked for the next so many times, and nobody hears from it."""
+    run, left = PatientLink.run, [times]
+
+    def without_answer(self: PatientLink, work: Callable[[Database], Any]) -> Any:
+        if left[0] == 0:
+            return run(self, work)
+        left[0] -= 1
+        if done:
+            run(self, work)
+        raise StoreAwayError("the server does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PatientLink, "run", without_answer)
+        yield
+    assert left == [0]
+
+
+async def ids(store: SqlStore) -> bytes:
+    """Return the first byte of each complete report, by position."""
+    found = (await store.complete_reports(TASK)).ids
+    return b"".join(found.at([at])[:1] for at in range(len(found)))
+
+
+async def has(store: SqlStore, number: int) -> bool:
+    """Whether an instalment is stored."""
+    return await store.instalment_digest(TASK, ReportId(bytes([number]) * 16), 1) is not None
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_what_was_stored_without_an_answer_is_where_it_is_after_a_restart_too(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    store = await opened(tmp_path, postgres_url)
+    await add(store, [instalment(1)])
+    with lost(monkeypatch, done=done), pytest.raises(StoreError):
+        await add(store, [instalment(2)])
+    await add(store, [instalment(200)])
+    await store.apply(CLOSE)
+    live = await ids(store)
+    await store.close()
+
+    again = await opened(tmp_path, postgres_url)
+    read_back = await ids(again)
+    await again.close()
+
+    assert live == read_back == (bytes([1, 2, 200]) if done else bytes([1, 200]))
+
+
+async def test_a_receipt_outlives_an_answer_that_is_lost_while_the_server_stays_away(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path, postgres_url)
+    assert await add(store, [instalment(1), instalment(200)]) == 2 * [StoreOutcome.STORED]
+    with lost(monkeypatch, done=True), pytest.raises(StoreError):
+        await add(store, [instalment(2)])
+    with lost(monkeypatch, done=False), pytest.raises(StoreError):
+        await has(store, 1)
+
+    assert await has(store, 1)
+    await store.apply(CLOSE)
+    assert await ids(store) == bytes([1, 2, 200])
+    await store.close()
+
+
+async def test_a_group_over_a_shard_that_is_held_and_one_that_is_not_is_stored_whole(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path, postgres_url)
+    await add(store, [instalment(1)])
+    with lost(monkeypatch, done=True), pytest.raises(StoreError):
+        await add(store, [instalment(200)])
+
+    assert await add(store, [instalment(2), instalment(201)]) == 2 * [StoreOutcome.STORED]
+    await store.close()
+    again = await opened(tmp_path, postgres_url)
+    assert [await has(again, number) for number in (1, 2, 200, 201)] == 4 * [True]
+    await again.close()
+
+
+async def test_what_is_given_up_between_deciding_and_writing_gets_no_empty_receipt(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path, postgres_url, shards=1)
+    await add(store, [instalment(1)])
+    decide = ReportLog.decide
+
+    def and_give_up(self: ReportLog, *arguments: Any, **named: Any) -> Any:
+        decided = decide(self, *arguments, **named)
+        store.logs.give_up(TASK, 0)
+        return decided
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReportLog, "decide", and_give_up)
+        assert await add(store, [instalment(2)]) == [StoreOutcome.STORED]
+    await store.close()
+
+    again = await opened(tmp_path, postgres_url)
+    assert await has(again, 2)
+    await again.close()
