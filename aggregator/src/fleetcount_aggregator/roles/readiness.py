@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.operator_pages import Check, Page, Pages, health_pages, json_page, metrics_page
 from fleetcount_transport.watching import certificate_ends, days_left, ended, gauge
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from fleetcount_aggregator.config import AggregatorConfig
@@ -179,7 +179,7 @@ class Readiness(Collector):
 
     # Gauges.
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield what is measured at the moment of the question."""
         context, signs = self._context, self._context.signs
         now = context.clock.now()
@@ -209,6 +209,8 @@ class Readiness(Collector):
         yield from self._broker()
         if (free := self._free_bytes()) is not None:
             yield gauge("fleetcount_disk_free_bytes", "Where the state lies.", "", {"": free})
+        again = "Transactions begun again since others stood in their way."
+        yield CounterMetricFamily("fleetcount_store_begun_again", again, value=context.store.begun_again)
 
     def _broker(self) -> Iterator[GaugeMetricFamily]:
         """Yield how the connections to the broker are: of a process of several, of all, whoever has them."""

@@ -68,6 +68,11 @@ class Engine(Protocol):
         """The number under which this process leads, None while it does not; who is the only one has one number."""
         ...
 
+    @property
+    def begun_again(self) -> int:
+        """How many transactions were begun again since others stood in their way, since this one was opened."""
+        ...
+
     def frame_home(self, path: Path) -> FrameHome:
         """Return where the frames of the store's report logs lie; files are named after `path`."""
         ...

@@ -42,6 +42,8 @@ _OPEN = frozenset({State.ANNOUNCED, State.COLLECTING})
 class MemoryStore:
     """Implements `Store`. Not for more than one event loop."""
 
+    begun_again = 0
+
     def __init__(self) -> None:
         self.data_keys = DataKeys(SystemRandom().random_bytes(AT_REST_KEY_BYTES))
         self._sessions: dict[SessionId, SessionRow] = {}

@@ -212,6 +212,8 @@ class Link:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._marked: psycopg.Connection[tuple[Any, ...]] | None = None
         self._mark = secrets.token_bytes(_MARK_BYTES)
+        self.begun_again = 0
+        """How many transactions were, since others stood in their way."""
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -267,6 +269,7 @@ class Link:
                     self._have_mark(connection)
                     return transaction.run(connection, work)
                 except _AGAIN as error:
+                    self.begun_again += 1
                     failure: Exception = self._failure(error)
                 except psycopg.Error as error:
                     failure = self._failure(error)

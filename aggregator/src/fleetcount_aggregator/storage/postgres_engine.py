@@ -102,6 +102,11 @@ class PostgresEngine:
         self._links.append(link)
         return link
 
+    @property
+    def begun_again(self) -> int:
+        """See `Engine.begun_again`."""
+        return sum(link.begun_again for link in self._links)
+
     def frame_home(self, path: Path) -> PostgresHome:
         """See `Engine.frame_home`: tables, and no file."""
         return PostgresHome(self._server, self.link(), self._shards)

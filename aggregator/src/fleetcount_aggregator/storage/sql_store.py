@@ -131,6 +131,11 @@ class SqlStore(SqlArchive, SqlEpochs):
         self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, operation)
 
+    @property
+    def begun_again(self) -> int:
+        """See `Store.begun_again`."""
+        return self._engine.begun_again
+
     async def probe(self) -> None:
         """See `Store.probe`."""
         await self._write(lambda db: db.execute("UPDATE instance SET standing = standing"))

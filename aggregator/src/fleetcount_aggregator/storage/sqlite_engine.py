@@ -30,6 +30,7 @@ class SqliteEngine:
     fatal = (sqlite3.Error,)
     heartbeat_s = None
     alone = True
+    begun_again = 0
     epoch = 0
 
     def __init__(self, path: Path, lock: int, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:

@@ -310,6 +310,11 @@ class Store(Archive, Protocol):
         """The keys that what lies sealed is sealed under, one a task; every task that has not ended has its key."""
         ...
 
+    @property
+    def begun_again(self) -> int:
+        """How many of its transactions were begun again since others stood in their way."""
+        ...
+
     async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
         """Remember a session, unless its certificate has `most` that have not expired at `now`: then None.
 
