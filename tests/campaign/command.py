@@ -11,11 +11,13 @@ code 1 if anything did not hold.
 import argparse
 import asyncio
 import random
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,8 @@ __all__ = ["main"]
 _PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 _IDLE: Final = 3
 """A lane that was set up so often and came to no trial is left alone."""
+_STARTING: Final = 2
+"""Lanes that are set up at once: each begins a dozen processes, and waits for them only so long."""
 _MISSING: Final = ("a clock that jumps while a process runs (the lists of failures have it), an upgrade in the middle",)
 
 
@@ -49,6 +53,7 @@ class Campaign:
     failed: list[str] = field(default_factory=list[str])
     troubles: list[str] = field(default_factory=list[str])
     tried: set[str] = field(default_factory=set[str])
+    starting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_STARTING))
 
     @property
     def enough(self) -> bool:
@@ -57,8 +62,10 @@ class Campaign:
         return time.monotonic() > self.until or (0 < self.trials <= struck)
 
     def next_fault(self, one: Lane) -> str:
-        """Return the fault that was tried least on a store, any of them if there are several."""
+        """Return the fault that was tried least on a store, any of them if there are several; "" if none fits."""
         fitting = [fault for fault in self.faults if fits(fault, one)]
+        if not fitting:
+            return ""
         least = min((self.chosen[fault, one.store] for fault in fitting), default=0)
         fault = one.dice.choice([fault for fault in fitting if self.chosen[fault, one.store] == least])
         self.chosen[fault, one.store] += 1
@@ -93,7 +100,9 @@ async def _runs(campaign: Campaign, number: int, store: str, seed: int) -> None:
         done = len(campaign.run.trials)
         root = campaign.directory / f"lane{number}-{life}"
         try:
-            async with lane(root, store, seed + 1000 * life) as one:
+            async with AsyncExitStack() as stack:
+                async with campaign.starting:
+                    one = await stack.enter_async_context(lane(root, store, seed + 1000 * life))
                 await _episodes(campaign, one)
         except Exception as error:
             print(f"lane {number} ({store}) broke: {_causes(error)}", flush=True)
@@ -105,7 +114,8 @@ async def _runs(campaign: Campaign, number: int, store: str, seed: int) -> None:
 async def _episodes(campaign: Campaign, one: Lane) -> None:
     try:
         while not campaign.enough:
-            name = campaign.next_fault(one)
+            if not (name := campaign.next_fault(one)):
+                return
             campaign.tried.add(name)
             if not await _episode(campaign, one, name):
                 return
@@ -134,8 +144,15 @@ def _causes(error: BaseException) -> str:
 
 
 async def _all(campaign: Campaign, lanes: int, seed: int) -> None:
+    """Go through all lanes; a signal ends them and everything they began, and what was tried is kept."""
     stores = stores_here()
-    await asyncio.gather(*(_runs(campaign, n, stores[n % len(stores)], seed + n) for n in range(lanes)))
+    running = asyncio.gather(*(_runs(campaign, n, stores[n % len(stores)], seed + n) for n in range(lanes)))
+    for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT is ignored in what a shell began in the background.
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        campaign.failed.append("ended by a signal")
 
 
 def _parser() -> argparse.ArgumentParser:
