@@ -34,7 +34,7 @@ _IDLE: Final = 3
 """A lane that was set up so often and came to no trial is left alone."""
 _STARTING: Final = 2
 """Lanes that are set up at once: each begins a dozen processes, and waits for them only so long."""
-_MISSING: Final = ("a clock that jumps while a process runs (the lists of failures have it), an upgrade in the middle",)
+_MISSING: Final = ("a clock that jumps while a process runs (the lists of failures have it)",)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 from tests.campaign.devices import DEVICES
 from tests.campaign.trials import NOTHING, Episode, Fault, Lane, Spared
 from tests.support.processes import pace
-from tests.support.replicas import open_files
+from tests.support.replicas import NEXT_RELEASE, THIS_RELEASE, open_files
 
 __all__ = ["FAULTS", "fits"]
 
@@ -140,6 +140,23 @@ async def _proof_worker_killed(lane: Lane, under: Episode) -> None:
             return
         await asyncio.sleep(0.01)
     raise Spared
+
+
+async def _upgraded(lane: Lane, under: Episode) -> None:
+    """End the leader's processes one after the other, each followed by one of the next release, or of this one again.
+
+    The tables stay those of this release, which both serve.
+    """
+    assert lane.replicas is not None
+    await under.strikes()
+    names = list(lane.leader)
+    lane.dice.shuffle(names)
+    release = lane.dice.choice([THIS_RELEASE, NEXT_RELEASE])
+    for name in names:
+        lane.child(name).terminate()
+        await asyncio.to_thread(lane.child(name).ended)
+        lane.replicas.change_release(name, release)
+        await lane.start(name, under.ready_s)
 
 
 async def _server_killed(lane: Lane, under: Episode) -> None:
@@ -312,6 +329,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill -9 of the elected coordinator": partial(_killed, names=_coordinator),
     "kill -9 of the coordinator that waits": partial(_killed, names=_waiting_coordinator),
     "kill -9 of everything, a cold start": _cold_start,
+    "replicas of another release, one after the other": _upgraded,
     "SIGSTOP of the leader": partial(_stopped, names=_leader),
     "SIGSTOP of the helper": partial(_stopped, names=_helper),
     "SIGSTOP of an owner of shards past its lease": partial(_stopped, names=_intake, least_s=2 * _LEASE_S),

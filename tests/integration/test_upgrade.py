@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,11 +23,10 @@ from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import wait_until
-from tests.support.replicas import Replicas, balanced
+from tests.support.replicas import NEXT_RELEASE, Replicas, balanced
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-NEXT = Path(__file__).parents[1] / "support" / "next_release.py"
 ALL = "intake,worker,coordinator"
 DEVICES = 16
 
@@ -50,7 +48,7 @@ def releases(url: str) -> set[tuple[str, int]]:
 
 def migrate(config: Path) -> tuple[int, str]:
     """Run `aggregator migrate` of the next release."""
-    line = [sys.executable, str(NEXT), "aggregator", "migrate", "--config", str(config)]
+    line = [*NEXT_RELEASE, "aggregator", "migrate", "--config", str(config)]
     done = subprocess.run(line, capture_output=True, check=False, text=True, timeout=120)
     return done.returncode, done.stdout + done.stderr
 
@@ -61,7 +59,7 @@ async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_ar
     deployment = LiveDeployment(tmp_path / "two", 2)
     replicas = Replicas(deployment, postgres_url)
     old = replicas.add("old", ALL)
-    replicas.add("new", ALL, program=[sys.executable, str(NEXT)])
+    replicas.add("new", ALL, program=NEXT_RELEASE)
     config = deployment.config(0).with_name("new.toml")
     async with balanced(deployment.written.plans[0].device_port) as balancer:
         try:

@@ -12,7 +12,10 @@ from typing import Any
 from tests.support.deployment import LiveDeployment, troubles_of
 from tests.support.processes import ChildProcess, wait_until
 
-__all__ = ["Balancer", "Replicas", "balanced", "open_files"]
+__all__ = ["NEXT_RELEASE", "THIS_RELEASE", "Balancer", "Replicas", "balanced", "open_files"]
+
+THIS_RELEASE = (sys.executable, "-m", "fleetcount")
+NEXT_RELEASE = (sys.executable, str(Path(__file__).with_name("next_release.py")))
 
 _PIECE = 65_536
 
@@ -112,15 +115,20 @@ class Replicas:
             '[metrics]\nlisten = "127.0.0.1:0"\n'
         )
         self.processes: dict[str, ChildProcess] = {}
+        self._words: dict[str, list[str]] = {}
+        self._commands: dict[str, list[str]] = {}
 
-    def add(
-        self, name: str, roles: str, *, program: Sequence[str] = (sys.executable, "-m", "fleetcount")
-    ) -> ChildProcess:
+    def add(self, name: str, roles: str, *, program: Sequence[str] = THIS_RELEASE) -> ChildProcess:
         """Return a process with some roles, not started."""
-        command = [*program, "aggregator", "serve", "--config", str(self._write(name)), "--roles", roles]
+        self._words[name] = ["aggregator", "serve", "--config", str(self._write(name)), "--roles", roles]
+        command = self._commands[name] = [*program, *self._words[name]]
         process = ChildProcess.of(name, command, self._deployment.root)
         self.processes[name] = process
         return process
+
+    def change_release(self, name: str, program: Sequence[str]) -> None:
+        """Start another program in the place of a process from now on."""
+        self._commands[name][:] = [*program, *self._words[name]]
 
     def _write(self, name: str) -> Path:
         plan, whole = self._deployment.written.plans[0], self._deployment.config(0)
