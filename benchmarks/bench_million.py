@@ -340,49 +340,23 @@ async def _run_seat(seat: Seat, found: dict[str, Any], ended: Barrier, meter: Me
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the whole and report seconds a stage and peak memory; 1 if the numbers are not what the coins say."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    devices = 2_000 if smoke() else 20_000 if quick() else MILLION
-    parser.add_argument("--devices", type=int, default=devices, help="how many (default %(default)s)")
-    parser.add_argument("--values", type=int, default=100, help="cells; L is one more (default 100)")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--directory", type=Path, default=None, help="where the stores lie; by default a temporary place"
-    )
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds either half may take (default 1800)")
-    parser.add_argument("--postgres", action="store_true", help="stores in databases of a server of its own")
-    parser.add_argument("--json", type=Path, default=None, help="also write the figures there")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     load = os.getloadavg()[0]
     if options.postgres and find_postgres() is None:
         report(Row(path="two aggregators over PostgreSQL", ours=None, unit="s", note="needs PostgreSQL"))
         return 0
     started = time.perf_counter()
-    signing = [Ed25519PrivateKey.generate() for _ in NAMES]
-    one, two = free_ports("127.0.0.1", 2)
-    ports = one, two
-    signed = encode_signed_task(new_task(options.values, signing, ports))
     directory = Path(tempfile.mkdtemp(dir=options.directory))
     with ExitStack() as opened:
         opened.callback(shutil.rmtree, directory)
         server = opened.enter_context(own_cluster(*SETTINGS)) if options.postgres else None
-        seats = [
-            Seat(
-                position=position,
-                signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
-                ports=ports,
-                place=place_of(name, directory, server),
-                signed=signed,
-                devices=options.devices,
-                seed=options.seed,
-            )
-            for position, name in enumerate(NAMES)
-        ]
-        filled = in_both(fill_seat, dict(zip(NAMES, seats, strict=True)), options.limit)
+        seats = seats_in(directory, server, options)
+        filled = in_both(fill_seat, seats, options.limit)
         disk = sum(path.stat().st_size for path in directory.glob("*/*"))
         if server is not None:
             disk = sum(server.run(f"SELECT pg_database_size('{name}')")[0][0] for name in NAMES)
         half = time.perf_counter()
-        reports = in_both(run_seat, dict(zip(NAMES, seats, strict=True)), options.limit)
+        reports = in_both(run_seat, seats, options.limit)
     records = {at: one.pop("record") for at, one in reports.items()}
     differences = [one.pop("difference") for one in filled.values()]
     figures = {
@@ -404,6 +378,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("the released numbers are not what the coins say", file=sys.stderr)
         return 1
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    devices = 2_000 if smoke() else 20_000 if quick() else MILLION
+    parser.add_argument("--devices", type=int, default=devices, help="how many (default %(default)s)")
+    parser.add_argument("--values", type=int, default=100, help="cells; L is one more (default 100)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", type=Path, help="where the stores lie; by default a temporary place")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds either half may take (default 1800)")
+    parser.add_argument("--postgres", action="store_true", help="stores in databases of a server of its own")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    return parser
+
+
+def seats_in(directory: Path, server: Cluster | None, options: argparse.Namespace) -> dict[str, Seat]:
+    """Return both aggregators of one task, by name, with places below a directory."""
+    signing = [Ed25519PrivateKey.generate() for _ in NAMES]
+    one, two = free_ports("127.0.0.1", 2)
+    signed = encode_signed_task(new_task(options.values, signing, (one, two)))
+    return {
+        name: Seat(
+            position=position,
+            signing_keys=(signing[0].private_bytes_raw(), signing[1].private_bytes_raw()),
+            ports=(one, two),
+            place=place_of(name, directory, server),
+            signed=signed,
+            devices=options.devices,
+            seed=options.seed,
+        )
+        for position, name in enumerate(NAMES)
+    }
 
 
 def place_of(name: str, directory: Path, server: Cluster | None) -> StorePlace:
