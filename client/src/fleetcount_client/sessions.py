@@ -110,6 +110,8 @@ class SessionKeeper:
 
     def find(self, session_id: SessionId) -> OpenSession | None:
         """Return a stored session, or None if it is forgotten."""
+        if session_id not in self._load():
+            self.take_up()  # Another process of this device may have opened it, for an answer that this one finishes.
         return self._load().get(session_id)
 
     def take_up(self) -> None:
