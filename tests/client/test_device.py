@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
-from fleetcount_client.spool import Phase
+from fleetcount_client.spool import Phase, Report, Spool
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
+from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -131,6 +133,33 @@ async def test_a_serving_device_takes_up_new_tasks_and_stops_when_cancelled(tmp_
     assert serving.cancelled()
     assert transport.lists > 1
     assert len(device.spool.charges()) == 2
+
+
+async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Deployment()
+    signed = world.sign(world.task())
+    transport = Counted([signed], world.intakes)
+    device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(poll_interval_s=5))
+    advance, failures = Spool.advance, [MachineError("disk full")] * 2
+
+    def fail_first(self: Spool, report: Report, phase: Phase, **more: Any) -> Report:
+        if failures:
+            raise failures.pop()
+        return advance(self, report, phase, **more)
+
+    monkeypatch.setattr(Spool, "advance", fail_first)
+    serving = asyncio.create_task(device.serve())
+    while world.timer.now() < START + 400:
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    report = device.spool.report(signed.task.task_id)
+    assert report is not None
+    assert report.phase is Phase.DELIVERED
+    assert len(world.report_ids(signed.task, 2)) == 1
 
 
 async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path: Path) -> None:

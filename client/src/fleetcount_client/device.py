@@ -319,16 +319,22 @@ class Device:
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
         """Ask for tasks every `poll_interval_s` and answer them, until cancelled."""
         sources = self._sources(signals)
-        running: dict[TaskId, asyncio.Task[Outcome]] = {}
+        running: dict[TaskId, tuple[int, asyncio.Task[Outcome]]] = {}
         series: dict[SeriesId, asyncio.Task[None]] = {}
         self._busy += 1
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    for task_id, signed in (await self._offered()).items():
+                    offered = await self._offered()
+                    now = self._timer.now()
+                    # What this machine stopped is taken up again; what is over and not on offer any more is forgotten.
+                    kept = {one for one, (closes, _) in running.items() if one in offered or now < closes}
+                    running = {one: at for one, at in running.items() if _is_begun(at[1], one in kept)}
+                    for task_id, signed in offered.items():
                         if task_id not in running:
                             name = f"answer {task_id.hex()[:12]}"
-                            running[task_id] = group.create_task(self._answer_logged(signed, sources), name=name)
+                            task = group.create_task(self._answer_logged(signed, sources), name=name)
+                            running[task_id] = signed.task.round_two_closes, task
                     for series_id in await self._joined_series():
                         if series_id not in series or series[series_id].done():
                             name = f"series {series_id.hex()[:12]}"
@@ -478,6 +484,13 @@ class Device:
             await sleep_until(self._timer, moment)
         finally:
             self._busy += 1
+
+
+def _is_begun(task: "asyncio.Task[Outcome]", is_kept: bool) -> bool:
+    """Return whether a task is being answered, or has been and is not to be begun anew."""
+    if not task.done():
+        return True
+    return is_kept and not task.cancelled() and task.result().kind is not OutcomeKind.FAILED
 
 
 def _log_outcome(outcome: Outcome) -> None:
