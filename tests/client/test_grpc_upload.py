@@ -121,6 +121,49 @@ async def test_a_stream_that_ends_early_is_unreachable() -> None:
             await transport.upload(task, 0, instalments(60))
 
 
+async def test_a_call_whose_connection_is_given_up_is_unreachable_and_its_caller_not_cancelled() -> None:
+    waits = [asyncio.Event(), asyncio.Event()]
+
+    async def handler(stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for batch in stream:
+            waits[0].set()
+            await asyncio.Event().wait()
+            yield batch
+
+    async def lists(_: bytes, __: Any) -> bytes:
+        waits[1].set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with serving(handler, lists) as (transport, task):
+        upload = asyncio.create_task(transport.upload(task, 0, instalments(1)))
+        listing = asyncio.create_task(transport.list_tasks())
+        for begun in waits:
+            await begun.wait()
+        await transport.close()  # As under a new certificate: who waits asks again over the next connection.
+        ended = await asyncio.gather(upload, listing, return_exceptions=True)
+
+    assert [type(one) for one in ended] == [Unreachable, Unreachable]
+
+
+async def test_who_is_cancelled_in_a_call_is_cancelled() -> None:
+    begun = asyncio.Event()
+
+    async def handler(stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for batch in stream:
+            begun.set()
+            await asyncio.Event().wait()
+            yield batch
+
+    async with serving(handler) as (transport, task):
+        call = asyncio.create_task(transport.upload(task, 0, instalments(1)))
+        await begun.wait()
+        call.cancel()
+        await asyncio.wait([call])
+
+    assert call.cancelled()
+
+
 async def test_an_end_without_all_answers_is_no_answer() -> None:
     async def handler(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         first, *_ = [await anext(stream) for _ in range(4)]

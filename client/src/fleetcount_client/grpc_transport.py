@@ -314,6 +314,12 @@ async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
         return await call
     except grpc.aio.AioRpcError as error:
         raise Unreachable(f"{endpoint}: {call_reason(error)}", _hint_s(error.trailing_metadata())) from None
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if caller is None or caller.cancelling():
+            raise
+        # Not the caller was cancelled but its call: gRPC ends so what waits as its channel is closed.
+        raise Unreachable(f"{endpoint}: the connection was given up") from None
 
 
 def _hint_s(trailing: Any) -> float:
