@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.series_rows import SeriesRows
 from fleetcount_client.spool import Phase, Report, Spool
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_protocol.errors import MachineError
@@ -160,6 +162,39 @@ async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
     assert report is not None
     assert report.phase is Phase.DELIVERED
     assert len(world.report_ids(signed.task, 2)) == 1
+
+
+@pytest.mark.parametrize("fails", ["tidy", "note_refusal", "put"])
+async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    world = Deployment()
+    signed = world.sign(world.task())
+    unsigned = replace(world.sign(world.task(name="unsigned")), signatures=(bytes(64), bytes(64)))
+    world.offers = [world.offer(world.series())]
+    device = world.device(
+        tmp_path / "device.db", world.transport(unsigned, signed), settings=DeliverySettings(poll_interval_s=5)
+    )
+    owner = SeriesRows if fails == "put" else Spool
+    real, failures = getattr(owner, fails), [MachineError("database is locked")] * 2
+
+    def fail_first(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(owner, fails, fail_first)
+    serving = asyncio.create_task(device.serve())
+    while world.timer.now() < START + 400 and not serving.done():
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert serving.cancelled()
+    assert failures == []
+    assert len(world.report_ids(signed.task, 2)) == 1
+    assert [refusal.name for refusal in device.spool.refusals()] == ["unsigned"]
+    assert len(device.series.rows()) == 1
 
 
 async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
+    from fleetcount_protocol.messages import SeriesOffer
 
     from fleetcount_client.private_places import PrivatePlaces
     from fleetcount_client.rounds import Rounds
@@ -431,18 +432,28 @@ class Device:
             return await self._tasks(_EARLY_POLLS * self._settings.poll_interval_s)
         except Unreachable as error:
             _LOG.debug("no tasks fetched: %s", error)  # `Contacts` says it once.
-            return {}
+        except MachineError as error:
+            _LOG.warning("no tasks looked for: %s", error)  # What is under way goes on; the next poll looks again.
+        return {}
 
     async def _joined_series(self) -> tuple[SeriesId, ...]:
         """Fetch the series on offer, obey what they say, and return those the device takes part in."""
         self._busy += 1
         try:
-            self.series.take(await self._transport.list_series())
-        except Unreachable as error:
-            _LOG.debug("no series fetched: %s", error)
+            self.series.take(await self._fetched_series())
+            return self.series.all_joined()
+        except MachineError as error:
+            _LOG.warning("no series looked for: %s", error)  # As in `_offered`.
+            return ()
         finally:
             self._busy -= 1
-        return self.series.all_joined()
+
+    async def _fetched_series(self) -> "tuple[SeriesOffer, ...]":
+        try:
+            return await self._transport.list_series()
+        except Unreachable as error:
+            _LOG.debug("no series fetched: %s", error)
+            return ()
 
     async def _answer_series(
         self,
@@ -469,7 +480,10 @@ class Device:
 
     def _not_trusted(self, signed: SignedTask, reason: str) -> Outcome:
         refusal = PolicyRefusal(rule="aggregators", message=reason)
-        self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
+        try:
+            self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
+        except MachineError as error:
+            return _ended(signed, OutcomeKind.FAILED, str(error))
         return _ended(signed, OutcomeKind.REFUSED, reason, rule=refusal.rule)
 
     async def _pause_until(self, moment: float) -> None:
