@@ -211,6 +211,9 @@ class Spool:
         ledger inside the transaction, so that two processes cannot spend the same budget. Returns the report, or
         `judge`'s refusal, one of rule "answered" when the task has been answered before, or of rule "reserved" when its
         unit is not reserved.
+
+        Raises:
+            MachineError: the store failed, or a session that was stored is not any more; nothing was changed.
         """
         with self.change() as (connection, ledger):
             reserved = charge.series_id is not None
@@ -225,6 +228,8 @@ class Spool:
             if refusal is not None:
                 return refusal
             stored = {row.session_id: row for row in self.sessions()}
+            if any(row.number > 1 and row.session_id not in stored for row in sessions):
+                raise MachineError("another process has forgotten a session of this answer")
             begun = form([stored.get(row.session_id, row) for row in sessions])
             self._take(connection, ledger, ledger.dated(charge))
             self._insert(connection, charge, signed_task, begun.report)
