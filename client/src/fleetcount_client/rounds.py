@@ -176,7 +176,9 @@ class Rounds:
         sampled = None if seat is None else seat.sampled
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
-            return None if seat is not None else ledger.judge(self.policy, [charge])
+            if seat is not None:
+                return ledger.judge_reserved(self.policy, charge.charge_id)
+            return ledger.judge(self.policy, [charge])
 
         def form(rows: Sequence[SessionRow]) -> Beginning:
             sessions = [OpenSession.of(row) for row in rows]

@@ -231,7 +231,7 @@ class Spool:
             if any(row.number > 1 and row.session_id not in stored for row in sessions):
                 raise MachineError("another process has forgotten a session of this answer")
             begun = form([stored.get(row.session_id, row) for row in sessions])
-            self._take(connection, ledger, ledger.dated(charge))
+            self._take(connection, ledger, ledger.dated(ledger.get(charge.charge_id) or charge))
             self._insert(connection, charge, signed_task, begun.report)
             self._insert_entries(connection, task_id, begun.entries)
             self._put_sessions(connection, begun.sessions)
@@ -242,9 +242,9 @@ class Spool:
             self.insert_charge(connection, charge)
             ledger.put(charge)
             return
-        where = (self._device, charge.charge_id)
-        connection.execute("UPDATE ledger SET sent=1 WHERE device=? AND charge_id=?", where)
-        ledger.sent(charge.charge_id)
+        until, where = charge.asked_until, (self._device, charge.charge_id)
+        connection.execute("UPDATE ledger SET sent=1,asked_until=? WHERE device=? AND charge_id=?", (until, *where))
+        ledger.sent(charge)
 
     @contextmanager
     def change(self) -> "Generator[tuple[sqlite3.Connection, Ledger]]":
