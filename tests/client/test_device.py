@@ -197,6 +197,36 @@ async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_w
     assert len(device.series.rows()) == 1
 
 
+@pytest.mark.parametrize(
+    "damaged", ["report SET secret", "parcel SET instalment", "task SET signed", "series SET offer"]
+)
+async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path: Path, damaged: str) -> None:
+    world = Deployment()
+    first, second = (world.sign(world.task(name=name)) for name in ("first", "second"))
+    series = world.series()
+    world.offers = [world.offer(series)]
+    identity = world.identity()
+    device = world.device(tmp_path / "device.db", world.transport(first), identity=identity)
+    answering = asyncio.create_task(device.answer())
+    while device.spool.report(first.task.task_id) is None:
+        await asyncio.sleep(0)
+    answering.cancel()
+    await asyncio.wait([answering])
+    with device.spool.file.transaction() as connection:
+        connection.execute(f"UPDATE {damaged}=x'00'")
+    world.offers = []
+
+    again = world.device(tmp_path / "device.db", world.transport(second), identity=identity)
+    serving = asyncio.create_task(again.serve())
+    while world.timer.now() < START + 400 and not serving.done():
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert serving.cancelled()
+    assert len(world.report_ids(second.task, 2)) == 1
+
+
 async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path: Path) -> None:
     world = Deployment()
     transport = Counted([world.sign(world.task())], world.intakes)

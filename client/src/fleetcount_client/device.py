@@ -6,14 +6,14 @@ Puts the parts together; the rules are in answering, policy and ledger, the byte
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
-from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
+from fleetcount_protocol.errors import DecodeError, MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.task.task import Aggregator, SignedTask
 
@@ -357,7 +357,7 @@ class Device:
             return await self._rounds.answer(signed, sources)
         except (TaskError, SignatureError) as error:
             return self._not_trusted(signed, str(error))
-        except MachineError as error:
+        except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
             return _ended(signed, OutcomeKind.FAILED, str(error))
         finally:
             self._tasks_under_way.pop(signed.task.task_id, None)
@@ -398,14 +398,11 @@ class Device:
         Raises:
             Unreachable: no offer could be fetched and nothing is unfinished.
         """
-        from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
-
         now = self._timer.now()
         await self._renew(now)
         self._spool.tidy(now)
-        unfinished = map(decode_signed_task, self._spool.unfinished_tasks())
         # A window that its series is answering just now is unfinished too.
-        tasks = {one.task.task_id: one for one in unfinished if one.task.task_id not in self._windows}
+        tasks = {one.task.task_id: one for one in self._unfinished() if one.task.task_id not in self._windows}
         try:
             offered = await self._transport.list_tasks()
         except Unreachable:
@@ -416,6 +413,15 @@ class Device:
             if signed.task.round_one_opens <= now + horizon_s:
                 tasks.setdefault(signed.task.task_id, signed)
         return tasks
+
+    def _unfinished(self) -> Iterator[SignedTask]:
+        from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
+
+        for stored in self._spool.unfinished_tasks():
+            try:
+                yield decode_signed_task(stored)
+            except (DecodeError, TaskError) as error:
+                _LOG.warning("a task in the state file cannot be read, its answer is not finished: %s", error)
 
     async def _renew(self, now: float) -> None:
         """Go on under a new certificate if there is one; sessions that are open stay open."""
