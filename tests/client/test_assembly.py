@@ -7,6 +7,7 @@ import pytest
 from fleetcount_client.assembly import transport_of
 from fleetcount_client.config import ConfigError, DeviceSettings, load_settings
 from fleetcount_client.mqtt_transport import MqttTransport
+from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
     load_certificate,
@@ -70,3 +71,25 @@ async def test_a_device_goes_by_its_certificate_s_name_or_its_key(
 def test_a_user_name_that_is_not_the_certificate_s_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"mqtt\.username is 'car', allowed: the certificate's common name, 'd-1'"):
         transport_of(settings(tmp_path, 'username = "car"'))
+
+
+async def test_a_key_that_comes_after_its_certificate_is_refused_at_the_start_only(
+    tmp_path: Path,
+) -> None:
+    transport = transport_of(settings(tmp_path))
+    next_one = FLEET.issue_device("d-1")
+    (tmp_path / "device.crt").unlink()
+    save_certificates(tmp_path / "device.crt", [next_one.certificate])
+
+    with pytest.raises(Unreachable, match=r"device\.key"):
+        await transport.list_tasks()
+    with pytest.raises(ConfigError, match=r"device\.key"):
+        transport_of(load_settings(tmp_path / "device.toml"))
+
+
+def test_a_login_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    made = settings(tmp_path, 'ca_file = "ca.crt"')
+    (tmp_path / "ca.crt").write_text("no certificate", "utf-8")
+
+    with pytest.raises(ConfigError, match=r"mqtt\.ca_file"):
+        transport_of(made)

@@ -121,6 +121,30 @@ async def test_an_answer_whose_session_an_aggregator_has_lost_ends_and_the_sessi
     assert [row.aggregator_id for row in device.spool.sessions()] == ["alpha"]
 
 
+async def test_an_answer_that_begins_after_its_session_was_found_lost_opens_another(tmp_path: Path) -> None:
+    world = Deployment()
+    loses, waits = (world.sign(world.task(name=name)) for name in ("loses", "waits"))
+    transport = Meddler(world, loses, waits)
+    device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(spread=Fraction(1, 10**9)))
+
+    def forget(position: int, instalment: Instalment) -> None:
+        if instalment.task_id == loses.task.task_id:
+            world.intakes[world.described[position].aggregator_id].forget_sessions()
+
+    async def read() -> str:
+        while (report := device.spool.report(loses.task.task_id)) is None or not report.phase.final:
+            await asyncio.sleep(0)
+        return "B"
+
+    transport.before = forget
+    lost = asyncio.create_task(device.answer_task(loses))
+    outcome = await device.answer_task(waits, {SIGNAL: read})
+
+    assert (await lost).reason == "unknown_session"
+    assert outcome.kind is OutcomeKind.DELIVERED, outcome
+    assert len(world.report_ids(waits.task, 2)) == 1
+
+
 async def test_a_final_refusal_ends_the_report_and_erases_it(tmp_path: Path) -> None:
     _, task, transport, device = make(tmp_path)
 

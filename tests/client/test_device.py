@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
-from fleetcount_client.spool import Phase
+from fleetcount_client.series_rows import SeriesRows
+from fleetcount_client.spool import Phase, Report, Spool
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
+from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.messages import (
     Instalment,
     Receipt,
@@ -131,6 +135,96 @@ async def test_a_serving_device_takes_up_new_tasks_and_stops_when_cancelled(tmp_
     assert serving.cancelled()
     assert transport.lists > 1
     assert len(device.spool.charges()) == 2
+
+
+async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Deployment()
+    signed = world.sign(world.task())
+    transport = Counted([signed], world.intakes)
+    device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(poll_interval_s=5))
+    advance, failures = Spool.advance, [MachineError("disk full")] * 2
+
+    def fail_first(self: Spool, report: Report, phase: Phase, **more: Any) -> Report:
+        if failures:
+            raise failures.pop()
+        return advance(self, report, phase, **more)
+
+    monkeypatch.setattr(Spool, "advance", fail_first)
+    serving = asyncio.create_task(device.serve())
+    while world.timer.now() < START + 400:
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    report = device.spool.report(signed.task.task_id)
+    assert report is not None
+    assert report.phase is Phase.DELIVERED
+    assert len(world.report_ids(signed.task, 2)) == 1
+
+
+@pytest.mark.parametrize("fails", ["tidy", "note_refusal", "put"])
+async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    world = Deployment()
+    signed = world.sign(world.task())
+    unsigned = replace(world.sign(world.task(name="unsigned")), signatures=(bytes(64), bytes(64)))
+    world.offers = [world.offer(world.series())]
+    device = world.device(
+        tmp_path / "device.db", world.transport(unsigned, signed), settings=DeliverySettings(poll_interval_s=5)
+    )
+    owner = SeriesRows if fails == "put" else Spool
+    real, failures = getattr(owner, fails), [MachineError("database is locked")] * 2
+
+    def fail_first(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(owner, fails, fail_first)
+    serving = asyncio.create_task(device.serve())
+    while world.timer.now() < START + 400 and not serving.done():
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert serving.cancelled()
+    assert failures == []
+    assert len(world.report_ids(signed.task, 2)) == 1
+    assert [refusal.name for refusal in device.spool.refusals()] == ["unsigned"]
+    assert len(device.series.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    "damaged", ["report SET secret", "parcel SET instalment", "task SET signed", "series SET offer"]
+)
+async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path: Path, damaged: str) -> None:
+    world = Deployment()
+    first, second = (world.sign(world.task(name=name)) for name in ("first", "second"))
+    series = world.series()
+    world.offers = [world.offer(series)]
+    identity = world.identity()
+    device = world.device(tmp_path / "device.db", world.transport(first), identity=identity)
+    answering = asyncio.create_task(device.answer())
+    while device.spool.report(first.task.task_id) is None:
+        await asyncio.sleep(0)
+    answering.cancel()
+    await asyncio.wait([answering])
+    with device.spool.file.transaction() as connection:
+        connection.execute(f"UPDATE {damaged}=x'00'")
+    world.offers = []
+
+    again = world.device(tmp_path / "device.db", world.transport(second), identity=identity)
+    serving = asyncio.create_task(again.serve())
+    while world.timer.now() < START + 400 and not serving.done():
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert serving.cancelled()
+    assert len(world.report_ids(second.task, 2)) == 1
 
 
 async def test_a_device_that_only_waits_holds_no_connection_and_no_file(tmp_path: Path) -> None:

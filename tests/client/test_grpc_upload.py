@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from fleetcount_client import grpc_transport
-from fleetcount_client.grpc_transport import GrpcTransport, TaskServer
+from fleetcount_client.grpc_transport import GrpcTransport, TaskServer, TlsFiles
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId
@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import Instalment, Refusal
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device import TASK_LIST
 from fleetcount_protocol.wire.device_columns import ReplyColumns, read_instalments, write_replies
+from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import Deployment
 
@@ -119,6 +120,60 @@ async def test_a_stream_that_ends_early_is_unreachable() -> None:
     async with serving(handler) as (transport, task):
         with pytest.raises(Unreachable):
             await transport.upload(task, 0, instalments(60))
+
+
+async def test_a_call_whose_connection_is_given_up_is_unreachable_and_its_caller_not_cancelled() -> None:
+    waits = [asyncio.Event(), asyncio.Event()]
+
+    async def handler(stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for batch in stream:
+            waits[0].set()
+            await asyncio.Event().wait()
+            yield batch
+
+    async def lists(_: bytes, __: Any) -> bytes:
+        waits[1].set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with serving(handler, lists) as (transport, task):
+        upload = asyncio.create_task(transport.upload(task, 0, instalments(1)))
+        listing = asyncio.create_task(transport.list_tasks())
+        for begun in waits:
+            await begun.wait()
+        await transport.close()  # As under a new certificate: who waits asks again over the next connection.
+        ended = await asyncio.gather(upload, listing, return_exceptions=True)
+
+    assert [type(one) for one in ended] == [Unreachable, Unreachable]
+
+
+async def test_who_is_cancelled_in_a_call_is_cancelled() -> None:
+    begun = asyncio.Event()
+
+    async def handler(stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for batch in stream:
+            begun.set()
+            await asyncio.Event().wait()
+            yield batch
+
+    async with serving(handler) as (transport, task):
+        call = asyncio.create_task(transport.upload(task, 0, instalments(1)))
+        await begun.wait()
+        call.cancel()
+        await asyncio.wait([call])
+
+    assert call.cancelled()
+
+
+async def test_without_its_files_there_is_no_connection_until_they_are_there_again() -> None:
+    def missing() -> TlsFiles:
+        raise ConfigError("device.crt cannot be read")
+
+    server = TaskServer(aggregator_id=Deployment().described[0].aggregator_id, endpoint="127.0.0.1:1")
+    transport = GrpcTransport(deployment="test", servers=[server], tls=missing)
+
+    with pytest.raises(Unreachable, match=r"device\.crt"):
+        await transport.list_tasks()
 
 
 async def test_an_end_without_all_answers_is_no_answer() -> None:

@@ -117,7 +117,9 @@ class Adversary:
         dated = self.spool.ledger().dated(charge)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
-            return None if charge.series_id is not None else ledger.judge(POLICY, [charge])
+            if charge.series_id is not None:
+                return ledger.judge_reserved(POLICY, charge.charge_id)
+            return ledger.judge(POLICY, [charge])
 
         begun = Beginning(report=report, entries=(), sessions=())
         answered = self.spool.begin(charge, task_id, b"task", [], lambda _: begun, judge) == report
@@ -125,9 +127,8 @@ class Adversary:
             self.judged(answered, before, [dated])
         if answered:
             assert charge.loss is not None
-            until = charge.asked_until if charge.series_id else dated.asked_until
-            earlier = self.answered.get(charge.charge_id)
-            self.answered[charge.charge_id] = earlier or (charge.asked_at, until, charge.loss)
+            earlier = self.answered.get(charge.charge_id, (0, 0, charge.loss))
+            self.answered[charge.charge_id] = charge.asked_at, max(earlier[1], dated.asked_until), charge.loss
 
     def join(self) -> None:
         series = self.random.choice(SERIES)

@@ -13,6 +13,7 @@ from fleetcount_client import spool_file
 from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
+from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
 from fleetcount_client.spool import (
     MAX_NOTED_REFUSALS,
     Beginning,
@@ -26,7 +27,7 @@ from fleetcount_client.spool import (
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import SessionId, TaskId
+from fleetcount_protocol.ids import SeriesId, SessionId, TaskId
 
 TASK = TaskId(bytes(range(32)))
 SECRET = b"coins and seed of one report"
@@ -423,6 +424,32 @@ def test_an_answer_dated_before_one_that_was_sent_counts_until_then(file: SpoolF
     assert alone(spool, earlier, report) == report
 
     assert spool.charges()[0] == replace(earlier, asked_until=charge().asked_at + 1)
+
+
+@pytest.mark.parametrize("reserved_first", [True, False])
+def test_a_window_of_a_unit_dated_before_one_that_was_sent_counts_until_then(
+    file: SpoolFile, reserved_first: bool
+) -> None:
+    spool, series_id = file.device(), SeriesId(bytes(32))
+    unit = replace(
+        charge(TaskId(bytes([9]) * 32)), asked_at=-50, asked_until=-40, series_id=bytes(series_id), sent=False
+    )
+    row = SeriesRow(series_id=series_id, name="", offer=b"", state=SeriesState.JOINED, changed_at=0.0, reason="")
+
+    def join() -> None:
+        assert SeriesRows(spool).join(row, [unit], lambda ledger, more: None) is None
+
+    if reserved_first:
+        join()
+    begin(spool)
+    if not reserved_first:
+        join()
+    report = Report(task_id=TaskId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
+    assert alone(spool, unit, report) == report
+
+    late = replace(unit, asked_until=charge().asked_at + 1, sent=True)
+    assert spool.charges()[0] == late
+    assert file.device().ledger().get(unit.charge_id) == late
 
 
 def test_sums_in_memory_are_those_of_the_file_after_a_failure_and_after_another_process_wrote(tmp_path: Path) -> None:

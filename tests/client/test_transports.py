@@ -481,10 +481,12 @@ async def test_a_broker_over_tls_must_be_one_of_the_authority(tmp_path: Path, mo
         (MqttLogin(username="u", password_file=Path("/nowhere/password")), "mqtt.password_file"),
     ],
 )
-async def test_a_login_whose_files_cannot_be_read_is_refused_by_name(login: MqttLogin, said: str) -> None:
+async def test_a_login_whose_files_cannot_be_read_is_named_and_tried_again(login: MqttLogin, said: str) -> None:
     transport = MqttTransport(deployment="test", user=lambda: CAR, broker="127.0.0.1:1", login=login)
 
     with pytest.raises(ConfigError, match=said):
+        login.password(), login.tls_context()
+    with pytest.raises(Unreachable, match=said):
         await transport.list_tasks()
 
 

@@ -132,7 +132,6 @@ def _mqtt(settings: DeviceSettings, mqtt: MqttSettings) -> Transport:
         raise _not_installed("mqtt", error) from None
 
     user = partial(_user, settings, mqtt)
-    user()  # Refused now, and read again for every new connection: the certificate may be renewed.
     login = MqttLogin(
         username=mqtt.username,
         password_file=mqtt.password_file,
@@ -140,6 +139,8 @@ def _mqtt(settings: DeviceSettings, mqtt: MqttSettings) -> Transport:
         certificate_file=settings.certificate_file if mqtt.client_certificate else None,
         key_file=settings.key_file if mqtt.client_certificate else None,
     )
+    # Read now, to refuse what cannot be used, and again for every new connection: the certificate may be renewed.
+    user(), login.password(), login.tls_context()
     return MqttTransport(
         deployment=settings.deployment,
         broker=mqtt.broker,

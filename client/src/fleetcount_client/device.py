@@ -6,14 +6,14 @@ Puts the parts together; the rules are in answering, policy and ledger, the byte
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
-from fleetcount_protocol.errors import MachineError, SignatureError, TaskError
+from fleetcount_protocol.errors import DecodeError, MachineError, SignatureError, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.task.task import Aggregator, SignedTask
 
@@ -31,6 +31,7 @@ from fleetcount_client.trust import TrustStore
 
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
+    from fleetcount_protocol.messages import SeriesOffer
 
     from fleetcount_client.private_places import PrivatePlaces
     from fleetcount_client.rounds import Rounds
@@ -319,16 +320,22 @@ class Device:
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
         """Ask for tasks every `poll_interval_s` and answer them, until cancelled."""
         sources = self._sources(signals)
-        running: dict[TaskId, asyncio.Task[Outcome]] = {}
+        running: dict[TaskId, tuple[int, asyncio.Task[Outcome]]] = {}
         series: dict[SeriesId, asyncio.Task[None]] = {}
         self._busy += 1
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    for task_id, signed in (await self._offered()).items():
+                    offered = await self._offered()
+                    now = self._timer.now()
+                    # What this machine stopped is taken up again; what is over and not on offer any more is forgotten.
+                    kept = {one for one, (closes, _) in running.items() if one in offered or now < closes}
+                    running = {one: at for one, at in running.items() if _is_begun(at[1], one in kept)}
+                    for task_id, signed in offered.items():
                         if task_id not in running:
                             name = f"answer {task_id.hex()[:12]}"
-                            running[task_id] = group.create_task(self._answer_logged(signed, sources), name=name)
+                            task = group.create_task(self._answer_logged(signed, sources), name=name)
+                            running[task_id] = signed.task.round_two_closes, task
                     for series_id in await self._joined_series():
                         if series_id not in series or series[series_id].done():
                             name = f"series {series_id.hex()[:12]}"
@@ -350,7 +357,7 @@ class Device:
             return await self._rounds.answer(signed, sources)
         except (TaskError, SignatureError) as error:
             return self._not_trusted(signed, str(error))
-        except MachineError as error:
+        except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
             return _ended(signed, OutcomeKind.FAILED, str(error))
         finally:
             self._tasks_under_way.pop(signed.task.task_id, None)
@@ -391,14 +398,11 @@ class Device:
         Raises:
             Unreachable: no offer could be fetched and nothing is unfinished.
         """
-        from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
-
         now = self._timer.now()
         await self._renew(now)
         self._spool.tidy(now)
-        unfinished = map(decode_signed_task, self._spool.unfinished_tasks())
         # A window that its series is answering just now is unfinished too.
-        tasks = {one.task.task_id: one for one in unfinished if one.task.task_id not in self._windows}
+        tasks = {one.task.task_id: one for one in self._unfinished() if one.task.task_id not in self._windows}
         try:
             offered = await self._transport.list_tasks()
         except Unreachable:
@@ -409,6 +413,15 @@ class Device:
             if signed.task.round_one_opens <= now + horizon_s:
                 tasks.setdefault(signed.task.task_id, signed)
         return tasks
+
+    def _unfinished(self) -> Iterator[SignedTask]:
+        from fleetcount_protocol.task.signed_file import decode_signed_task  # Only with the first task.
+
+        for stored in self._spool.unfinished_tasks():
+            try:
+                yield decode_signed_task(stored)
+            except (DecodeError, TaskError) as error:
+                _LOG.warning("a task in the state file cannot be read, its answer is not finished: %s", error)
 
     async def _renew(self, now: float) -> None:
         """Go on under a new certificate if there is one; sessions that are open stay open."""
@@ -425,18 +438,28 @@ class Device:
             return await self._tasks(_EARLY_POLLS * self._settings.poll_interval_s)
         except Unreachable as error:
             _LOG.debug("no tasks fetched: %s", error)  # `Contacts` says it once.
-            return {}
+        except MachineError as error:
+            _LOG.warning("no tasks looked for: %s", error)  # What is under way goes on; the next poll looks again.
+        return {}
 
     async def _joined_series(self) -> tuple[SeriesId, ...]:
         """Fetch the series on offer, obey what they say, and return those the device takes part in."""
         self._busy += 1
         try:
-            self.series.take(await self._transport.list_series())
-        except Unreachable as error:
-            _LOG.debug("no series fetched: %s", error)
+            self.series.take(await self._fetched_series())
+            return self.series.all_joined()
+        except MachineError as error:
+            _LOG.warning("no series looked for: %s", error)  # As in `_offered`.
+            return ()
         finally:
             self._busy -= 1
-        return self.series.all_joined()
+
+    async def _fetched_series(self) -> "tuple[SeriesOffer, ...]":
+        try:
+            return await self._transport.list_series()
+        except Unreachable as error:
+            _LOG.debug("no series fetched: %s", error)
+            return ()
 
     async def _answer_series(
         self,
@@ -463,7 +486,10 @@ class Device:
 
     def _not_trusted(self, signed: SignedTask, reason: str) -> Outcome:
         refusal = PolicyRefusal(rule="aggregators", message=reason)
-        self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
+        try:
+            self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
+        except MachineError as error:
+            return _ended(signed, OutcomeKind.FAILED, str(error))
         return _ended(signed, OutcomeKind.REFUSED, reason, rule=refusal.rule)
 
     async def _pause_until(self, moment: float) -> None:
@@ -478,6 +504,13 @@ class Device:
             await sleep_until(self._timer, moment)
         finally:
             self._busy += 1
+
+
+def _is_begun(task: "asyncio.Task[Outcome]", is_kept: bool) -> bool:
+    """Return whether a task is being answered, or has been and is not to be begun anew."""
+    if not task.done():
+        return True
+    return is_kept and not task.cancelled() and task.result().kind is not OutcomeKind.FAILED
 
 
 def _log_outcome(outcome: Outcome) -> None:

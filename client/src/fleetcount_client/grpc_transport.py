@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 from fleetcount_protocol.endpoint import is_loopback, split_endpoint
-from fleetcount_protocol.errors import DecodeError, PeerError, TaskError
+from fleetcount_protocol.errors import DecodeError, PeerError, TaskError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_SERIES, MAX_TASK_LIST_BYTES, MAX_TASKS_PER_LIST
 from fleetcount_protocol.messages import (
@@ -292,7 +292,7 @@ class GrpcTransport:
         """Return the channel to an endpoint whose certificate carries the `expected` name, or its host's if "".
 
         Raises:
-            Unreachable: without TLS, an endpoint beyond this machine.
+            Unreachable: without TLS, an endpoint beyond this machine; or the files of TLS cannot be used now.
         """
         name = (expected, endpoint)
         if name not in self._channels:
@@ -305,7 +305,11 @@ class GrpcTransport:
                 raise Unreachable(f"{endpoint} is not on this machine; allowed without TLS is loopback only")
             return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         named = (("grpc.ssl_target_name_override", expected),) if expected else ()
-        tls = self._tls if isinstance(self._tls, TlsFiles) else self._tls()
+        try:
+            tls = self._tls if isinstance(self._tls, TlsFiles) else self._tls()
+        except UsageError as error:
+            # In the middle of a renewal a certificate may be there before its key: the next attempt reads both again.
+            raise Unreachable(f"{endpoint}: {error}") from None
         return grpc.aio.secure_channel(endpoint, tls.to_servers(), options=(*_OPTIONS, *named))
 
 
@@ -314,6 +318,12 @@ async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
         return await call
     except grpc.aio.AioRpcError as error:
         raise Unreachable(f"{endpoint}: {call_reason(error)}", _hint_s(error.trailing_metadata())) from None
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if caller is None or caller.cancelling():
+            raise
+        # Not the caller was cancelled but its call: gRPC ends so what waits as its channel is closed.
+        raise Unreachable(f"{endpoint}: the connection was given up") from None
 
 
 def _hint_s(trailing: Any) -> float:

@@ -89,6 +89,20 @@ class Ledger:
         """
         return self._totals_for(policy).judge([*map(self.dated, new)])
 
+    def judge_reserved(self, policy: OwnerPolicy, charge_id: bytes) -> PolicyRefusal | None:
+        """Return why a reservation that is used now does not fit; None when it does.
+
+        It was judged when it was made, and is judged again only where it lasts longer by now (`dated`).
+        """
+        held = self._charges[charge_id]
+        if self.dated(held) == held:
+            return None
+        self.drop(charge_id)
+        try:
+            return self.judge(policy, [held])
+        finally:
+            self.put(held)
+
     def put(self, charge: Charge) -> None:
         """Take a charge into the sums, in the place of one of the same id."""
         self.drop(charge.charge_id)
@@ -104,10 +118,14 @@ class Ledger:
         if old is not None and self._totals is not None:
             self._totals.drop(old)
 
-    def sent(self, charge_id: bytes) -> None:
-        """Note that something was sent for a reservation; its sums stay."""
-        charge = self._charges[charge_id] = replace(self._charges[charge_id], sent=True)
-        self._latest = max(self._latest, charge.asked_at)
+    def sent(self, charge: Charge) -> None:
+        """Note that something was sent for a reservation, which may last longer by now."""
+        held, used = self._charges[charge.charge_id], replace(charge, sent=True)
+        if held.asked_until != used.asked_until:
+            self.put(used)
+            return
+        self._charges[charge.charge_id] = used  # Its sums stay.
+        self._latest = max(self._latest, used.asked_at)
 
     def _totals_for(self, policy: OwnerPolicy) -> "_Totals":
         # One at a time: a device has one policy, mostly the same object; to hash it takes as long as judging.

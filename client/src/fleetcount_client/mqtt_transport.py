@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import aiomqtt
 from fleetcount_protocol.endpoint import split_endpoint
-from fleetcount_protocol.errors import DecodeError, TaskError
+from fleetcount_protocol.errors import DecodeError, TaskError, UsageError
 from fleetcount_protocol.ids import ReportId, SessionId, TaskId, UserName
 from fleetcount_protocol.limits import MAX_SERIES, MAX_SERIES_LIST_BYTES, MAX_TASKS_PER_LIST
 from fleetcount_protocol.messages import (
@@ -206,6 +206,9 @@ class MqttTransport:
             return await self._connection.use()
         except aiomqtt.MqttError as error:
             raise self._unreachable(error) from None
+        except UsageError as error:
+            # In the middle of a renewal a certificate may be there before its key: the next attempt reads both again.
+            raise Unreachable(f"broker {self._broker}: {error}") from None
 
     def _new_connection(self) -> MqttConnection:
         self._user = self._user_now()

@@ -134,15 +134,26 @@ class Rounds:
         await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
         if why := self._missed(task, still_asked):
             return _outcome(task, OutcomeKind.MISSED, why)
+        opened = await self._sessions_of(task, aggregators)
+        if isinstance(opened, Outcome):
+            return opened
+        reading = await read_signal(signals, task.signal)
+        # While it was read, another answer may have found that an aggregator has lost the session of both.
+        while (current := self.sessions.current(opened)) is None:
+            opened = await self._sessions_of(task, aggregators)
+            if isinstance(opened, Outcome):
+                return opened
+        if self.timer.now() >= task.round_one_closes:
+            return _outcome(task, OutcomeKind.MISSED, "round one closed while the signal was read")
+        return self._charge(signed, current, reading, seat)
+
+    async def _sessions_of(self, task: Task, aggregators: tuple[Aggregator, ...]) -> tuple[OpenSession, ...] | Outcome:
         opened = await self.sessions.open_all(aggregators, task.round_two_closes, task.round_one_closes)
         if isinstance(opened, RejectReason):
             return _outcome(task, OutcomeKind.REJECTED, opened.label)
         if opened is None:
             return _outcome(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
-        reading = await read_signal(signals, task.signal)
-        if self.timer.now() >= task.round_one_closes:
-            return _outcome(task, OutcomeKind.MISSED, "round one closed while the signal was read")
-        return self._charge(signed, opened, reading, seat)
+        return opened
 
     def _missed(self, task: Task, still_asked: Callable[[], bool]) -> str:
         """Return why a window passes unanswered, "" if it does not."""
@@ -165,7 +176,9 @@ class Rounds:
         sampled = None if seat is None else seat.sampled
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
-            return None if seat is not None else ledger.judge(self.policy, [charge])
+            if seat is not None:
+                return ledger.judge_reserved(self.policy, charge.charge_id)
+            return ledger.judge(self.policy, [charge])
 
         def form(rows: Sequence[SessionRow]) -> Beginning:
             sessions = [OpenSession.of(row) for row in rows]

@@ -12,7 +12,7 @@ from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.clock import Clock
-from fleetcount_protocol.errors import PeerError, TaskError, UsageError
+from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, TaskError, UsageError
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
@@ -137,7 +137,10 @@ class SeriesBook:
     def _forget_old(self) -> None:
         """Erase series that are over for longer than a period; their charges stay."""
         for row in self._rows.all():
-            over = self.known(row).series.schedule.end + self._policy.budget_period_s
+            known = self._readable(row)
+            if known is None:
+                continue
+            over = known.series.schedule.end + self._policy.budget_period_s
             if row.state is not SeriesState.JOINED and over < self._clock.now():
                 self._rows.erase(row.series_id)
                 self._read.pop(row.series_id, None)
@@ -145,7 +148,7 @@ class SeriesBook:
     def _take(self, offer: SeriesOffer) -> None:
         series_id = offer.signed.series.series_id
         row = self._rows.get(series_id)
-        known = None if row is None else self.known(row)
+        known = None if row is None else self._readable(row)
         merged = KnownSeries(offer=_merged(offer, known, self._trust))
         encoded = encode_series_offer(merged.offer)
         now = self._clock.now()
@@ -237,13 +240,28 @@ class SeriesBook:
         return tuple(row.series_id for row in self._rows.all() if row.state is SeriesState.JOINED)
 
     def known(self, row: SeriesRow) -> KnownSeries:
-        """Return what a row holds; what stands in the device's own file was verified before it was written."""
+        """Return what a row holds; what stands in the device's own file was verified before it was written.
+
+        Raises:
+            MachineError: it is damaged; the next offer of the series takes its place.
+        """
         kept = self._read.get(row.series_id)
         if kept is None or kept[0] != row.offer:
-            kept = row.offer, KnownSeries(offer=decode_series_offer(row.offer))
+            try:
+                kept = row.offer, KnownSeries(offer=decode_series_offer(row.offer))
+            except DecodeError as error:
+                raise MachineError(f"series {row.name} cannot be read from the state file: {error}") from None
             # The window tasks share what one series object holds: another offer of it does not make it new.
             self._read[row.series_id] = kept
         return kept[1]
+
+    def _readable(self, row: SeriesRow) -> KnownSeries | None:
+        """Return what a row holds, None if it is damaged: that must not keep the others from being taken."""
+        try:
+            return self.known(row)
+        except MachineError as error:
+            _LOG.warning("%s", error)
+            return None
 
     def seat(self, series: KnownSeries, index: int, survivors: tuple[int, ...] = ()) -> Seat | PolicyRefusal:
         """Return the device's part in a window of a joined series, or why it has none.

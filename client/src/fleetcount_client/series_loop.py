@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fleetcount_protocol.errors import MachineError, TaskError
+from fleetcount_protocol.errors import DecodeError, MachineError, TaskError
 from fleetcount_protocol.ids import SeriesId, TaskId
 from fleetcount_protocol.series.derive import window_task
 
@@ -111,6 +111,6 @@ class SeriesLoop:
         except TaskError as error:
             _LOG.warning("window %d of series %s is not answered: %s", index, name, error)
             return None
-        except MachineError as error:
+        except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
             task_id = window_task(series.series, index, survivors).task_id
             return Outcome(task_id=task_id, name=name, kind=OutcomeKind.FAILED, reason=str(error))

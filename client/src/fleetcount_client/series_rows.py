@@ -91,7 +91,7 @@ class SeriesRows:
         """
         failpoints.reach("before_reserve")
         with self._spool.change() as (connection, ledger):
-            new = [charge for charge in charges if charge.charge_id not in ledger]
+            new = [ledger.dated(charge) for charge in charges if charge.charge_id not in ledger]
             refusal = judge(ledger, new)
             if refusal is None:
                 for charge in new:

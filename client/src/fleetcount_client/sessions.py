@@ -99,6 +99,7 @@ class SessionKeeper:
 
         Returns the reason when an aggregator refuses for good, None when one stayed out of reach until `deadline`.
         """
+        self.take_up()
         answers = await asyncio.gather(
             *(self._open(one, needed_until + _EXPIRY_SLACK_S, deadline) for one in aggregators)
         )
@@ -110,11 +111,23 @@ class SessionKeeper:
 
     def find(self, session_id: SessionId) -> OpenSession | None:
         """Return a stored session, or None if it is forgotten."""
+        if session_id not in self._load():
+            self.take_up()  # Another process of this device may have opened it, for an answer that this one finishes.
         return self._load().get(session_id)
 
     def take_up(self) -> None:
         """Go on from the sessions as they are stored now: every answer that begins moves its sessions on."""
-        self._load().update(self._stored())
+        stored = self._stored()
+        # One that no answer has used is in memory only. Of any other, what is not stored any more was forgotten, maybe
+        # by another process: taken up again it would use keys of before a second time.
+        unused = {name: one for name, one in self._load().items() if one.secret.number == 1}
+        self._known = unused | stored
+
+    def current(self, opened: Sequence[OpenSession]) -> tuple[OpenSession, ...] | None:
+        """Return sessions as they stand now; None if one of them was forgotten since it was opened."""
+        self.take_up()
+        found = [self._load().get(one.secret.session_id) for one in opened]
+        return None if None in found else tuple(one for one in found if one is not None)
 
     def forget(self, session_id: SessionId) -> None:
         """Erase a session whose keys the aggregator does not have any more; the next task opens another one."""

@@ -211,6 +211,9 @@ class Spool:
         ledger inside the transaction, so that two processes cannot spend the same budget. Returns the report, or
         `judge`'s refusal, one of rule "answered" when the task has been answered before, or of rule "reserved" when its
         unit is not reserved.
+
+        Raises:
+            MachineError: the store failed, or a session that was stored is not any more; nothing was changed.
         """
         with self.change() as (connection, ledger):
             reserved = charge.series_id is not None
@@ -225,8 +228,10 @@ class Spool:
             if refusal is not None:
                 return refusal
             stored = {row.session_id: row for row in self.sessions()}
+            if any(row.number > 1 and row.session_id not in stored for row in sessions):
+                raise MachineError("another process has forgotten a session of this answer")
             begun = form([stored.get(row.session_id, row) for row in sessions])
-            self._take(connection, ledger, ledger.dated(charge))
+            self._take(connection, ledger, ledger.dated(ledger.get(charge.charge_id) or charge))
             self._insert(connection, charge, signed_task, begun.report)
             self._insert_entries(connection, task_id, begun.entries)
             self._put_sessions(connection, begun.sessions)
@@ -237,9 +242,9 @@ class Spool:
             self.insert_charge(connection, charge)
             ledger.put(charge)
             return
-        where = (self._device, charge.charge_id)
-        connection.execute("UPDATE ledger SET sent=1 WHERE device=? AND charge_id=?", where)
-        ledger.sent(charge.charge_id)
+        until, where = charge.asked_until, (self._device, charge.charge_id)
+        connection.execute("UPDATE ledger SET sent=1,asked_until=? WHERE device=? AND charge_id=?", (until, *where))
+        ledger.sent(charge)
 
     @contextmanager
     def change(self) -> "Generator[tuple[sqlite3.Connection, Ledger]]":

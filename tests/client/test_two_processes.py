@@ -1,0 +1,82 @@
+"""Two processes on one state file: what either has stored is everybody's, and neither undoes what the other began."""
+
+import asyncio
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+from fleetcount_client.config import DeliverySettings
+from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.spool import Phase
+from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
+from fleetcount_protocol.task.task import Aggregator, Task
+
+from tests.client.deployment import START, Deployment
+
+AT_ONCE = DeliverySettings(spread=Fraction(1, 10**9))
+
+
+class Slow(MemoryTransport):
+    """A transport whose answers take a while, in which the other process runs."""
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
+    ) -> tuple[SessionAccepted | SessionRefused, ...]:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await super().open_sessions(aggregator, requests)
+
+    async def upload(
+        self, task: Task, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await super().upload(task, position, instalments)
+
+
+async def test_what_one_process_began_the_other_delivers_and_does_not_reject(tmp_path: Path) -> None:
+    world = Deployment()
+    signed, identity = world.sign(world.task()), world.identity()
+    devices = [
+        world.device(tmp_path / "device.db", Slow([signed], world.intakes), identity=identity, settings=AT_ONCE)
+        for _ in range(2)
+    ]
+
+    answers = await asyncio.gather(*(device.answer() for device in devices))
+
+    report = devices[0].spool.report(signed.task.task_id)
+    assert report is not None
+    assert (report.phase, report.reason) == (Phase.DELIVERED, "")
+    # The one whose step the other took first says so, and would find the answer delivered the next time.
+    assert {one.kind for (one,) in answers} <= {OutcomeKind.DELIVERED, OutcomeKind.FAILED}
+    assert len(world.report_ids(signed.task, 2)) == 1
+    assert len(devices[0].spool.charges()) == 1
+
+
+async def test_a_session_that_another_process_forgot_does_not_come_back_with_keys_of_before(tmp_path: Path) -> None:
+    world = Deployment()
+    identity = world.identity()
+    tasks = [
+        world.sign(
+            world.task(
+                name=f"task {at}",
+                round_one_opens=START + at,
+                round_one_closes=START + at + 100,
+                round_two_closes=START + at + 200,
+                expiry=START + at + 900,
+            )
+        )
+        for at in (100, 400, 700)
+    ]
+    one, other = (world.device(tmp_path / "device.db", world.transport(), identity=identity) for _ in range(2))
+
+    outcomes = [await one.answer_task(tasks[0]), await other.answer_task(tasks[1])]
+    for row in other.spool.sessions():
+        other.spool.forget_session(row.session_id)
+    outcomes.append(await one.answer_task(tasks[2]))
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 3
+    for intake in world.intakes.values():
+        sent = {(task_id, held.session_id, held.key_number) for (task_id, *_), held in intake.instalments.items()}
+        assert len(sent) == len({(session_id, number) for _, session_id, number in sent}) == 3
