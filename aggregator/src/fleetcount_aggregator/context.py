@@ -288,17 +288,29 @@ class Context:
         try:
             known = await self.store.apply(change)
         except StateConflictError as conflict:
-            self.states[change.task_id] = conflict.state
+            self._note_state(change.task_id, conflict.state)
             raise
         if known is None and change.new_state is not None:
-            self.states[change.task_id] = change.new_state
-            self.metrics.task_moved(change.new_state)
-            if change.task_id in self.live:
-                self.awake[change.task_id] = self.live[change.task_id]
-            task = self.tasks.get(change.task_id)
-            if change.new_state in FINAL_STATES and task is not None:
-                self.note_outcome(task)
+            self._note_state(change.task_id, change.new_state)
         return known
+
+    async def catch_up(self, task_id: TaskId) -> None:
+        """Remember the state that a task is in by the store: a change was stored there, and its answer was lost."""
+        before = self.states.get(task_id)
+        row = await self.store.task(task_id)
+        if row is not None and self.states.get(task_id) is before:  # What moved meanwhile is newer.
+            self._note_state(task_id, row.state)
+
+    def _note_state(self, task_id: TaskId, state: State) -> None:
+        if self.states.get(task_id) is state:
+            return
+        self.states[task_id] = state
+        self.metrics.task_moved(state)
+        if task_id in self.live:
+            self.awake[task_id] = self.live[task_id]
+        task = self.tasks.get(task_id)
+        if state in FINAL_STATES and task is not None:
+            self.note_outcome(task)
 
     async def purge(self, task_id: TaskId) -> None:
         """Forget what an ended task no longer needs, first of all the keys that open its reports (`Store.purge`)."""

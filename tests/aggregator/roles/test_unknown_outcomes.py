@@ -1,0 +1,55 @@
+"""A write that the store has done and answered with an error: whoever asks again goes on from what is stored."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskChange
+from fleetcount_protocol.task.task import Task
+
+from tests.support.aggregators import Network, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
+
+
+def lose_answers(network: Network, position: int, which: Callable[[TaskChange], bool]) -> list[TaskChange]:
+    """Let an aggregator's store do the first such change, and say that it is away; returns what was lost."""
+    store, lost = network.core(position).context.store, list[TaskChange]()
+    apply = store.apply
+
+    async def without_answer(change: TaskChange) -> Any:
+        done = await apply(change)
+        if not lost and which(change):
+            lost.append(change)
+            raise StoreAwayError("the database has not said what became of it")
+        return done
+
+    store.apply = without_answer  # type: ignore[method-assign]
+    return lost
+
+
+async def run(network: Network, task: Task) -> None:
+    """Let everybody work until the task has ended, though a store fails in between."""
+    await network.advance_to(task.round_two_closes)
+    for _ in range(4):
+        with suppress(StoreError):
+            await network.look_after_all()
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("state", [State.AGREEING, State.RELEASING, State.RELEASED])
+async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(position: int, state: State) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask()
+    await answer_all(network, task, COINS)
+    lost = lose_answers(network, position, lambda change: change.new_state is state)
+
+    await run(network, task)
+
+    assert len(lost) == 1
+    assert [network.core(one).context.states[task.task_id] for one in range(2)] == 2 * [State.RELEASED]
+    assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
+    assert [list(network.core(one).context.live) for one in range(2)] == [[], []]
