@@ -1,12 +1,13 @@
 """A write that the store has done and answered with an error: whoever asks again goes on from what is stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskChange
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskChange, TaskRow, WindowRow
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.task import Task
 
 from tests.support.aggregators import Network, answer_all
@@ -53,3 +54,32 @@ async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(posi
     assert [network.core(one).context.states[task.task_id] for one in range(2)] == 2 * [State.RELEASED]
     assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
     assert [list(network.core(one).context.live) for one in range(2)] == [[], []]
+
+
+@pytest.mark.parametrize("position", [0, 1])
+async def test_windows_decided_without_an_answer_are_taken_up_and_the_next_ones_follow(position: int) -> None:
+    network = Network(2)
+    await network.start_all()
+    series = await network.stand()
+    store, lost = network.core(position).context.store, list[int]()
+    decide = store.decide_windows
+
+    async def without_answer(rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+        await decide(rows, task)
+        if not lost:
+            lost.extend(row.index for row in rows)
+            raise StoreAwayError("the database has not said what became of it")
+
+    store.decide_windows = without_answer  # type: ignore[method-assign]
+    for index in range(2):
+        task = window_task(series, index)
+        await network.advance_to(task.round_one_opens)
+        for _ in range(3):
+            with suppress(StoreError):
+                await network.look_after_all()
+            network.clock.advance(1)
+        await answer_all(network, task, COINS, offset=10 * index)
+        await network.run_to_the_end(task)
+        answers = [await network.core(one).service.release(task.task_id) for one in range(2)]
+        assert [one.state for one in answers] == 2 * [State.RELEASED]
+    assert lost == [0]
