@@ -208,6 +208,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.started = self.clock.now()
+        """When it began to look after the tasks: at the start of this process, or when that was elected."""
         self.greetings = Greetings(
             self.identity.aggregator_id, self.identity.trusted, self.store, self.clock, self.limits.largest_skew_s
         )

@@ -115,7 +115,7 @@ def let_go(context: Context, task: InstalledTask) -> None:
 
 
 async def load_tasks(context: Context) -> None:
-    """Take up the tasks in work, when the process starts and the series are loaded; those at rest stay in the store.
+    """Take up the tasks in work, when the process starts or is elected and the series are loaded; the others rest.
 
     What is damaged is named, and its task in quarantine; the others are taken up. A record that a helper lacks, or an
     abort that is not known everywhere, is work. Finishes the purges a crash has cut off.
@@ -123,6 +123,7 @@ async def load_tasks(context: Context) -> None:
     Raises:
         FleetcountError: a stored task cannot be read (another at-rest key).
     """
+    context.started = context.clock.now()  # Whom a leader has talked to before nothing in memory says.
     context.adopting = await context.store.restored()
     for damage in await context.store.damaged():
         await _quarantine(context, damage)
