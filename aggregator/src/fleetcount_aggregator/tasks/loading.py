@@ -127,15 +127,26 @@ async def load_tasks(context: Context) -> None:
     context.adopting = await context.store.restored()
     for damage in await context.store.damaged():
         await _quarantine(context, damage)
-    for task_id in await context.store.tasks_in_work():
+    in_work = await context.store.tasks_in_work()
+    for task_id in in_work:
         if task_id not in context.quarantined:
             await _take_up(context, task_id)
+    for task_id in context.live.keys() - set(in_work):
+        await _let_rest(context, task_id)
     # Who is elected has started long ago: what was cut off since then still has its key.
     keys = await asyncio.to_thread(context.store.data_keys.held)
     cut_off = [one for one in context.live if one in keys and context.states[one] in FINAL_STATES]
     for task_id in dict.fromkeys((*await context.store.unpurged(), *cut_off)):
         if task_id not in context.quarantined and await context.state_of(task_id) is not None:
             await _purge(context, task_id)
+
+
+async def _let_rest(context: Context, task_id: TaskId) -> None:
+    """Let go of what another process has brought to rest, and nobody said so here before this one was elected."""
+    try:
+        await follow_task(context, task_id)
+    except DamagedError as error:
+        await _quarantine(context, error.damage)
 
 
 async def _purge(context: Context, task_id: TaskId) -> None:

@@ -167,12 +167,18 @@ async def install_series_from_leader(context: Context, caller: AggregatorId, req
 async def load_series(context: Context) -> None:
     """Take up every series in work with its orders and windows, and those that still count in a period's budget.
 
+    Who is elected lets go of those that count no more: another process may have put them to rest, and forgotten them.
     One that is damaged, or of which a window or note is, is named and left out; so is what was charged for it.
 
     Raises:
         FleetcountError: a stored series cannot be read (another at-rest key).
     """
-    for row in await context.store.series(ended_after=context.now() - context.limits.budget_period_s):
+    counts_from = context.now() - context.limits.budget_period_s
+    rows = await context.store.series(ended_after=counts_from)
+    for gone in context.series.keys() - {row.series_id for row in rows}:
+        if context.series[gone].series.schedule.end <= counts_from:
+            del context.series[gone]
+    for row in rows:
         try:
             await _remember(context, row)
         except (StoreError, DecodeError, TaskError) as error:
