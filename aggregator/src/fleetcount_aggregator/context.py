@@ -199,6 +199,10 @@ class Context:
     """The sessions in memory, by id; the store has them all."""
     key_lists: dict[AggregatorId, SignedKeyList] = field(default_factory=dict[AggregatorId, SignedKeyList])
     """The newest list of sealing keys of each aggregator, this one's too."""
+    unheard: dict[bytes, Callable[[], Awaitable[None]]] = field(
+        default_factory=dict[bytes, Callable[[], Awaitable[None]]]
+    )
+    """What takes up a task or series that the store may have, though its answer was lost."""
     openings: Agenda[SeriesId] = field(default_factory=Agenda[SeriesId])
     """When the next window of each series is to be decided about."""
     heard: dict[TaskId, float] = field(default_factory=dict[TaskId, float])
@@ -251,6 +255,17 @@ class Context:
         for known in (self.tasks, self.live, self.awake):
             known[task.task_id] = task
         self.states[task.task_id] = state
+
+    async def hear(self) -> None:
+        """Take up what was installed without an answer, before anything else is judged: it counts in the budget.
+
+        Raises:
+            FleetcountError: the store failed, or holds what cannot be read.
+        """
+        for name, take_up in list(self.unheard.items()):
+            await take_up()
+            if name in self.tasks or name in self.series:  # Else it may be stored yet.
+                del self.unheard[name]
 
     async def state_of(self, task_id: TaskId) -> State | None:
         """Return the state of a task, in memory or not; None if there is no such task."""

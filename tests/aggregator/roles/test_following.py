@@ -170,7 +170,7 @@ async def test_who_is_elected_has_no_series_that_was_put_to_rest_and_forgotten_u
     await coordinator.store.rest_series(series.series_id, series.schedule.end, "keys/")
     await coordinator.store.mend(lambda db: archive_rows._forget_series(db, series.series_id))  # type: ignore[attr-defined]
 
-    store.engine.epoch = 1
+    store.engine.epoch = 1  # type: ignore[misc]
     await load_series(pair.context)
     await load_tasks(pair.context)
     await Retention(pair.context).look()

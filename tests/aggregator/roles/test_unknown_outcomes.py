@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_protocol.errors import TaskError
 from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.task.task import Task
 
-from tests.support.aggregators import Network, answer_all
+from tests.support.aggregators import START, Network, answer_all
 
 COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
 
@@ -83,3 +88,28 @@ async def test_windows_decided_without_an_answer_are_taken_up_and_the_next_ones_
         answers = [await network.core(one).service.release(task.task_id) for one in range(2)]
         assert [one.state for one in answers] == 2 * [State.RELEASED]
     assert lost == [0]
+
+
+@pytest.mark.parametrize("kind", ["install", "install_series"])
+async def test_what_was_installed_without_an_answer_is_charged_for_before_anything_else_is(kind: str) -> None:
+    network = Network(2)
+    network.limits = replace(network.limits, largest_epsilon=Decimal("0.8"))
+    await network.start_all()
+    context = network.core(0).context
+    stored = getattr(context.store, kind)
+
+    async def without_answer(row: Any) -> Any:
+        await stored(row)
+        raise StoreAwayError("the database has not said what became of it")
+
+    series = network.series()
+    task = network.task(round_one_opens=START + 130, round_one_closes=START + 140, round_two_closes=START + 150)
+    setattr(context.store, kind, without_answer)
+    with pytest.raises(StoreAwayError):
+        await (install(context, *task) if kind == "install" else install_series(context, *series))
+    setattr(context.store, kind, stored)
+
+    with pytest.raises(TaskError, match="sum to"):
+        await (install_series(context, *series) if kind == "install" else install(context, *task))
+    assert len(context.live) + len(context.series) == 1
+    await (install(context, *task) if kind == "install" else install_series(context, *series))

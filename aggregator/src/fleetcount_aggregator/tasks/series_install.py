@@ -3,6 +3,8 @@
 Judged once, whole: its windows are not judged again. It checks and stores; windows are opened by `tasks.windows`.
 """
 
+from functools import partial
+
 from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.limits import MAX_SERIES
@@ -99,13 +101,16 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
     """
     series_id = signed.series.series_id
     async with context.install_lock:
+        await context.hear()
         if series_id in context.series:
             return context.series[series_id]
         check_series_here(context, signed, seed)
         if len(context.series) >= MAX_SERIES:
             raise TaskError(f"{MAX_SERIES} series are installed already; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
+        context.unheard[series_id] = partial(follow_series, context, series_id)
         stored = await context.store.install_series(_series_row(context, signed, seed))
+        del context.unheard[series_id]
         context.failpoints.hit("series.after_install_store")
         await _remember(context, stored)
         log.info("series_installed", series=str(series_id), name=signed.series.name)
