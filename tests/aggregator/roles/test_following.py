@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
+from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.journal import move
+from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import archive_rows
 from fleetcount_aggregator.storage.archive import RestRow
@@ -58,6 +59,8 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
             "series": {},
             "sessions": {},
             "outcomes": [],
+            "ended": {},
+            "purged": set(),
         }
         context = replace(network.core(0).context, store=two.store, **empty)  # type: ignore[arg-type]
         leads = [False]
@@ -176,6 +179,24 @@ async def test_who_is_elected_has_no_series_that_was_put_to_rest_and_forgotten_u
     await Retention(pair.context).look()
 
     assert pair.context.series == {}
+
+
+async def test_who_is_elected_again_puts_no_task_to_rest_that_was_forgotten_meanwhile(pair: Pair) -> None:
+    task = await pair.network.ask()
+    await pair.following.follow()
+    coordinator, store = pair.network.core(0).context, pair.context.store
+    assert isinstance(store, SqlStore)
+    pair.context.ended[task.task_id] = pair.context.live[task.task_id]  # As its last term has left it.
+    await abort_here(coordinator, task.task_id, "peer_aborted")
+    await coordinator.store.put_to_rest([RestRow(task_id=task.task_id, expiry=task.expiry, led=True)])
+    await coordinator.store.retire([task.task_id], KEPT)
+    await coordinator.store.forget([task.task_id])
+
+    store.engine.epoch = 1  # type: ignore[misc]
+    await load_tasks(pair.context)
+    await Retention(pair.context).look()
+
+    assert (pair.context.live, pair.context.ended) == ({}, {})
 
 
 async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(

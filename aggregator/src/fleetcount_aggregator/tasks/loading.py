@@ -127,6 +127,7 @@ async def load_tasks(context: Context) -> None:
     context.adopting = await context.store.restored()
     for damage in await context.store.damaged():
         await _quarantine(context, damage)
+    context.ended.clear()  # What a former term has left of them is in work still, or another's work is done.
     in_work = await context.store.tasks_in_work()
     for task_id in in_work:
         if task_id not in context.quarantined:
@@ -147,6 +148,8 @@ async def _let_rest(context: Context, task_id: TaskId) -> None:
         await follow_task(context, task_id)
     except DamagedError as error:
         await _quarantine(context, error.damage)
+    for held in (context.live, context.awake):
+        held.pop(task_id, None)  # It may be forgotten.
 
 
 async def _purge(context: Context, task_id: TaskId) -> None:
