@@ -199,6 +199,10 @@ class Context:
     """The sessions in memory, by id; the store has them all."""
     key_lists: dict[AggregatorId, SignedKeyList] = field(default_factory=dict[AggregatorId, SignedKeyList])
     """The newest list of sealing keys of each aggregator, this one's too."""
+    unheard: dict[bytes, Callable[[], Awaitable[None]]] = field(
+        default_factory=dict[bytes, Callable[[], Awaitable[None]]]
+    )
+    """What takes up a task or series that the store may have, though its answer was lost."""
     openings: Agenda[SeriesId] = field(default_factory=Agenda[SeriesId])
     """When the next window of each series is to be decided about."""
     heard: dict[TaskId, float] = field(default_factory=dict[TaskId, float])
@@ -208,6 +212,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.started = self.clock.now()
+        """When it began to look after the tasks: at the start of this process, or when that was elected."""
         self.greetings = Greetings(
             self.identity.aggregator_id, self.identity.trusted, self.store, self.clock, self.limits.largest_skew_s
         )
@@ -251,6 +256,17 @@ class Context:
             known[task.task_id] = task
         self.states[task.task_id] = state
 
+    async def hear(self) -> None:
+        """Take up what was installed without an answer, before anything else is judged: it counts in the budget.
+
+        Raises:
+            FleetcountError: the store failed, or holds what cannot be read.
+        """
+        for name, take_up in list(self.unheard.items()):
+            await take_up()
+            if name in self.tasks or name in self.series:  # Else it may be stored yet.
+                del self.unheard[name]
+
     async def state_of(self, task_id: TaskId) -> State | None:
         """Return the state of a task, in memory or not; None if there is no such task."""
         if task_id in self.states:
@@ -288,17 +304,29 @@ class Context:
         try:
             known = await self.store.apply(change)
         except StateConflictError as conflict:
-            self.states[change.task_id] = conflict.state
+            self._note_state(change.task_id, conflict.state)
             raise
         if known is None and change.new_state is not None:
-            self.states[change.task_id] = change.new_state
-            self.metrics.task_moved(change.new_state)
-            if change.task_id in self.live:
-                self.awake[change.task_id] = self.live[change.task_id]
-            task = self.tasks.get(change.task_id)
-            if change.new_state in FINAL_STATES and task is not None:
-                self.note_outcome(task)
+            self._note_state(change.task_id, change.new_state)
         return known
+
+    async def catch_up(self, task_id: TaskId) -> None:
+        """Remember the state that a task is in by the store: a change was stored there, and its answer was lost."""
+        before = self.states.get(task_id)
+        row = await self.store.task(task_id)
+        if row is not None and self.states.get(task_id) is before:  # What moved meanwhile is newer.
+            self._note_state(task_id, row.state)
+
+    def _note_state(self, task_id: TaskId, state: State) -> None:
+        if self.states.get(task_id) is state:
+            return
+        self.states[task_id] = state
+        self.metrics.task_moved(state)
+        if task_id in self.live:
+            self.awake[task_id] = self.live[task_id]
+        task = self.tasks.get(task_id)
+        if state in FINAL_STATES and task is not None:
+            self.note_outcome(task)
 
     async def purge(self, task_id: TaskId) -> None:
         """Forget what an ended task no longer needs, first of all the keys that open its reports (`Store.purge`)."""

@@ -24,7 +24,7 @@ class InstalledSeries:
 
     `orders` are those taken; `given` the notes of what each other aggregator has; `refused_by` the one that does not
     take the series. `following` is the first window that is not decided about; those before it are in the store alone
-    (`tasks.decided`). `lock`: orders and windows, one at a time.
+    (`tasks.decided`), which may have decided about more where `is_behind`. `lock`: orders and windows, one at a time.
     """
 
     signed: SignedSeries
@@ -33,6 +33,7 @@ class InstalledSeries:
     orders: tuple[SignedOrder, ...] = ()
     given: set[str] = field(default_factory=set[str])
     following: int = 0
+    is_behind: bool = False
     refused_by: str = ""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 

@@ -151,6 +151,8 @@ async def once(
         key = (task_id, name)
         begin = partial(_take, context, task_id, step, name, request, work, within or nullcontext())
         known = await context.steps_under_way.once(key, begin)
+    if RULES[step].moves_to is not None and context.states.get(task_id) in RULES[step].allowed:
+        await context.catch_up(task_id)  # It was stored, and the store's answer was lost.
     if known.request != request:
         raise PeerRefusalError(PeerProblem.CONFLICT)
     return known.answer

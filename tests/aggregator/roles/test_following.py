@@ -9,15 +9,21 @@ import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
+from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import State
-from fleetcount_aggregator.journal import move
+from fleetcount_aggregator.journal import KEPT, move
 from fleetcount_aggregator.roles.following import Following
+from fleetcount_aggregator.storage import archive_rows
+from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
 from fleetcount_aggregator.tasks.loading import load_tasks
+from fleetcount_aggregator.tasks.retention import Retention
+from fleetcount_aggregator.tasks.series_install import load_series
+from fleetcount_aggregator.tasks.windows import decide_windows
 from fleetcount_protocol.ids import TaskId
 
 from tests.support.aggregators import Network
@@ -45,7 +51,17 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
         network = Network(2)
         network.seats[0].open_store = lambda: one.store  # type: ignore[method-assign]
         await network.start_all()
-        empty: dict[str, object] = {"tasks": {}, "states": {}, "live": {}, "series": {}, "sessions": {}, "outcomes": []}
+        empty: dict[str, object] = {
+            "tasks": {},
+            "states": {},
+            "live": {},
+            "awake": {},
+            "series": {},
+            "sessions": {},
+            "outcomes": [],
+            "ended": {},
+            "purged": set(),
+        }
         context = replace(network.core(0).context, store=two.store, **empty)  # type: ignore[arg-type]
         leads = [False]
         yield Pair(
@@ -130,6 +146,57 @@ async def test_who_is_elected_finishes_a_purge_that_was_cut_off_since_its_start(
     await load_tasks(coordinator)
 
     assert task.task_id not in coordinator.store.data_keys.held()
+
+
+async def test_who_is_elected_drives_no_task_that_has_come_to_rest_unheard(pair: Pair) -> None:
+    task = await pair.network.ask()
+    await pair.following.follow()
+    coordinator = pair.network.core(0).context
+    await move(coordinator, task.task_id, State.ABORTED)
+    await coordinator.store.put_to_rest([RestRow(task_id=task.task_id, expiry=task.expiry, led=True)])
+    assert pair.context.states[task.task_id] is State.ANNOUNCED
+
+    await load_tasks(pair.context)
+
+    assert pair.context.states[task.task_id] is State.ABORTED
+    assert (pair.context.live, pair.context.awake) == ({}, {})
+
+
+async def test_who_is_elected_has_no_series_that_was_put_to_rest_and_forgotten_unheard(pair: Pair) -> None:
+    series = await pair.network.stand()
+    coordinator, store = pair.network.core(0).context, pair.context.store
+    assert isinstance(store, SqlStore)
+    pair.network.clock.advance(series.schedule.end + 365 * 86_400 - pair.network.clock.now())
+    await decide_windows(coordinator, series.series_id)
+    await pair.following.follow()
+    assert list(pair.context.series) == [series.series_id]
+    await coordinator.store.rest_series(series.series_id, series.schedule.end, "keys/")
+    await coordinator.store.mend(lambda db: archive_rows._forget_series(db, series.series_id))  # type: ignore[attr-defined]
+
+    store.engine.epoch = 1  # type: ignore[misc]
+    await load_series(pair.context)
+    await load_tasks(pair.context)
+    await Retention(pair.context).look()
+
+    assert pair.context.series == {}
+
+
+async def test_who_is_elected_again_puts_no_task_to_rest_that_was_forgotten_meanwhile(pair: Pair) -> None:
+    task = await pair.network.ask()
+    await pair.following.follow()
+    coordinator, store = pair.network.core(0).context, pair.context.store
+    assert isinstance(store, SqlStore)
+    pair.context.ended[task.task_id] = pair.context.live[task.task_id]  # As its last term has left it.
+    await abort_here(coordinator, task.task_id, "peer_aborted")
+    await coordinator.store.put_to_rest([RestRow(task_id=task.task_id, expiry=task.expiry, led=True)])
+    await coordinator.store.retire([task.task_id], KEPT)
+    await coordinator.store.forget([task.task_id])
+
+    store.engine.epoch = 1  # type: ignore[misc]
+    await load_tasks(pair.context)
+    await Retention(pair.context).look()
+
+    assert (pair.context.live, pair.context.ended) == ({}, {})
 
 
 async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(

@@ -13,6 +13,7 @@ from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import StoreError
+from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import AbortTask, FinishedRecord, ReleaseAnswer
@@ -282,6 +283,22 @@ async def test_a_call_about_the_task_is_a_sign_of_life() -> None:
     network.clock.advance(GIVE_UP_S / 2)
     await network.core(1).scheduler.look_after(installed)
 
+    assert (await answer_of(network, task, 1)).abort_reason == "leader_silent"
+
+
+async def test_who_is_elected_waits_for_a_leader_as_long_as_who_has_started() -> None:
+    """Until now the leader has talked to another process of this aggregator, which nothing in memory says."""
+    network, task = await asked()
+    context = network.core(1).context
+    await network.advance_to(task.round_two_closes + 3 * GIVE_UP_S)
+    cut_off(network, BETA)
+
+    await load_tasks(context)
+    await network.core(1).scheduler.look_after(context.tasks[task.task_id])
+    assert state_at(network, task, 1) is State.COLLECTING
+
+    network.clock.advance(2 * GIVE_UP_S)
+    await network.core(1).scheduler.look_after(context.tasks[task.task_id])
     assert (await answer_of(network, task, 1)).abort_reason == "leader_silent"
 
 

@@ -167,3 +167,30 @@ async def test_what_a_worker_cannot_do_is_said_to_who_asked_and_no_other_result_
         open_result(key, task.task_id, b"another job", sealed)
     with pytest.raises(StoreError, match="do not open"):
         open_job(key, task.task_id, sealed)
+
+
+@pytest.mark.parametrize("abandoned", ["meanwhile", "before"])
+async def test_a_batch_asked_for_under_a_name_that_has_run_out_is_asked_for_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, abandoned: str
+) -> None:
+    put, first = Jobs.put, [True]
+
+    async def run_out(jobs: Jobs, task_id: bytes, request: bytes) -> int:
+        if first and abandoned == "before":
+            bench.leased.abandon()
+        number = await put(jobs, task_id, request)
+        if first and abandoned == "meanwhile":
+            bench.leased.abandon()
+        if first:
+            first.clear()
+            await bench.replica.member.join()
+        return number
+
+    monkeypatch.setattr(Jobs, "put", run_out)
+    task = await bench.ask()
+    with pytest.raises(StoreError, match="not heard of"):
+        async with asyncio.timeout(10):
+            await released(bench, task)
+
+    await bench.worker(InlineWorkers())
+    assert await released(bench, task) == DIFFERENCE

@@ -29,6 +29,11 @@ class Jobs:
         self._link = link
         self._member = member
 
+    @property
+    def asker(self) -> str:
+        """The name that is asked under now; what was asked under a former one, nobody does and nobody collects."""
+        return self._member.name
+
     async def put(self, task_id: bytes, request: bytes) -> int:
         """Ask for a job; return its number."""
         rows = await self._link.rows(

@@ -6,7 +6,7 @@ It checks and stores; tasks come from `tasks.directory` at the leader, and from 
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -24,7 +24,7 @@ from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
 from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.tasks.budget import Charge, charge_of, charge_of_series, check_budget
-from fleetcount_aggregator.tasks.loading import task_here, task_row
+from fleetcount_aggregator.tasks.loading import follow_task, task_here, task_row
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, check_period, period_charge, series_charge
 
 __all__ = ["check_budgets", "check_task_here", "install", "install_from_leader"]
@@ -67,6 +67,7 @@ async def install(context: Context, signed: SignedTask, verify_key: bytes) -> In
         TaskError, SignatureError: it is refused.
     """
     async with context.install_lock:
+        await context.hear()
         known = await task_here(context, signed.task.task_id)
         if known is not None:
             return known
@@ -75,7 +76,10 @@ async def install(context: Context, signed: SignedTask, verify_key: bytes) -> In
         task = InstalledTask(signed=signed, verify_key=verify_key, position=position)
         _check_room(context, task)
         await check_budgets(context, charge_of(signed.task), period_charge(signed.task))
-        row = await context.store.install(await task_row(context, task))
+        new = await task_row(context, task)
+        context.unheard[new.task_id] = partial(follow_task, context, new.task_id)
+        row = await context.store.install(new)
+        del context.unheard[new.task_id]
         log.info("task_installed", task=str(row.task_id), name=signed.task.name)
         context.take_up(task, row.state)
         return task

@@ -115,7 +115,7 @@ def let_go(context: Context, task: InstalledTask) -> None:
 
 
 async def load_tasks(context: Context) -> None:
-    """Take up the tasks in work, when the process starts and the series are loaded; those at rest stay in the store.
+    """Take up the tasks in work, when the process starts or is elected and the series are loaded; the others rest.
 
     What is damaged is named, and its task in quarantine; the others are taken up. A record that a helper lacks, or an
     abort that is not known everywhere, is work. Finishes the purges a crash has cut off.
@@ -123,18 +123,33 @@ async def load_tasks(context: Context) -> None:
     Raises:
         FleetcountError: a stored task cannot be read (another at-rest key).
     """
+    context.started = context.clock.now()  # Whom a leader has talked to before nothing in memory says.
     context.adopting = await context.store.restored()
     for damage in await context.store.damaged():
         await _quarantine(context, damage)
-    for task_id in await context.store.tasks_in_work():
+    context.ended.clear()  # What a former term has left of them is in work still, or another's work is done.
+    in_work = await context.store.tasks_in_work()
+    for task_id in in_work:
         if task_id not in context.quarantined:
             await _take_up(context, task_id)
+    for task_id in context.live.keys() - set(in_work):
+        await _let_rest(context, task_id)
     # Who is elected has started long ago: what was cut off since then still has its key.
     keys = await asyncio.to_thread(context.store.data_keys.held)
     cut_off = [one for one in context.live if one in keys and context.states[one] in FINAL_STATES]
     for task_id in dict.fromkeys((*await context.store.unpurged(), *cut_off)):
         if task_id not in context.quarantined and await context.state_of(task_id) is not None:
             await _purge(context, task_id)
+
+
+async def _let_rest(context: Context, task_id: TaskId) -> None:
+    """Let go of what another process has brought to rest, and nobody said so here before this one was elected."""
+    try:
+        await follow_task(context, task_id)
+    except DamagedError as error:
+        await _quarantine(context, error.damage)
+    for held in (context.live, context.awake):
+        held.pop(task_id, None)  # It may be forgotten.
 
 
 async def _purge(context: Context, task_id: TaskId) -> None:

@@ -3,6 +3,8 @@
 Judged once, whole: its windows are not judged again. It checks and stores; windows are opened by `tasks.windows`.
 """
 
+from functools import partial
+
 from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, SeriesId
 from fleetcount_protocol.limits import MAX_SERIES
@@ -99,13 +101,16 @@ async def install_series(context: Context, signed: SignedSeries, seed: bytes) ->
     """
     series_id = signed.series.series_id
     async with context.install_lock:
+        await context.hear()
         if series_id in context.series:
             return context.series[series_id]
         check_series_here(context, signed, seed)
         if len(context.series) >= MAX_SERIES:
             raise TaskError(f"{MAX_SERIES} series are installed already; no more are taken")
         await check_budgets(context, charge_of_series(signed.series), series_charge(signed.series))
+        context.unheard[series_id] = partial(follow_series, context, series_id)
         stored = await context.store.install_series(_series_row(context, signed, seed))
+        del context.unheard[series_id]
         context.failpoints.hit("series.after_install_store")
         await _remember(context, stored)
         log.info("series_installed", series=str(series_id), name=signed.series.name)
@@ -167,12 +172,18 @@ async def install_series_from_leader(context: Context, caller: AggregatorId, req
 async def load_series(context: Context) -> None:
     """Take up every series in work with its orders and windows, and those that still count in a period's budget.
 
+    Who is elected lets go of those that count no more: another process may have put them to rest, and forgotten them.
     One that is damaged, or of which a window or note is, is named and left out; so is what was charged for it.
 
     Raises:
         FleetcountError: a stored series cannot be read (another at-rest key).
     """
-    for row in await context.store.series(ended_after=context.now() - context.limits.budget_period_s):
+    counts_from = context.now() - context.limits.budget_period_s
+    rows = await context.store.series(ended_after=counts_from)
+    for gone in context.series.keys() - {row.series_id for row in rows}:
+        if context.series[gone].series.schedule.end <= counts_from:
+            del context.series[gone]
+    for row in rows:
         try:
             await _remember(context, row)
         except (StoreError, DecodeError, TaskError) as error:

@@ -17,7 +17,7 @@ from fleetcount_aggregator.installed_series import InstalledSeries
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.storage.store import WindowRow
 from fleetcount_aggregator.tasks.key_lists import seals_window
-from fleetcount_aggregator.tasks.loading import task_row
+from fleetcount_aggregator.tasks.loading import follow_task, task_row
 from fleetcount_aggregator.tasks.walks import survivors_before
 
 __all__ = ["decide_windows", "opening_lead_s", "past_window"]
@@ -57,6 +57,8 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
 
     Return whether anything was: a later step of a drill-down waits for the record of the step before.
     """
+    if series.is_behind:
+        await _catch_up(context, series)
     rows: list[WindowRow] = []
     opened: InstalledTask | None = None
     now, schedule = context.now(), series.series.schedule
@@ -76,15 +78,27 @@ async def _decide_some(context: Context, series: InstalledSeries, lead: int) -> 
     if not rows:
         return False
     context.failpoints.hit("series.before_window_store")
-    await context.store.decide_windows(rows, None if opened is None else await task_row(context, opened))
+    row = None if opened is None else await task_row(context, opened)
+    series.is_behind = True  # Until the store has answered: what it did without an answer stands.
+    await context.store.decide_windows(rows, row)
+    series.is_behind = False
     series.following = rows[-1].index + 1
-    for row in rows:
-        if row.missing:
-            log.info("window_missing", series=str(row.series_id), window=row.index, reason=row.missing)
+    for one in rows:
+        if one.missing:
+            log.info("window_missing", series=str(one.series_id), window=one.index, reason=one.missing)
     context.failpoints.hit("series.after_window_store")
     if opened is not None:
         context.take_up(opened, State.ANNOUNCED)
     return True
+
+
+async def _catch_up(context: Context, series: InstalledSeries) -> None:
+    """Take up the windows that the store has decided about without an answer, and the task of one of them."""
+    for row in await context.store.windows(series.series_id, above=series.following - 1):
+        if row.task_id is not None and not row.missing:
+            await follow_task(context, row.task_id)
+        series.following = row.index + 1
+    series.is_behind = False
 
 
 async def past_window(

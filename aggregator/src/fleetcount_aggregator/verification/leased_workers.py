@@ -6,9 +6,9 @@ job alone. Stores and decides nothing about a report.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import TaskId
@@ -52,6 +52,13 @@ def open_result(key: DataKey, task_id: TaskId, request: bytes, sealed: bytes) ->
     return key.open(sealed, _RESULT, task_id, hashlib.sha256(request).digest())
 
 
+class _Asked(NamedTuple):
+    """A job that is waited for, and the name it was asked for under."""
+
+    asker: str
+    result: asyncio.Future[bytes]
+
+
 class LeasedWorkers:
     """Implements `Workers`. `run` of `verify_reports` over reports in the database is a job; `local` does the rest.
 
@@ -62,7 +69,7 @@ class LeasedWorkers:
         self._jobs = jobs
         self._data_keys = data_keys
         self._local = local
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: dict[int, _Asked] = {}
         self._asking = 0
         self._early: dict[int, bytes] = {}
         """Results of jobs whose number the one who asked has not learnt yet."""
@@ -100,6 +107,7 @@ class LeasedWorkers:
 
     async def _ask(self, task_id: TaskId, request: bytes) -> bytes:
         self._asking += 1
+        asker = self._jobs.asker
         try:
             number = await self._jobs.put(task_id, request)
         finally:
@@ -107,7 +115,7 @@ class LeasedWorkers:
         if number in self._early:
             return self._early.pop(number)
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = waiting
+        self._waiting[number] = _Asked(asker, waiting)
         try:
             return await waiting
         finally:
@@ -125,6 +133,8 @@ class LeasedWorkers:
         is_sure = True
         while True:
             if self._waiting or self._asking:
+                # What was put while this process was to join anew lies under its former name.
+                self._abandon(one for one in self._waiting.values() if one.asker != self._jobs.asker)
                 try:
                     if not is_sure:
                         await self._fail_lost()
@@ -143,8 +153,8 @@ class LeasedWorkers:
         waiting = dict(self._waiting)
         asked = await self._jobs.asked()
         for number, one in waiting.items():
-            if number not in asked and not one.done():
-                one.set_exception(StoreError("the result of a verification job was lost on its way"))
+            if number not in asked and not one.result.done():
+                one.result.set_exception(StoreError("the result of a verification job was lost on its way"))
 
     def _hand_out(self, results: dict[int, bytes]) -> None:
         if not self._asking:
@@ -153,14 +163,19 @@ class LeasedWorkers:
             waiting = self._waiting.get(number)
             if waiting is None and self._asking:
                 self._early[number] = result
-            elif waiting is not None and not waiting.done():
-                waiting.set_result(result)
+            elif waiting is not None and not waiting.result.done():
+                waiting.result.set_result(result)
 
     def abandon(self) -> None:
         """Fail what waits: this process asked under a name that is no member's any more, and asks again."""
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(StoreError("this process was not heard of, and its verification jobs are gone"))
+        self._abandon(self._waiting.values())
+
+    def _abandon(self, gone: Iterable[_Asked]) -> None:
+        for one in gone:
+            if not one.result.done():
+                one.result.set_exception(
+                    StoreError("this process was not heard of, and its verification jobs are gone")
+                )
 
     async def close(self) -> None:
         """See `Workers.close`."""

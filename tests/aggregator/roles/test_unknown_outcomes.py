@@ -1,0 +1,115 @@
+"""A write that the store has done and answered with an error: whoever asks again goes on from what is stored."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.store import StoreAwayError, StoreError, TaskChange, TaskRow, WindowRow
+from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.series_install import install_series
+from fleetcount_protocol.errors import TaskError
+from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.task.task import Task
+
+from tests.support.aggregators import START, Network, answer_all
+
+COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
+
+
+def lose_answers(network: Network, position: int, which: Callable[[TaskChange], bool]) -> list[TaskChange]:
+    """Let an aggregator's store do the first such change, and say that it is away; returns what was lost."""
+    store, lost = network.core(position).context.store, list[TaskChange]()
+    apply = store.apply
+
+    async def without_answer(change: TaskChange) -> Any:
+        done = await apply(change)
+        if not lost and which(change):
+            lost.append(change)
+            raise StoreAwayError("the database has not said what became of it")
+        return done
+
+    store.apply = without_answer  # type: ignore[method-assign]
+    return lost
+
+
+async def run(network: Network, task: Task) -> None:
+    """Let everybody work until the task has ended, though a store fails in between."""
+    await network.advance_to(task.round_two_closes)
+    for _ in range(4):
+        with suppress(StoreError):
+            await network.look_after_all()
+
+
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize("state", [State.AGREEING, State.RELEASING, State.RELEASED])
+async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(position: int, state: State) -> None:
+    network = Network(2)
+    await network.start_all()
+    task = await network.ask()
+    await answer_all(network, task, COINS)
+    lost = lose_answers(network, position, lambda change: change.new_state is state)
+
+    await run(network, task)
+
+    assert len(lost) == 1
+    assert [network.core(one).context.states[task.task_id] for one in range(2)] == 2 * [State.RELEASED]
+    assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
+    assert [list(network.core(one).context.live) for one in range(2)] == [[], []]
+
+
+@pytest.mark.parametrize("position", [0, 1])
+async def test_windows_decided_without_an_answer_are_taken_up_and_the_next_ones_follow(position: int) -> None:
+    network = Network(2)
+    await network.start_all()
+    series = await network.stand()
+    store, lost = network.core(position).context.store, list[int]()
+    decide = store.decide_windows
+
+    async def without_answer(rows: Sequence[WindowRow], task: TaskRow | None = None) -> None:
+        await decide(rows, task)
+        if not lost:
+            lost.extend(row.index for row in rows)
+            raise StoreAwayError("the database has not said what became of it")
+
+    store.decide_windows = without_answer  # type: ignore[method-assign]
+    for index in range(2):
+        task = window_task(series, index)
+        await network.advance_to(task.round_one_opens)
+        for _ in range(3):
+            with suppress(StoreError):
+                await network.look_after_all()
+            network.clock.advance(1)
+        await answer_all(network, task, COINS, offset=10 * index)
+        await network.run_to_the_end(task)
+        answers = [await network.core(one).service.release(task.task_id) for one in range(2)]
+        assert [one.state for one in answers] == 2 * [State.RELEASED]
+    assert lost == [0]
+
+
+@pytest.mark.parametrize("kind", ["install", "install_series"])
+async def test_what_was_installed_without_an_answer_is_charged_for_before_anything_else_is(kind: str) -> None:
+    network = Network(2)
+    network.limits = replace(network.limits, largest_epsilon=Decimal("0.8"))
+    await network.start_all()
+    context = network.core(0).context
+    stored = getattr(context.store, kind)
+
+    async def without_answer(row: Any) -> Any:
+        await stored(row)
+        raise StoreAwayError("the database has not said what became of it")
+
+    series = network.series()
+    task = network.task(round_one_opens=START + 130, round_one_closes=START + 140, round_two_closes=START + 150)
+    setattr(context.store, kind, without_answer)
+    with pytest.raises(StoreAwayError):
+        await (install(context, *task) if kind == "install" else install_series(context, *series))
+    setattr(context.store, kind, stored)
+
+    with pytest.raises(TaskError, match="sum to"):
+        await (install_series(context, *series) if kind == "install" else install(context, *task))
+    assert len(context.live) + len(context.series) == 1
+    await (install(context, *task) if kind == "install" else install_series(context, *series))
