@@ -55,6 +55,7 @@ def _runner() -> Runner:
 def _begin() -> None:
     """Leave Ctrl-C to the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def silence() -> None:
@@ -139,6 +140,8 @@ class _Sums:
 
 
 def _many(chosen: argparse.Namespace) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # A shell lets what it begins in the background ignore SIGINT.
+        signal.signal(number, signal.default_int_handler)
     sums, last, stopped = _Sums(chosen), chosen.first + chosen.lists, True
     chunks = [range(start, min(last, start + _CHUNK)) for start in range(chosen.first, last, _CHUNK)]
     with multiprocessing.get_context("spawn").Pool(chosen.processes, _begin) as pool, suppress(KeyboardInterrupt):
