@@ -228,6 +228,20 @@ async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(t
     assert all(secret.secret not in stored for secret in device.secrets)
 
 
+async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_no_other() -> None:
+    network, task = await start()
+    damaged, whole = await ready(network, task), await ready(network, task, 1)
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    [(session_id, sealed)] = await core.context.store.chains([damaged.secrets[0].session_id])
+    await core.context.store.put_chains([(session_id, sealed[:-1] + bytes((sealed[-1] ^ 1,)))])
+    core.context.forget_sessions()
+
+    answers = await core.service.upload([damaged.first(0)[0], whole.first(0)[0]])
+
+    assert list(map(reason, answers)) == [RejectReason.UNKNOWN_SESSION, None]
+
+
 async def test_shares_lie_sealed_in_the_store(tmp_path: Path) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
