@@ -85,3 +85,24 @@ async def test_a_connection_that_a_broker_ends_leaves_no_error_unread(greeting: 
     await collected()
 
     assert complaints == []
+
+
+async def test_a_topic_that_the_broker_refuses_is_an_error_and_not_silence() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(CONNACK)
+        await reader.readuntil(b"\x82")
+        length = (await reader.readexactly(1))[0]
+        packet_id = (await reader.readexactly(length))[:2]
+        writer.write(b"\x90\x04" + packet_id + b"\x01\x80")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with (
+        asyncio.timeout(60),
+        server,
+        MqttConnection(endpoint, identifier="c", arrived=lambda _: True) as connection,
+    ):
+        with pytest.raises(aiomqtt.MqttError, match=r"not authorised.*1 of 2 topics"):
+            await connection.subscribe([("own", 1), ("another's", 1)])

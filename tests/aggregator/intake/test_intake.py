@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.context import Limits
+from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import StoreBusyError, StoreError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel import report_ids
@@ -226,6 +227,77 @@ async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(t
     await network.stop_all()
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert all(secret.secret not in stored for secret in device.secrets)
+
+
+async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_no_other() -> None:
+    network, task = await start()
+    damaged, whole = await ready(network, task), await ready(network, task, 1)
+    await network.advance_to(task.round_one_opens)
+    core = network.core(0)
+    [(session_id, sealed)] = await core.context.store.chains([damaged.secrets[0].session_id])
+    await core.context.store.put_chains([(session_id, sealed[:-1] + bytes((sealed[-1] ^ 1,)))])
+    core.context.forget_sessions()
+
+    answers = await core.service.upload([damaged.first(0)[0], whole.first(0)[0]])
+
+    assert list(map(reason, answers)) == [RejectReason.UNKNOWN_SESSION, None]
+
+
+async def test_a_repeat_of_what_cannot_be_looked_up_is_busy_and_holds_up_no_other(tmp_path: Path) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    task = await network.ask()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    [repeated, _] = device.first(3)
+    await device.send(device.first(3))
+    await network.run_to_the_end(task)
+    [digests] = tmp_path.rglob("alpha*.digests")
+    digests.write_bytes(b"?" + digests.read_bytes()[1:])
+
+    foreign = replace(repeated, task_id=TaskId(bytes(32)))
+    answers = await network.core(0).service.upload([repeated, foreign])
+
+    assert list(map(reason, answers)) == [RejectReason.BUSY, RejectReason.UNKNOWN_TASK]
+    assert b"fleetcount_store_errors_total 1.0" in network.core(0).context.metrics.render()
+    await network.stop_all()
+
+
+async def test_a_repeat_whose_shard_has_no_owner_at_present_is_busy_and_not_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, task = await start()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    await device.send(device.first(3))
+    await network.run_to_the_end(task)
+
+    async def ownerless(*_: object) -> None:
+        raise StoreBusyError("the shard of a report has no owner at present")
+
+    monkeypatch.setattr(network.core(0).context.store, "instalment_digest", ownerless)
+
+    [answer] = await network.core(0).service.upload(device.first(3)[:1])
+
+    assert reason(answer) is RejectReason.BUSY
+
+
+async def test_a_task_that_is_found_damaged_while_it_collects_is_busy_and_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    network = Network(2, directory=tmp_path)
+    await network.start_all()
+    damaged, whole = await network.ask(), await network.ask(name="another")
+    devices = [await ready(network, task) for task in (damaged, whole)]
+    await network.advance_to(damaged.round_one_opens)
+    damage = Damage(table="log", what="not as it was written", task_id=damaged.task_id)
+    # As when it is read back after an answer that was lost.
+    network.core(0).context.store.logs._damaged[damaged.task_id] = damage  # type: ignore[attr-defined]
+
+    answers = await network.core(0).service.upload([device.first(0)[0] for device in devices])
+
+    assert list(map(reason, answers)) == [RejectReason.BUSY, None]
+    await network.stop_all()
 
 
 async def test_shares_lie_sealed_in_the_store(tmp_path: Path) -> None:

@@ -121,6 +121,24 @@ async def test_disk_keys_and_a_recording_open_nothing_of_an_ended_task(
     record_property(FIGURE, f"an aggregator's disk: 0 of {len(listener.recorded)} messages")
 
 
+async def test_keys_that_are_damaged_keep_no_task_from_its_end_and_are_erased_too(tmp_path: Path) -> None:
+    network, task, listener = await asked(tmp_path)
+    devices = await listener.answer(task)
+    context = network.core(0).context
+    ids = [device.secrets[0].session_id for device in devices]
+    before = dict(await context.store.chains(ids))
+    await context.store.put_chains([(ids[0], before[ids[0]][:-1] + bytes((before[ids[0]][-1] ^ 1,)))])
+
+    await network.run_to_the_end(task)
+
+    assert task.task_id not in await context.store.unpurged()
+    after = dict(await context.store.chains(ids))
+    assert after[ids[0]] == b"", "whose tag alone was wrong would still show the keys to who has the store's"
+    assert ids[0] not in context.sessions
+    assert opened(network, tmp_path, listener) == 0
+    await network.stop_all()
+
+
 @pytest.mark.parametrize("step", ["put_chains", "purge"])
 async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

@@ -83,6 +83,27 @@ async def test_a_turn_that_fails_is_given_back() -> None:
         pass
 
 
+async def test_those_who_gave_up_take_no_memory_however_many_come_and_go_while_others_wait() -> None:
+    work, longest = Work(1), 0
+    waiting = [asyncio.create_task(work.run(f"patient {number}")) for number in range(40)]
+    await settled()
+    for _ in range(30):
+        gone = [asyncio.create_task(work.run(f"hasty {number % 4}")) for number in range(100)]
+        await settled()
+        for one in gone:
+            one.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        longest = max(longest, len(work.turns._waiting))
+        work.go_on.release()
+        await settled()
+    for _ in waiting:
+        work.go_on.release()
+    await asyncio.gather(*waiting)
+
+    assert longest <= 2 * (40 + 100)
+    assert [who for who in work.begun if who.startswith("patient")] == [f"patient {number}" for number in range(40)]
+
+
 # The line.
 
 

@@ -32,6 +32,8 @@ _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 _CHUNK_BYTES: Final = 32 * 1024
 """What is read at once: many messages share one write of acknowledgements, and the loop gets to others in between."""
 _PUBACK: Final = 0x40
+_REFUSED: Final = 0x80
+"""What a broker answers to a topic that it does not grant (MQTT 3.1.1, section 3.9.3)."""
 _MOST_UNSENT: Final = 65_535
 """Acknowledgements a broker may leave unread: as many as there are packet ids."""
 _FIRST_RETRY_S: Final = 0.2
@@ -122,6 +124,19 @@ class MqttConnection(aiomqtt.Client):
             self._client.publish(topic, payload, qos=1)
         for topic, payload in messages[-1:]:
             await self.publish(topic, payload, qos=1)
+
+    async def subscribe(self, *arguments: Any, **settings: Any) -> tuple[int, ...] | list[Any]:
+        """Subscribe, with the library's arguments; returns when the broker has granted every topic.
+
+        Raises:
+            MqttError: the connection was lost, the broker is silent, or it refuses a topic, of which nothing would come
+                then and nobody would know why.
+        """
+        granted = await super().subscribe(*arguments, **settings)
+        refused = sum(getattr(one, "value", one) >= _REFUSED for one in granted)
+        if refused:
+            raise aiomqtt.MqttError(f"not authorised: the broker refuses {refused} of {len(granted)} topics")
+        return granted
 
     def acknowledge(self, messages: Iterable[Publication]) -> None:
         """Let the broker forget messages."""

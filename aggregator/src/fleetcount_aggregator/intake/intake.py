@@ -17,6 +17,7 @@ from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAc
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, ReplyColumns
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns, receipt_columns
 from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.installed_task import InstalledTask
@@ -26,7 +27,7 @@ from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import unseal_somewhere
 from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.storage.session_chains import PackedSession
-from fleetcount_aggregator.storage.store import InstalmentRun, StoreBusyError, StoreOutcome
+from fleetcount_aggregator.storage.store import InstalmentRun, StoreAwayError, StoreBusyError, StoreError, StoreOutcome
 from fleetcount_aggregator.tasks.loading import task_here
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
@@ -143,16 +144,35 @@ class Intake:
         if self._context.denials.is_stale(self._context.now()):
             reason = RejectReason.BUSY  # Nobody is served until there is a list again.
         if reason in LATE:
-            arrivals.reasons = [None if stored else reason for stored in await self._are_stored(columns)]
+            arrivals.reasons = await self._unless_stored(columns, reason)
         elif reason is not None:
             arrivals.refuse(reason)
         await self._unseal(task, arrivals, stored=reason in LATE)
         return arrivals
 
-    async def _are_stored(self, columns: InstalmentColumns) -> list[bool]:
-        """Return which of these very bytes are stored."""
-        stored = await self._reports.stored(columns.task_id, columns.round, columns.report_ids)
-        return [held == digest for held, digest in zip(stored, digest_columns(columns), strict=True)]
+    async def _unless_stored(self, columns: InstalmentColumns, reason: RejectReason) -> list[RejectReason | None]:
+        """Return the reason for each, None where these very bytes are stored, "busy" where that cannot be looked up.
+
+        Raises:
+            StoreAwayError: nothing can be looked up at all.
+        """
+        try:
+            stored = await self._reports.stored(columns.task_id, columns.round, columns.report_ids)
+        except StoreAwayError:
+            raise
+        except StoreError as error:
+            # What is damaged, or has no owner, stays so: as an error it would hold up all that came with it, and the
+            # broker would deliver that again and again.
+            self._note(error)
+            return [RejectReason.BUSY] * len(columns)
+        found = zip(stored, digest_columns(columns), strict=True)
+        return [None if held == digest else reason for held, digest in found]
+
+    def _note(self, error: StoreError) -> None:
+        """Count and log what the store could not do for some devices, who hear "busy"."""
+        if not isinstance(error, StoreBusyError):
+            self._context.metrics.store_failed()
+            log.error("store_failed", reason=str(error))
 
     async def _unseal(self, task: InstalledTask, arrivals: _Arrivals, *, stored: bool) -> None:
         """Open the devices' seals, so that a bad one is refused at once; what is `stored` gets its receipt unopened."""
@@ -197,6 +217,16 @@ class Intake:
         except StoreBusyError:
             for one in arrivals:
                 one.refuse(RejectReason.BUSY)
+            return
+        except DamagedError as error:
+            found = [one for one, run in waiting if run.task_id == error.damage.task_id]
+            if not found:
+                raise
+            self._note(error)
+            for one in found:
+                one.refuse(RejectReason.BUSY)
+                one.run = None
+            await self._store(arrivals)  # The others; what is stored of them already is the same a second time.
             return
         for (one, _), run_outcomes in zip(waiting, outcomes, strict=True):
             one.take_outcomes(run_outcomes)

@@ -22,11 +22,12 @@ from fleetcount_transport.admission.admission import BusyError
 from fleetcount_transport.admission.identity import LOCAL, Identity
 from fleetcount_transport.admission.standing import Standing
 from fleetcount_transport.admission.turns import FairBatches
+from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.intake.session_opening import SessionSetting, judge_requests
 from fleetcount_aggregator.storage.session_chains import PackedSession
-from fleetcount_aggregator.storage.store import SessionRow
+from fleetcount_aggregator.storage.store import SessionRow, StoreError
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
 __all__ = ["CACHED", "Sessions"]
@@ -123,9 +124,17 @@ class Sessions:
             asked = [_Asked(SESSION_REQUEST.decode(row.request), Identity(row.certificate), known=True) for row in rows]
             for row, device in zip(rows, await asyncio.gather(*map(self._device_of, asked)), strict=True):
                 if isinstance(device, Digest) and row.session_id not in forgotten:
-                    receipt_key, chain = self._context.chain_seal.open(row.session_id, row.chain)
-                    self._keep(row.session_id, PackedSession.of(chain, receipt_key, row.certificate, row.expiry))
+                    self._keep_stored(row)
             return [row.session_id for row in rows if row.session_id in forgotten]
+
+    def _keep_stored(self, row: SessionRow) -> None:
+        """Keep a session of the store; one whose keys are damaged is not there, and its device opens another."""
+        try:
+            receipt_key, chain = self._context.chain_seal.open(row.session_id, row.chain)
+        except StoreError as error:
+            log.error("session_damaged", reason=str(error))
+            return
+        self._keep(row.session_id, PackedSession.of(chain, receipt_key, row.certificate, row.expiry))
 
     async def _admit(self, asked: _Asked, held: PackedSession | None) -> SessionAccepted | SessionRefused:
         """Open a session and store it, if its device may have another one, or give the answer of before.

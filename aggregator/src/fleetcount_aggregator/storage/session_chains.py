@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.ids import Digest, SessionId, TaskId
+from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.storage.store import USE_BYTES, Store, StoreError
 
@@ -145,7 +146,9 @@ async def erase_task_keys(
         found = await store.chains(list(numbers))
         moved = await asyncio.to_thread(_moved_on, seal, found, numbers)
         for session_id, _, chain in moved:
-            if session_id in live:
+            if chain is None:
+                live.pop(session_id, None)
+            elif session_id in live:
                 live[session_id] = live[session_id].with_chain(chain)
         if moved:
             await store.put_chains([(session_id, sealed) for session_id, sealed, _ in moved])
@@ -153,11 +156,22 @@ async def erase_task_keys(
 
 def _moved_on(
     seal: ChainSeal, found: Sequence[tuple[bytes, bytes]], numbers: Mapping[bytes, Sequence[int]]
-) -> list[tuple[bytes, bytes, KeyChain]]:
-    """Return the chains from which some numbers are to be erased and are not yet: without them, sealed and open."""
-    moved: list[tuple[bytes, bytes, KeyChain]] = []
+) -> list[tuple[bytes, bytes, KeyChain | None]]:
+    """Return the chains from which some numbers are to be erased and are not yet: without them, sealed and open.
+
+    Of one that is damaged nothing is left, sealed b"" and open None: its session is of no use here, and what has a
+    wrong tag alone would still show its keys to who has the store's.
+    """
+    moved: list[tuple[bytes, bytes, KeyChain | None]] = []
     for session_id, sealed in found:
-        receipt_key, chain = seal.open(session_id, sealed)
+        if not sealed:
+            continue
+        try:
+            receipt_key, chain = seal.open(session_id, sealed)
+        except StoreError as error:
+            log.error("session_damaged", reason=str(error))
+            moved.append((session_id, b"", None))
+            continue
         after = chain.without(numbers[session_id])
         if after != chain:
             moved.append((session_id, seal.seal(session_id, receipt_key, after), after))

@@ -19,6 +19,9 @@ ItemT = TypeVar("ItemT")
 _BEHIND: Final = 4
 """Every so many turns one goes to a line behind the first, so that no line waits for ever."""
 
+_FEW: Final = 64
+"""So many who gave up stay in a line until their turn: to look for them costs a walk through it."""
+
 
 class FairLine(Generic[ItemT]):
     """A line in which those who wait get one turn each, round and round, each their oldest first.
@@ -69,6 +72,21 @@ class FairLine(Generic[ItemT]):
             return item
         raise IndexError("nobody waits")
 
+    def keep(self, waits: Callable[[ItemT], bool]) -> None:
+        """Let go of items that wait no more; the others, and all who were served of late, keep their places."""
+        self._length = 0
+        for lines in (self._new, self._old):
+            for who, line in list(lines.items()):
+                if isinstance(line, FairLine):
+                    line.keep(waits)
+                else:
+                    lines[who] = deque(filter(waits, line))
+                self._length += len(lines[who])
+                if not lines[who] and lines is self._new:
+                    del lines[who]
+        if not self._length:
+            self._old.clear()
+
 
 class RankedLine(Generic[ItemT]):
     """A `FairLine` for each standing, the best first: whom one knows waits for nobody of whom one knows nothing.
@@ -100,6 +118,11 @@ class RankedLine(Generic[ItemT]):
             return behind[self._turn // _BEHIND % len(behind)].take()
         return first.take()
 
+    def keep(self, waits: Callable[[ItemT], bool]) -> None:
+        """See `FairLine.keep`."""
+        for line in self._lines.values():
+            line.keep(waits)
+
 
 class FairQueue:
     """Gives at most `at_once` turns at a time, to those who wait by their place in a `RankedLine`."""
@@ -107,6 +130,8 @@ class FairQueue:
     def __init__(self, at_once: int) -> None:
         self._free = at_once
         self._waiting = RankedLine[asyncio.Future[None]]()
+        self._gone = 0
+        """How many in the line have given up, about."""
 
     @asynccontextmanager
     async def of(self, *path: Hashable, standing: Standing = Standing.KNOWN) -> AsyncGenerator[None]:
@@ -127,14 +152,25 @@ class FairQueue:
         except asyncio.CancelledError:
             if not turn.cancelled():
                 self._free += 1
+            else:
+                self._forget_one()
             self._next()
             raise
+
+    def _forget_one(self) -> None:
+        """Note that one has given up; when half of the line has, those go: more may come and go than get a turn."""
+        self._gone += 1
+        if self._gone > max(_FEW, len(self._waiting) // 2):
+            self._waiting.keep(lambda turn: not turn.done())
+            self._gone = 0
 
     def _next(self) -> None:
         """Give the turns that are free to those who wait."""
         while self._free and self._waiting:
             turn = self._waiting.take()
-            if not turn.done():
+            if turn.done():
+                self._gone -= 1
+            else:
                 turn.set_result(None)
                 self._free -= 1
 
