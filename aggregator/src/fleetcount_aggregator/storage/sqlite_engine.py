@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
+from fleetcount_transport.durable_files import sync_directory
 from fleetcount_transport.migrations import bring_up
 
 from fleetcount_aggregator.storage.database import Database
@@ -51,6 +52,7 @@ class SqliteEngine:
         lock = _lock_file(path.with_name(path.name + ".lock"))
         with ExitStack() as opened:
             opened.callback(os.close, lock)
+            _sync_names(path.parent)
             writer = opened.enter_context(closing(_connect(path)))
             reader = opened.enter_context(closing(_connect(path)))
             standing(str(path), writer.execute("SELECT standing FROM instance").fetchone()[0])
@@ -139,6 +141,18 @@ def _lock_file(path: Path) -> int:
         os.close(descriptor)
         raise StoreError(f"{path} is locked: another aggregator process runs on this state directory") from error
     return descriptor
+
+
+def _sync_names(directory: Path) -> None:
+    """Make the names of all files durable: one killed before it did so has left keys and logs that nobody syncs again.
+
+    Raises:
+        StoreError: the disk failed.
+    """
+    try:
+        sync_directory(directory)
+    except OSError as error:
+        raise StoreError(f"{directory} could not be made durable: {error.strerror}") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
