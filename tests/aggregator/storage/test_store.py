@@ -5,7 +5,7 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from fleetcount_aggregator.host.states import State, StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.database import Answer
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
@@ -250,6 +251,32 @@ async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> 
     task = await store.task(TASK)
     assert task is not None
     assert task.state is State.COLLECTING
+
+
+async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost(
+    tmp_path: Path, opens: Opening
+) -> None:
+    """Between the step's row and its task's another thread, or another process, may commit both."""
+    store = opens(tmp_path)
+    await store.install(task_row())
+    step = StepRow(name="commit", request=b"request", answer=b"answer", passing=False)
+    loop, taking = asyncio.get_running_loop(), TaskChange(task_id=TASK, required=OPEN, step=step)
+
+    def looked(db: SealedDatabase) -> StepRow | None:
+        statements, execute = 0, db.execute
+
+        def one_by_one(statement: str, values: Sequence[Any] = (), /) -> Answer:
+            nonlocal statements
+            statements += 1
+            if statements == 2:
+                asyncio.run_coroutine_threadsafe(store.apply(taking), loop).result()
+            return execute(statement, values)
+
+        db.execute = one_by_one
+        return sql.read_step(db, TASK, "commit")
+
+    assert await store.look(looked) in (None, step)
+    await store.close()
 
 
 async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None:
