@@ -1,6 +1,7 @@
 """A backup has what must not be forgotten and no key of a task; put back, it asks the others and draws nothing."""
 
 import os
+import shutil
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -200,6 +201,26 @@ async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
     assert (await core.service.release(task.task_id)).state is State.RELEASED
     assert not await core.context.store.damaged()
     await network.stop_all()
+
+
+async def test_what_a_store_that_was_moved_away_has_left_does_not_come_into_the_one_put_back(tmp_path: Path) -> None:
+    """SQLite would take a journal that lies beside a database for that database's own, and write it into it."""
+    network, _, seal, _ = await town(tmp_path)
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
+    shutil.copytree(tmp_path / "alpha", tmp_path / "crashed")
+    await network.stop_all()
+    place = StorePlace(directory=tmp_path / "crashed")
+    place.file.rename(tmp_path / "moved away.db")
+    journal = place.file.with_name("aggregator.db-wal")
+    assert journal.stat().st_size
+
+    with pytest.raises(UsageError, match=r"aggregator\.db-wal is there: a backup is put back where no store is"):
+        put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
+    journal.unlink()
+    put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
+
+    with closing(sqlite3.connect(place.file)) as database:
+        assert database.execute("SELECT standing FROM instance").fetchone() == ("restored",)
 
 
 async def test_a_backup_that_is_damaged_or_somebody_elses_is_not_put_back(tmp_path: Path) -> None:
