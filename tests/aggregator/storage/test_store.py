@@ -17,6 +17,7 @@ from fleetcount_aggregator.host.states import State, StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import Answer
+from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
@@ -43,7 +44,7 @@ from fleetcount_aggregator.storage.write_queue import QUEUE_LENGTH
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 
-from tests.support.instalments import StoredInstalment, add
+from tests.support.instalments import StoredInstalment, add, runs_of
 
 TASK = TaskId(b"t" * 32)
 LOG_KEY = bytes(range(32))
@@ -820,6 +821,23 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     assert results[2] is None, "what does not go into the log is none of its business"
     assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
     assert await add(store, [instalment(2), instalment(1, 2)]) == [StoreOutcome.STORED] * 2
+    await store.close()
+
+
+async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the_group(tmp_path: Path) -> None:
+    """A repeat is compared with what lies there: that this cannot be read is no matter of other tasks."""
+    store, other = open_store(tmp_path), TaskId(b"o" * 32)
+    for task_id in (TASK, other):
+        await store.install(task_row(task_id))
+    await add(store, [instalment(1)])
+    [path] = tmp_path.glob(f"*.{TASK.hex()}.log")
+    path.write_bytes(path.read_bytes()[:FILE_HEADER_BYTES] + bytes(path.stat().st_size - FILE_HEADER_BYTES))
+    groups = [runs_of([one]) for one in (instalment(1), replace(instalment(2), task_id=other))]
+
+    damaged, stored = await asyncio.gather(*[store.add_instalments(group) for group in groups], return_exceptions=True)
+
+    assert isinstance(damaged, StoreError)
+    assert stored == [bytes((StoreOutcome.STORED,))]
     await store.close()
 
 
