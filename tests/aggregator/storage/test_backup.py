@@ -6,6 +6,7 @@ import sqlite3
 import tarfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Context
@@ -160,6 +161,36 @@ async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_tas
     secret = row.verify_key[12:28]
     assert secret not in (tmp_path / "plain").read_bytes()
     assert not list(tmp_path.glob(".*")), "no copy is left lying"
+    await network.stop_all()
+
+
+async def test_what_a_backup_leaves_out_is_overwritten_where_it_was_copied_to_and_lies_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal of the copy would hold sessions' keys as they were, and be deleted without being overwritten."""
+    network, _, seal, _ = await town(tmp_path)
+    store = network.core(0).context.store
+    chains = await store.look(lambda db: [row[0] for row in db.execute("SELECT chain FROM chains").fetchall()])
+    looked, lying = list[str](), list[str]()
+
+    def connect(path: Any, **named: Any) -> sqlite3.Connection:
+        connection = real(path, **named)
+        if Path(path).parent.name.startswith(".backup."):
+            connection.set_trace_callback(lambda statement: look(Path(path), statement))
+        return connection
+
+    def look(copy: Path, statement: str) -> None:
+        looked.append(statement)
+        others = [path.read_bytes() for path in copy.parent.iterdir() if path != copy]
+        lying.extend(statement for data in others if any(chain in data for chain in chains))
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
+
+    assert chains
+    assert "DELETE FROM chains" in looked
+    assert not lying
     await network.stop_all()
 
 

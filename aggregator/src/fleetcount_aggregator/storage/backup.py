@@ -102,6 +102,8 @@ def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
         if damaged := every_damage(database):
             raise StoreError(f"{damaged[0]}, {len(damaged)} in all: run `fleetcount aggregator check`")
         connection.execute("PRAGMA secure_delete = ON")
+        # What is overwritten here would lie in a journal file as it was, and that is deleted as it is.
+        connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("BEGIN")
         for statement in _LEFT_OUT:
             connection.execute(statement)
