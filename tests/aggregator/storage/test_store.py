@@ -5,6 +5,7 @@ import errno
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -838,6 +839,26 @@ async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the
 
     assert isinstance(damaged, StoreError)
     assert stored == [bytes((StoreOutcome.STORED,))]
+    await store.close()
+
+
+async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_path: Path) -> None:
+    """A backup is one long read: the journal is folded in when it is over, and receipts do not wait for that."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
+    journal = tmp_path / "store.db-wal"
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as looking:
+        looking.execute("BEGIN")
+        looking.execute("SELECT COUNT(*) FROM tasks").fetchone()
+        begun = time.monotonic()
+        await store.purge(TASK)
+        await store.raise_high_water(AggregatorId("beta"), 1)
+        assert time.monotonic() - begun < 9
+        assert journal.stat().st_size
+
+    await store.raise_high_water(AggregatorId("beta"), 2)
+    assert not journal.stat().st_size
     await store.close()
 
 
