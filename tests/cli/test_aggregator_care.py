@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import tarfile
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage import backup
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import TaskRow
 from fleetcount_aggregator.storage.store_keys import StoreKeys
@@ -108,6 +110,27 @@ async def look() -> tuple[TaskRow | None, Mapping[AggregatorId, int], set[str]]:
     found = await store.task(TASK), await store.high_water(), {one.table for one in await store.damaged()}
     await store.close()
     return found
+
+
+@pytest.mark.usefixtures("state")
+def test_a_backup_that_is_terminated_leaves_no_copy_of_the_store(
+    fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it is made from has sessions and verify keys, which no backup has."""
+    copied = backup._copy_rows
+
+    def terminated(*arguments: Any) -> None:
+        copied(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(backup, "_copy_rows", terminated)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    ended = fleetcount("aggregator", "backup", *CONFIG, "--output", "alpha.backup")
+    after = signal.signal(signal.SIGTERM, before)
+
+    assert (ended.code, "interrupted" in ended.err) == (130, True), ended
+    assert not list(tmp_path.glob("*alpha.backup*"))
+    assert after not in (signal.SIG_DFL, signal.default_int_handler), "it is as it was"
 
 
 def test_a_backup_with_keys_is_enough_to_start_from(fleetcount: Shell, state: Path) -> None:

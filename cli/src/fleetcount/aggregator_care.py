@@ -6,8 +6,10 @@ Loads the aggregator's packages only when a command runs.
 import asyncio
 import json
 import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -159,7 +161,8 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
         keys=tuple(files),
     )
     keys = {name: path for name, path in files.items() if isinstance(path, Path)}
-    write_backup(settings.store_place, store_keys(settings).row_seal, output, about, keys)
+    with _terminable():
+        write_backup(settings.store_place, store_keys(settings).row_seal, output, about, keys)
     click.echo(f"wrote {output}")
     click.echo(
         "no data key is in it: tasks under way do not go on from it, and end as aborted unless released elsewhere"
@@ -168,6 +171,16 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
         click.echo(f"it holds {' and '.join(sorted(keys))}: whoever has it is this aggregator")
     else:
         click.echo("no key is in it: keep the store key and the signing key elsewhere, without them it is lost")
+
+
+@contextmanager
+def _terminable() -> Generator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: what it was making is taken away."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.command("restore", cls=StrictCommand)

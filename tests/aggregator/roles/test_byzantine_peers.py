@@ -19,6 +19,7 @@ from fleetcount_aggregator.release.record import record_bytes
 from fleetcount_aggregator.release.set_sum import set_sum
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.store import BatchRow, ReportVerdict, StoreError
+from fleetcount_aggregator.transport.memory_peers import MemoryPeer
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
@@ -37,6 +38,7 @@ from fleetcount_protocol.messages import (
     SealSet,
     SetAgreed,
     SetDiffers,
+    TaskStatus,
 )
 from fleetcount_protocol.release import commit_to, decode_record
 from fleetcount_protocol.release.set_digest import leaf_digests, set_root
@@ -602,6 +604,30 @@ async def test_a_restored_leader_gets_no_help() -> None:
     answer = await network.core(0).service.release(second.task_id)
     assert (answer.state, answer.abort_reason) == (State.ABORTED, "restored_backup")
     assert len(await network.core(1).context.store.ledger()) == 1
+
+
+@pytest.mark.parametrize("asking", [0, 1], ids=["the leader asks", "the helper asks"])
+async def test_a_peer_whose_later_answer_comes_first_is_not_taken_for_a_restored_one(
+    monkeypatch: pytest.MonkeyPatch, asking: int
+) -> None:
+    """Of two releases at once, one asks before the other's debit and hears the answer after the other has heard."""
+    network, real, overtaken = Network(2), MemoryPeer.status, list[int]()
+    await network.start_all()
+    task = await network.ask(values=4)
+    await answer_all(network, task, COINS)
+
+    async def status(self: Any, task_id: TaskId) -> TaskStatus:
+        answer, asked = await real(self, task_id), (BETA, ALPHA)[asking]
+        if self._other.aggregator_id == asked and not overtaken:
+            overtaken.append(answer.ledger_rows)
+            await network.core(asking).context.store.raise_high_water(asked, answer.ledger_rows + 1)
+        return answer
+
+    monkeypatch.setattr(MemoryPeer, "status", status)
+    await network.run_to_the_end(task)
+
+    assert overtaken
+    assert (await network.core(0).service.release(task.task_id)).state is State.RELEASED
 
 
 async def test_a_restored_helper_gets_no_help() -> None:

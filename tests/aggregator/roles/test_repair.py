@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.states import AbortReason, State
-from fleetcount_aggregator.journal import Entry, Step, once
+from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import Repair, Settled
+from fleetcount_aggregator.storage.archive import RestRow
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.tasks.install import install
@@ -184,6 +185,29 @@ async def test_a_task_waits_for_who_does_not_answer_until_it_expires(tmp_path: P
     assert ended.settled is Settled.ENDED
     assert core.context.states[task.task_id] is State.ABORTED
     assert len(await core.context.store.ledger()) == 1, "charged, for it may have drawn"
+    await network.stop_all()
+
+
+async def test_the_debit_of_an_aborted_task_is_mended_when_its_steps_are_gone(tmp_path: Path) -> None:
+    """It had drawn and was aborted; a day after it expired nothing but its debit says so."""
+    network, task = await answered(tmp_path)
+    await network.stop(0)
+    await network.start(0, "leader.after_commitments")
+    await network.advance_to(task.round_two_closes)
+    await network.look_after_all()
+    core = await network.start(0)
+    await move(core.context, task.task_id, State.ABORTED, reason=AbortReason.DAMAGED.value)
+    await core.context.store.put_to_rest([RestRow(task_id=task.task_id, expiry=task.expiry, led=True)])
+    await core.context.store.retire([task.task_id], KEPT)
+    [before] = await core.context.store.ledger()
+    await network.stop(0)
+    damage(tmp_path / "alpha.db", "UPDATE ledger SET epsilon = '0'")
+    core = await network.start(0)
+
+    done = await repair_of(core.context).others()
+
+    assert done == [f"wrote the debit of task {task.task_id.hex()} again"]
+    assert [(row.task_id, row.epsilon) for row in await core.context.store.ledger()] == [(task.task_id, before.epsilon)]
     await network.stop_all()
 
 

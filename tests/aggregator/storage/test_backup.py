@@ -1,10 +1,12 @@
 """A backup has what must not be forgotten and no key of a task; put back, it asks the others and draws nothing."""
 
 import os
+import shutil
 import sqlite3
 import tarfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_aggregator.context import Context
@@ -162,6 +164,36 @@ async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_tas
     await network.stop_all()
 
 
+async def test_what_a_backup_leaves_out_is_overwritten_where_it_was_copied_to_and_lies_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal of the copy would hold sessions' keys as they were, and be deleted without being overwritten."""
+    network, _, seal, _ = await town(tmp_path)
+    store = network.core(0).context.store
+    chains = await store.look(lambda db: [row[0] for row in db.execute("SELECT chain FROM chains").fetchall()])
+    looked, lying = list[str](), list[str]()
+
+    def connect(path: Any, **named: Any) -> sqlite3.Connection:
+        connection = real(path, **named)
+        if Path(path).parent.name.startswith(".backup."):
+            connection.set_trace_callback(lambda statement: look(Path(path), statement))
+        return connection
+
+    def look(copy: Path, statement: str) -> None:
+        looked.append(statement)
+        others = [path.read_bytes() for path in copy.parent.iterdir() if path != copy]
+        lying.extend(statement for data in others if any(chain in data for chain in chains))
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
+
+    assert chains
+    assert "DELETE FROM chains" in looked
+    assert not lying
+    await network.stop_all()
+
+
 @pytest.mark.parametrize("moment", range(6))
 async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
@@ -200,6 +232,26 @@ async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
     assert (await core.service.release(task.task_id)).state is State.RELEASED
     assert not await core.context.store.damaged()
     await network.stop_all()
+
+
+async def test_what_a_store_that_was_moved_away_has_left_does_not_come_into_the_one_put_back(tmp_path: Path) -> None:
+    """SQLite would take a journal that lies beside a database for that database's own, and write it into it."""
+    network, _, seal, _ = await town(tmp_path)
+    write_backup(StorePlace(directory=tmp_path / "alpha"), seal, tmp_path / "backup", ABOUT, {})
+    shutil.copytree(tmp_path / "alpha", tmp_path / "crashed")
+    await network.stop_all()
+    place = StorePlace(directory=tmp_path / "crashed")
+    place.file.rename(tmp_path / "moved away.db")
+    journal = place.file.with_name("aggregator.db-wal")
+    assert journal.stat().st_size
+
+    with pytest.raises(UsageError, match=r"aggregator\.db-wal is there: a backup is put back where no store is"):
+        put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
+    journal.unlink()
+    put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
+
+    with closing(sqlite3.connect(place.file)) as database:
+        assert database.execute("SELECT standing FROM instance").fetchone() == ("restored",)
 
 
 async def test_a_backup_that_is_damaged_or_somebody_elses_is_not_put_back(tmp_path: Path) -> None:

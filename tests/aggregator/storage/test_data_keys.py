@@ -1,5 +1,6 @@
 """Nothing secret of an ended task opens any more: its data key is overwritten where it lay, and only then."""
 
+import errno
 import os
 import shutil
 import threading
@@ -201,6 +202,58 @@ async def test_a_task_whose_key_does_not_reach_the_disk_is_not_installed(
     assert await store.task(TASK) is None
     await store.install(row())
     assert len(list(tmp_path.glob("*.data-key*"))) == 1
+    await store.close()
+
+
+@pytest.fixture
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Count the syncs of the directory, whether each was done; behind a False that is put there the next one fails."""
+    real, done = os.fsync, list[bool]()
+
+    def fsync(descriptor: int) -> None:
+        if os.path.sameopenfile(descriptor, directory):
+            fails = done[-1:] == [False]
+            done.append(not fails)
+            if fails:
+                raise OSError(errno.EIO, "Input/output error")
+        real(descriptor)
+
+    directory = os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr(os, "fsync", fsync)
+    return done
+
+
+async def test_a_key_whose_name_did_not_reach_the_disk_is_not_taken_for_durable(
+    tmp_path: Path, synced: list[bool]
+) -> None:
+    """A power cut would take the name: rows under the key would be there, and the key gone."""
+    store = open_store(tmp_path)
+    synced.append(False)
+    with pytest.raises(StoreError, match=r"data-key could not be written: Input/output error"):
+        await store.install(row())
+    assert await store.task(TASK) is None
+    synced.clear()
+
+    await store.install(row())
+
+    assert synced == [True]
+    await store.close()
+
+
+async def test_names_that_a_killed_process_left_are_durable_before_anything_rests_on_them(
+    tmp_path: Path, synced: list[bool]
+) -> None:
+    """Killed between a file and its directory's sync: nobody syncs the name of a file that is there already."""
+    store = open_store(tmp_path)
+    await store.install(row())
+    await add(store, [INSTALMENT])
+    await store.close()
+    synced.clear()
+
+    store = open_store(tmp_path)
+    await add(store, [INSTALMENT])
+
+    assert synced == [True], "the log, from which a repeat gets its receipt, and the key of the log"
     await store.close()
 
 

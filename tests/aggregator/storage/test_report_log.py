@@ -531,6 +531,24 @@ def test_digests_of_an_ended_task_are_found_in_their_file(tmp_path: Path) -> Non
     assert (tmp_path / "task.digests").stat().st_mode & 0o777 == 0o600
 
 
+def test_digests_are_durable_with_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever moves a store deletes nothing beside them, and so syncs no directory afterwards."""
+    log, _ = filled(tmp_path, 1)
+    real, names = os.fsync, list[list[str]]()
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        if os.path.sameopenfile(descriptor, directory):
+            names.append([path.name for path in tmp_path.glob("*.digests")])
+
+    directory = os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr(os, "fsync", fsync)
+    DigestFile(tmp_path / "task.digests", TASK).write(log.row_count, encoded(log.records(b"")))
+
+    assert names == [["task.digests"]]
+    os.close(directory)
+
+
 def test_digests_of_half_reports_in_any_order_are_found_too(tmp_path: Path) -> None:
     """Of 9,000 reports, more than are written at once, some lack a round; the set is about the complete ones."""
     source = random.Random(4)

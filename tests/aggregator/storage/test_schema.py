@@ -109,6 +109,21 @@ async def test_a_store_of_every_released_version_goes_on_where_it_was(tmp_path: 
     assert bytes(loaded.batch.input_shares) == b"".join(b"part %d of %2d" % (r, n) for n in (1, 2, 3) for r in (1, 2))
 
 
+async def test_a_store_that_is_brought_up_under_another_key_by_mistake_is_left_to_its_own(tmp_path: Path) -> None:
+    """Its rows get their tags once: under a key that is not the store's, every one of them would be damaged."""
+    path = unpacked(5, tmp_path)
+    with pytest.raises(StoreError, match="another at-rest key"):
+        SqlStore.open(path, bytes(range(1, 33)))
+
+    store = SqlStore.open(path, KEY)
+
+    assert not await store.damaged()
+    found = await store.task(ENDED)
+    assert found is not None
+    assert found.state is State.RELEASED
+    await store.close()
+
+
 @pytest.mark.parametrize("released", RELEASED)
 def test_tables_brought_up_are_those_of_a_new_store(tmp_path: Path, released: int) -> None:
     new, old = tmp_path / "new.db", unpacked(released, tmp_path / "old")

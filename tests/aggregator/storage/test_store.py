@@ -5,7 +5,8 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from fleetcount_aggregator.host.states import State, StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.database import Answer
+from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
@@ -42,7 +45,7 @@ from fleetcount_aggregator.storage.write_queue import QUEUE_LENGTH
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
 
-from tests.support.instalments import StoredInstalment, add
+from tests.support.instalments import StoredInstalment, add, runs_of
 
 TASK = TaskId(b"t" * 32)
 LOG_KEY = bytes(range(32))
@@ -250,6 +253,32 @@ async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> 
     task = await store.task(TASK)
     assert task is not None
     assert task.state is State.COLLECTING
+
+
+async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost(
+    tmp_path: Path, opens: Opening
+) -> None:
+    """Between the step's row and its task's another thread, or another process, may commit both."""
+    store = opens(tmp_path)
+    await store.install(task_row())
+    step = StepRow(name="commit", request=b"request", answer=b"answer", passing=False)
+    loop, taking = asyncio.get_running_loop(), TaskChange(task_id=TASK, required=OPEN, step=step)
+
+    def looked(db: SealedDatabase) -> StepRow | None:
+        statements, execute = 0, db.execute
+
+        def one_by_one(statement: str, values: Sequence[Any] = (), /) -> Answer:
+            nonlocal statements
+            statements += 1
+            if statements == 2:
+                asyncio.run_coroutine_threadsafe(store.apply(taking), loop).result()
+            return execute(statement, values)
+
+        db.execute = one_by_one
+        return sql.read_step(db, TASK, "commit")
+
+    assert await store.look(looked) in (None, step)
+    await store.close()
 
 
 async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None:
@@ -793,6 +822,43 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     assert results[2] is None, "what does not go into the log is none of its business"
     assert await store.instalment_digest(TASK, instalment(2).report_id, 1) is None
     assert await add(store, [instalment(2), instalment(1, 2)]) == [StoreOutcome.STORED] * 2
+    await store.close()
+
+
+async def test_a_damaged_frame_fails_what_is_of_its_task_and_nothing_else_of_the_group(tmp_path: Path) -> None:
+    """A repeat is compared with what lies there: that this cannot be read is no matter of other tasks."""
+    store, other = open_store(tmp_path), TaskId(b"o" * 32)
+    for task_id in (TASK, other):
+        await store.install(task_row(task_id))
+    await add(store, [instalment(1)])
+    [path] = tmp_path.glob(f"*.{TASK.hex()}.log")
+    path.write_bytes(path.read_bytes()[:FILE_HEADER_BYTES] + bytes(path.stat().st_size - FILE_HEADER_BYTES))
+    groups = [runs_of([one]) for one in (instalment(1), replace(instalment(2), task_id=other))]
+
+    damaged, stored = await asyncio.gather(*[store.add_instalments(group) for group in groups], return_exceptions=True)
+
+    assert isinstance(damaged, StoreError)
+    assert stored == [bytes((StoreOutcome.STORED,))]
+    await store.close()
+
+
+async def test_who_looks_for_long_holds_up_no_write_after_a_task_has_ended(tmp_path: Path) -> None:
+    """A backup is one long read: the journal is folded in when it is over, and receipts do not wait for that."""
+    store = open_store(tmp_path)
+    await store.install(task_row())
+    await store.apply(TaskChange(task_id=TASK, required=OPEN, new_state=State.ABORTED, abort_reason="x"))
+    journal = tmp_path / "store.db-wal"
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as looking:
+        looking.execute("BEGIN")
+        looking.execute("SELECT COUNT(*) FROM tasks").fetchone()
+        begun = time.monotonic()
+        await store.purge(TASK)
+        await store.raise_high_water(AggregatorId("beta"), 1)
+        assert time.monotonic() - begun < 9
+        assert journal.stat().st_size
+
+    await store.raise_high_water(AggregatorId("beta"), 2)
+    assert not journal.stat().st_size
     await store.close()
 
 

@@ -10,7 +10,7 @@ from fleetcount_aggregator.intake.device_service import UnknownTaskError
 from fleetcount_aggregator.storage.archive import FIRST, Rest, RestRow
 from fleetcount_aggregator.storage.store import LedgerRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.install import install
-from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
+from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import RejectReason, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.messages import AbortTask, FinishedRecord, Receipt, Refusal
@@ -108,9 +108,10 @@ async def test_a_forgotten_task_is_unknown_and_its_debit_stays_counted() -> None
         assert await store.ledger_rows() == 1
     later = {name: getattr(task, name) + over + 1000 - START for name in WINDOWS}
     again = await network.ask(**later)
-    await note_ledger_rows(
-        network.core(0).context, AggregatorId("beta"), await network.core(1).helper.status(again.task_id)
-    )
+    context, beta = network.core(0).context, AggregatorId("beta")
+    shown = await shown_ledger(context, beta, again.task_id, context.peers[beta])
+    assert shown == (1, 1)
+    await note_ledger_rows(context, beta, shown)
 
 
 async def test_a_task_whose_outcome_a_broker_keeps_waits_for_the_broker() -> None:

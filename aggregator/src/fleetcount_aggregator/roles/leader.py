@@ -40,7 +40,7 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.calling import call_peer
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.tasks.finished import released_here
-from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows
+from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_aggregator.tasks.series_notes import forget_given
 
 __all__ = ["Leader"]
@@ -175,9 +175,10 @@ class Leader:
     async def _check_rollback(self, task: InstalledTask) -> None:
         """Refuse to release with a helper whose ledger is shorter than it was."""
         for helper in task.task.aggregators[1:]:
-            status = await self._persist(task, helper.aggregator_id, lambda peer: peer.status(task.task_id))
+            ask = partial(shown_ledger, self._context, helper.aggregator_id, task.task_id)
+            shown = await self._persist(task, helper.aggregator_id, ask)
             try:
-                await note_ledger_rows(self._context, helper.aggregator_id, status)
+                await note_ledger_rows(self._context, helper.aggregator_id, shown)
             except PeerRefusalError as refusal:
                 raise _Ending(AbortReason.RESTORED_BACKUP) from refusal
 
@@ -198,10 +199,9 @@ class Leader:
 
     async def _note_ledgers(self, task: InstalledTask) -> None:
         for helper in task.task.aggregators[1:]:
-            status = await self._persist(
-                task, helper.aggregator_id, lambda peer: peer.status(task.task_id), deadline=task.task.expiry
-            )
-            await note_ledger_rows(self._context, helper.aggregator_id, status)
+            ask = partial(shown_ledger, self._context, helper.aggregator_id, task.task_id)
+            shown = await self._persist(task, helper.aggregator_id, ask, deadline=task.task.expiry)
+            await note_ledger_rows(self._context, helper.aggregator_id, shown)
 
     # Abort.
 

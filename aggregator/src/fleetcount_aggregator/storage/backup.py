@@ -42,6 +42,7 @@ _PIECE_BYTES: Final = 2**20
 _PLACE: Final = "backup"
 KEPT_KEYS: Final = ("store_key_file", "signing_key_file")
 """Which key files a backup may have, as the configuration calls them: without the store's nothing of it can be read."""
+_JOURNALS: Final = ("-wal", "-journal")
 _LEFT_OUT: Final = (
     "DELETE FROM sessions",
     "DELETE FROM chains",
@@ -101,6 +102,8 @@ def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
         if damaged := every_damage(database):
             raise StoreError(f"{damaged[0]}, {len(damaged)} in all: run `fleetcount aggregator check`")
         connection.execute("PRAGMA secure_delete = ON")
+        # What is overwritten here would lie in a journal file as it was, and that is deleted as it is.
+        connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute("BEGIN")
         for statement in _LEFT_OUT:
             connection.execute(statement)
@@ -247,8 +250,10 @@ def put_back(
     """
     if place.url is not None:
         raise UsageError(f"{place.name} is put back by PostgreSQL's own tools (docs/operating.md); allowed is SQLite")
-    if place.file.exists():
-        raise UsageError(f"{place.file} is there: a backup is put back where no store is; move this one away first")
+    # SQLite takes what lies there as a journal for that of whatever database is beside it.
+    for there in (place.file, *(place.file.with_name(place.file.name + end) for end in _JOURNALS)):
+        if there.exists():
+            raise UsageError(f"{there} is there: a backup is put back where no store is; move this one away first")
     staged = restoring_beside(place.file)
     try:
         with _opened(path) as packed:

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
+from fleetcount_transport.durable_files import sync_directory
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.store import StoreError
@@ -112,7 +113,7 @@ class DigestFile:
         return self._path.exists()
 
     def write(self, count: int, blocks: Iterable[bytes]) -> None:
-        """See `EndedDigests.write`; durable on return, but for its name (`sync_directory`)."""
+        """See `EndedDigests.write`; durable on return."""
         header = _HEADER.pack(_MAGIC, self._task_id, count)
         temporary = self._path.with_name(self._path.name + ".new")
         try:
@@ -126,6 +127,7 @@ class DigestFile:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
+            sync_directory(self._path.parent)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StoreError(f"{self._path} could not be written: {error.strerror}") from error

@@ -220,8 +220,6 @@ class FileHome:
         """See `FrameHome.drop`."""
         self._lost_path(task_id).unlink(missing_ok=True)
         if self.holds(task_id):
-            # The digests are durable, but not yet their name; no log goes before it is.
-            sync_directory(self._directory)
             self._log_path(task_id).unlink()
             sync_directory(self._directory)
 

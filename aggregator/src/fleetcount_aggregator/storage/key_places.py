@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fleetcount_transport.durable_files import erase_file, replace_file
+from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 
 from fleetcount_aggregator.storage.store import StoreError
 
@@ -30,7 +30,7 @@ class KeyPlace(Protocol):
         ...
 
     def add(self, name: str, wrapped: bytes) -> bytes:
-        """Put it where nothing lies; return what lies there then, which another process may have put there."""
+        """Put it where nothing lies; return what lies there then, durably, which another process may have put there."""
         ...
 
     def write(self, name: str, wrapped: bytes) -> None:
@@ -104,7 +104,13 @@ class KeyFiles:
         lying = self.read(name)
         if lying is None:
             self.write(name, wrapped)
-        return wrapped if lying is None else lying
+            return wrapped
+        try:
+            # An earlier try may have failed or been killed when all was done but this.
+            sync_directory(self._database.parent)
+        except OSError as error:
+            raise StoreError(f"{self.where(name)} could not be written: {error.strerror}") from error
+        return lying
 
     def write(self, name: str, wrapped: bytes) -> None:
         """See `KeyPlace.write`."""

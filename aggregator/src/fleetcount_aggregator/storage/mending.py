@@ -47,8 +47,8 @@ __all__ = [
 
 Debit = Callable[[bytes], LedgerRow | None]
 """The debit of a task by what was signed of it; None where that is a task of an older version."""
-_DRAWN: Final = ("commit", "release")
-"""The steps after which a task has cost what it costs."""
+_DRAWN: Final = ("commit", "sign", "release")
+"""The steps after which a task has cost what it costs, one of which it keeps for good if it is signed or released."""
 
 
 def signed_of(db: SealedDatabase, task_id: TaskId) -> bytes | None:
@@ -118,7 +118,11 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
     if lost:
         marks = ", ".join("?" for _ in _DRAWN)
         query = f"SELECT DISTINCT task_id FROM steps WHERE passing = 0 AND name IN ({marks})"  # noqa: S608 - constant
-        for (task_id,) in db.execute(query, _DRAWN).fetchall():
+        charged = [row[0] for row in db.execute(query, _DRAWN).fetchall()]
+        # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
+        known = [row[0] for row in db.execute("SELECT task_id FROM tasks").fetchall()]
+        charged += [one for one in known if one.hex() in lost]
+        for task_id in dict.fromkeys(charged):
             signed = signed_of(db, TaskId(task_id))
             if signed is not None and (debit := debit_of(signed)) is not None and _debit(db, debit):
                 done.append(f"wrote the debit of task {task_id.hex()} again")

@@ -272,7 +272,10 @@ class ReportLogs:
                 else:
                     deciding[task_id, shard] = log
                     decided = log.decide(runs, is_open=is_open)
-            except (FencedError, DamagedError) as error:
+            except StoreError as error:
+                # What lies of one task and cannot be read is no matter of the others in the group.
+                if (undecided := deciding.pop((task_id, shard), None)) is not None:
+                    undecided.drop()
                 failed.update((piece.number, error) for piece in pieces)
                 continue
             for piece, outcome in zip(pieces, decided, strict=True):

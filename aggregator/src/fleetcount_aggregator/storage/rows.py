@@ -351,12 +351,17 @@ def read_step(db: SealedDatabase, task_id: TaskId, name: str) -> StepRow | None:
     Raises:
         DamagedError: the step is not as it was written, or was taken and is gone.
     """
-    row = db.execute(f"{STEPS.select} WHERE task_id = ? AND name = ?", (task_id, name)).fetchone()
+    query = f"{STEPS.select} WHERE task_id = ? AND name = ?"
+    row = db.execute(query, (task_id, name)).fetchone()
     if row is None:
         if "/" in name:
             return None  # Of a batch, whose row shows that it is gone (`row_scan`).
         held = db.execute(f"{TASKS.select} WHERE task_id = ?", (task_id,)).fetchone()
-        if held is not None and _Held.of(TASKS.checked(db, held)).has_taken(name):
+        if held is None or not _Held.of(TASKS.checked(db, held)).has_taken(name):
+            return None
+        # Who only reads is in no transaction: it may have been taken since it was looked for.
+        row = db.execute(query, (task_id, name)).fetchone()
+        if row is None:
             raise DamagedError(
                 Damage(
                     table="steps",
@@ -364,7 +369,6 @@ def read_step(db: SealedDatabase, task_id: TaskId, name: str) -> StepRow | None:
                     task_id=task_id,
                 )
             )
-        return None
     _, _, request, answer, passing, _ = STEPS.checked(db, row)
     return StepRow(name=name, request=request, answer=answer, passing=bool(passing))
 

@@ -94,6 +94,8 @@ class SqlStore(SqlArchive, SqlEpochs):
             data_keys = DataKeys(at_rest_key, engine.key_place(), former)
             at_rest_keys = (at_rest_key,) if former is None else (at_rest_key, former.at_rest)
             sealed = SealedEngine(engine, RowSeal(*at_rest_keys))
+            # Before the first row gets a tag: under a wrong key all of them would be damaged for the right one.
+            data_keys.seals_store()
             _seal_once(sealed)
             home = engine.frame_home(path)
             logs = opened.enter_context(closing(ReportLogs(home, data_keys, alone=engine.alone)))

@@ -9,8 +9,9 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
+from fleetcount_transport.durable_files import sync_directory
 from fleetcount_transport.migrations import bring_up
 
 from fleetcount_aggregator.storage.database import Database
@@ -22,6 +23,11 @@ from fleetcount_aggregator.storage.store import StoreError
 __all__ = ["SqliteEngine", "restoring_beside"]
 
 T = TypeVar("T")
+
+_BUSY_MS: Final = 10_000
+"""How long a statement waits for whoever looks at the file meanwhile."""
+_FOLD_MS: Final = 100
+"""And folding in the journal, which can be done later."""
 
 
 class SqliteEngine:
@@ -52,6 +58,7 @@ class SqliteEngine:
         lock = _lock_file(path.with_name(path.name + ".lock"))
         with ExitStack() as opened:
             opened.callback(os.close, lock)
+            _sync_names(path.parent)
             writer = opened.enter_context(closing(_connect(path)))
             reader = opened.enter_context(closing(_connect(path)))
             standing(str(path), writer.execute("SELECT standing FROM instance").fetchone()[0])
@@ -105,10 +112,14 @@ class SqliteEngine:
         return ""
 
     def fold(self) -> bool:
-        """See `Engine.fold`; a reader in the way leaves it undone."""
-        with suppress(sqlite3.Error):
+        """See `Engine.fold`; a reader in the way, such as a backup, leaves it undone and holds up no other write."""
+        try:
+            self._writer.execute(f"PRAGMA busy_timeout = {_FOLD_MS}")
             return not self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        return False
+        except sqlite3.Error:
+            return False
+        finally:
+            self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
     def slim(self) -> None:
         """See `Engine.slim`: the pages of two connections, 16 MiB each at most."""
@@ -142,6 +153,18 @@ def _lock_file(path: Path) -> int:
     return descriptor
 
 
+def _sync_names(directory: Path) -> None:
+    """Make the names of all files durable: one killed before it did so has left keys and logs that nobody syncs again.
+
+    Raises:
+        StoreError: the disk failed.
+    """
+    try:
+        sync_directory(directory)
+    except OSError as error:
+        raise StoreError(f"{directory} could not be made durable: {error.strerror}") from error
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     """Open the file, made with mode 0600 and its tables if it is new: write-ahead log, a sync at every commit.
 
@@ -150,7 +173,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
 

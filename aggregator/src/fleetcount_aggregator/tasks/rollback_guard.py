@@ -3,26 +3,39 @@
 Remembers how long a ledger each peer has shown, its high-water mark; this aggregator's own ledger is the store's.
 """
 
+from typing import NamedTuple
+
 from fleetcount_protocol.ids import AggregatorId, TaskId
-from fleetcount_protocol.messages import TaskStatus
 
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.peers import Peer, PeerProblem, PeerRefusalError, PeerUnreachableError
 
-__all__ = ["check_rollback", "note_ledger_rows"]
+__all__ = ["ShownLedger", "check_rollback", "note_ledger_rows", "shown_ledger"]
 
 
-async def note_ledger_rows(context: Context, peer_id: AggregatorId, status: TaskStatus) -> None:
-    """Compare a peer's ledger with what it has shown before, and remember the longer.
+class ShownLedger(NamedTuple):
+    """How many rows a peer's ledger has, and how many it had shown before it was asked."""
+
+    rows: int
+    known: int
+
+
+async def shown_ledger(context: Context, peer_id: AggregatorId, task_id: TaskId, peer: Peer) -> ShownLedger:
+    """Ask a peer for its ledger. The mark is of before the question: of two answers the later one may come first."""
+    known = (await context.store.high_water()).get(peer_id, 0)
+    return ShownLedger((await peer.status(task_id)).ledger_rows, known)
+
+
+async def note_ledger_rows(context: Context, peer_id: AggregatorId, shown: ShownLedger) -> None:
+    """Compare a peer's ledger with what it had shown before, and remember the longer.
 
     Raises:
         PeerRefusalError: BEHIND, the ledger has become shorter.
     """
-    known = (await context.store.high_water()).get(peer_id, 0)
-    if status.ledger_rows < known:
+    if shown.rows < shown.known:
         raise PeerRefusalError(PeerProblem.BEHIND)
-    if status.ledger_rows > known:
-        await context.store.raise_high_water(peer_id, status.ledger_rows)
+    if shown.rows > shown.known:
+        await context.store.raise_high_water(peer_id, shown.rows)
 
 
 async def check_rollback(context: Context, peer_id: AggregatorId, task_id: TaskId) -> None:
@@ -32,13 +45,12 @@ async def check_rollback(context: Context, peer_id: AggregatorId, task_id: TaskI
         PeerRefusalError: BEHIND; or BUSY if it has shown a ledger before and cannot be asked now.
     """
     peer: Peer | None = context.peers.get(peer_id)
-    known = (await context.store.high_water()).get(peer_id, 0)
     try:
         if peer is None:
             raise PeerUnreachableError(f"no peer {peer_id}")
-        status = await peer.status(task_id)
+        shown = await shown_ledger(context, peer_id, task_id, peer)
     except (PeerUnreachableError, PeerRefusalError) as error:
-        if known:
+        if (await context.store.high_water()).get(peer_id, 0):
             raise PeerRefusalError(PeerProblem.BUSY) from error
         return
-    await note_ledger_rows(context, peer_id, status)
+    await note_ledger_rows(context, peer_id, shown)
