@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import postgres_frames, report_log
-from fleetcount_aggregator.storage.shard_leases import ShardLeases
+from fleetcount_aggregator.storage.shard_leases import ShardLeases, TakenShard
 from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange, TaskRow
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
@@ -146,6 +146,61 @@ async def test_a_shard_whose_taking_had_its_answer_lost_or_that_is_written_no_mo
     await one.keeper.take()
 
     assert await give(one, rows) == [SAME if outcome is STORED else outcome for outcome in first]
+
+
+@pytest.mark.parametrize("why", ["written no more", "beyond its part"])
+async def test_a_shard_whose_giving_back_failed_is_given_back_later(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    one, two = pair
+    await two.run_out()
+    await one.keeper.take()
+    assert one.keeper.count == 4
+    rows = [instalment(number) for number in range(16)]
+    if why == "written no more":
+        one.store.logs.give_up(TASK, 1)
+    else:
+        await two.member.join()
+
+    async def refused(leases: ShardLeases, kept: object) -> NoReturn:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLeases, "keep_only", refused)
+        with pytest.raises(StoreError):
+            await one.keeper.take()
+    for replica in (one, two, one):
+        await replica.keeper.take()
+
+    assert await give(one, rows) == [STORED] * 16
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+async def test_a_shard_taken_while_the_lease_was_not_sure_is_taken_again(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    one, two = pair
+    await two.run_out()
+    take = ShardLeases.take
+
+    async def late(leases: ShardLeases, *arguments: Any) -> list[TakenShard]:
+        if renamed:  # It had not been heard of, and joined anew while the keeper waited for the database.
+            one.keeper.lost()
+            await one.member.join()
+        taken = await take(leases, *arguments)
+        if not renamed:  # Half a lease is over, and the next renewal comes in time.
+            one.member._renewed_at = -float("inf")
+        return taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLeases, "take", late)
+        await one.keeper.take()
+    if not renamed:
+        await one.member.renew()
+    for _ in range(2):
+        await one.keeper.take()
+
+    assert await give(one, [instalment(number) for number in range(16)]) == [STORED] * 16
 
 
 async def test_a_shard_of_many_small_writes_is_taken_over_with_nothing_lost_or_doubled(
