@@ -459,6 +459,29 @@ def test_a_group_whose_answer_was_lost_is_stored_once(url: str, after: bool, tim
     assert store(postgres_log(url), row(1), row(2, 2), row(3)) == [SAME] * 3
 
 
+def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_the_standby() -> None:
+    """Who is cut off while a commit waits for its standby leaves it committed on the primary alone."""
+    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with own_cluster() as cluster:
+        postgres_homes(cluster.url("postgres"), 1)
+        log = postgres_log(cluster.url("postgres"))
+        cluster.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+        cluster.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+        with ThreadPoolExecutor(1) as pool:
+            stored = pool.submit(store, log, row(1))
+            try:
+                wait_until(lambda: len(cluster.run(waiting)) == 1, "the group waits for the standby")
+                [(cut,)] = cluster.run(waiting)
+                cluster.run(f"SELECT pg_terminate_backend({cut})")
+                again = f"{waiting} AND pid <> {cut}"
+                wait_until(lambda: stored.done() or bool(cluster.run(again)), "it is asked for again")
+                assert not stored.done(), "a receipt for what no standby has"
+            finally:
+                cluster.run("ALTER SYSTEM RESET synchronous_standby_names")
+                cluster.run("SELECT pg_reload_conf()")
+            assert stored.result() == [STORED]
+
+
 def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> None:
     """The postmaster and all, with -9, while groups come one after another; it comes back, and so does the writer."""
     with own_cluster() as cluster:

@@ -73,7 +73,9 @@ _APPEND: Final = (
 )
 _NEW: Final = "(?::bigint, ?::smallint, ?::integer, ?::bytea, ?::bytea, ?::bytea)"
 _APPEND_END: Final = ") AS new RETURNING head"
-_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
+# Whose connection is cut while a commit waits for a standby leaves it where it is seen, and the standby without it. To
+# lock the row is to commit something behind it, and so this is answered only when a standby has both.
+_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = ? FOR UPDATE"
 _SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
 _INSERT: Final = "INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE task = ? AND shard = ?"
