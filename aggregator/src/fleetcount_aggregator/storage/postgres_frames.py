@@ -231,6 +231,16 @@ class PostgresFrames(_Reads):
         self._select_columns = _for_task(_SELECT_COLUMNS, task_id)
         self._select_head = _for_task(_SELECT_HEAD, task_id)
 
+    def ends_elsewhere(self) -> bool:
+        """See `Frames.ends_elsewhere`."""
+        if self.is_final:
+            return False
+        query, where = "SELECT closed_seq FROM shards WHERE task = ? AND shard = ?", self._where
+        row = self._link.run(lambda db: db.execute(query, where).fetchone())
+        closed = None if row is None else row[0]
+        self.is_final = closed is not None and closed == self._sequence
+        return closed is not None and not self.is_final
+
     def columns(self) -> Iterator[ReadFrame]:
         """See `Frames.columns`; raises FencedError if another epoch is in force."""
         query, where = "SELECT epoch, seq, header, closed_seq FROM shards WHERE task = ? AND shard = ?", self._where
