@@ -1,11 +1,12 @@
 """The owner of its shard decides about an instalment, wherever it came in; who owns it no more decides nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from threading import Event
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage import postgres_frames, report_log
-from fleetcount_aggregator.storage.shard_leases import ShardLeases
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.postgres_frames import PatientLink
+from fleetcount_aggregator.storage.shard_leases import ShardLeases, TakenShard
 from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange, TaskRow
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
@@ -23,6 +26,7 @@ from tests.support.processes import pace
 from tests.support.replica_stores import ReplicaStore, replica_store
 
 TASK = TaskId(b"t" * 32)
+CLOSE = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
 STORED, SAME, BUSY = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutcome.BUSY
 
 
@@ -148,6 +152,61 @@ async def test_a_shard_whose_taking_had_its_answer_lost_or_that_is_written_no_mo
     assert await give(one, rows) == [SAME if outcome is STORED else outcome for outcome in first]
 
 
+@pytest.mark.parametrize("why", ["written no more", "beyond its part"])
+async def test_a_shard_whose_giving_back_failed_is_given_back_later(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    one, two = pair
+    await two.run_out()
+    await one.keeper.take()
+    assert one.keeper.count == 4
+    rows = [instalment(number) for number in range(16)]
+    if why == "written no more":
+        one.store.logs.give_up(TASK, 1)
+    else:
+        await two.member.join()
+
+    async def refused(leases: ShardLeases, kept: object) -> NoReturn:
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLeases, "keep_only", refused)
+        with pytest.raises(StoreError):
+            await one.keeper.take()
+    for replica in (one, two, one):
+        await replica.keeper.take()
+
+    assert await give(one, rows) == [STORED] * 16
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+async def test_a_shard_taken_while_the_lease_was_not_sure_is_taken_again(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch, renamed: bool
+) -> None:
+    one, two = pair
+    await two.run_out()
+    take = ShardLeases.take
+
+    async def late(leases: ShardLeases, *arguments: Any) -> list[TakenShard]:
+        if renamed:  # It had not been heard of, and joined anew while the keeper waited for the database.
+            one.keeper.lost()
+            await one.member.join()
+        taken = await take(leases, *arguments)
+        if not renamed:  # Half a lease is over, and the next renewal comes in time.
+            one.member._renewed_at = -float("inf")
+        return taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ShardLeases, "take", late)
+        await one.keeper.take()
+    if not renamed:
+        await one.member.renew()
+    for _ in range(2):
+        await one.keeper.take()
+
+    assert await give(one, [instalment(number) for number in range(16)]) == [STORED] * 16
+
+
 async def test_a_shard_of_many_small_writes_is_taken_over_with_nothing_lost_or_doubled(
     pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,14 +245,53 @@ async def test_a_closed_task_takes_nothing_from_anybody_and_has_every_owners_rep
     await two.keeper.take()
     assert await give(two, rows[:12]) == [STORED] * 12
 
-    close = TaskChange(task_id=TASK, required=frozenset({State.COLLECTING}), new_state=State.AGREEING)
-    await one.store.apply(close)
+    await one.store.apply(CLOSE)
 
     for replica in pair:
         assert await give(replica, rows) == [SAME] * 12 + [StoreOutcome.CLOSED] * 4
     complete = await one.store.complete_reports(TASK)
     assert complete.ids.at(np.arange(12)) == b"".join(row.report_id for row in rows[:12])
     assert len(complete.ids) == 12
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_who_is_elected_while_its_own_append_is_under_way_counts_what_lies_in_the_closed_task(
+    pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    one, two = pair
+    await one.keeper.take()
+    await two.keeper.take()
+    rows = [instalment(number) for number in range(16)]
+    held = [row for row in rows if two.keeper.owns(TASK, row.report_id[0] // 64)]
+    assert await give(two, held[:3]) == [STORED] * 3
+    run, begun, gate = PatientLink.run, Event(), Event()
+
+    def under_way(link: PatientLink, work: Callable[[Database], Any]) -> Any:
+        """The server has done it already, or does not have it yet; who asked hears nothing for a while."""
+        monkeypatch.setattr(PatientLink, "run", run)
+        result = run(link, work) if stored else None
+        begun.set()
+        assert gate.wait(60)
+        return result if stored else run(link, work)
+
+    monkeypatch.setattr(PatientLink, "run", under_way)
+    late = asyncio.create_task(give(two, held[3:4]))
+    assert await asyncio.to_thread(begun.wait, 60)
+    await one.store.apply(CLOSE)
+    await one.member.resign()
+    epoch = await two.member.stand()
+    assert epoch is not None
+    two.lead(epoch)
+
+    live = await two.store.complete_reports(TASK)
+    gate.set()
+    assert await late == [STORED if stored else BUSY]
+    of_former = await one.store.complete_reports(TASK)
+    there = b"".join(row.report_id for row in held[: 4 if stored else 3])
+    for complete in (live, of_former, await two.store.complete_reports(TASK)):
+        places = np.arange(len(complete.ids))
+        assert complete.ids.at(places) == there
+        assert (await asyncio.to_thread(complete.source(places).load)).damaged == ()
 
 
 async def test_a_member_that_comes_late_takes_its_part_of_an_open_task(

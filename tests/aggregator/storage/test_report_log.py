@@ -600,3 +600,13 @@ def test_digests_of_no_reports_are_an_empty_file(tmp_path: Path) -> None:
 
     assert file.find(ReportId(bytes(16)), 1) is None
     assert chosen_in(file.records()) == set()
+
+
+def test_digests_are_there_though_all_of_a_round_could_not_be_written(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert store(log, row(1), row(2)) == [StoreOutcome.STORED] * 2
+    log.decide(runs_of([row(1, 2)]), is_open=True)
+    log.drop()
+
+    assert log.complete_count == 0
+    assert b"".join(encoded(log.records(b""))) == b"".join(encoded(opened(tmp_path).records(b"")))

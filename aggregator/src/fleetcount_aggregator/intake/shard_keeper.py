@@ -118,7 +118,7 @@ class ShardKeeper:
             self._is_sure = False
             for one in await self._leases.take(members, self._passed()):
                 await self._read_back(one, name)
-            self._is_sure = True
+            self._is_sure = not self._stale  # What was taken while the lease was not sure may be this member's there.
 
     async def _share(self, members: int) -> None:
         """Let members that came later have their part of what this one writes; their devices hear "busy" meanwhile."""
@@ -133,8 +133,8 @@ class ShardKeeper:
         if beyond:
             self._owned -= beyond
             self._stale |= beyond
+            self._is_sure = False  # Until `_reconcile` has said so to the database, which may fail.
             await self._forget()
-            await self._leases.keep_only(self._owned)
             log.info("shards_shared", shards=len(beyond), members=members)
 
     def _passed(self) -> list[tuple[TaskId, int]]:
@@ -145,11 +145,13 @@ class ShardKeeper:
     async def _reconcile(self) -> None:
         """Let go of shards that only the database calls this process's, whose owner would live and take nothing.
 
-        So it is after an answer that was lost, and after a shard that could not be read back once it was fenced.
+        So it is after an answer that was lost, after a shard that could not be read back once it was fenced, and after
+        one that was given up here. Where it fails, it is done with the next look.
         """
         gone = {one for one in self._owned if not self._logs.writes(*one)}
         self._owned -= gone
-        if gone or not self._is_sure:
+        self._is_sure = self._is_sure and not gone
+        if not self._is_sure:
             await self._leases.keep_only(self._owned)
 
     async def _read_back(self, taken: TakenShard, name: str) -> None:

@@ -92,6 +92,10 @@ class FileFrames(_Reads):
         """See `Frames.reader`."""
         return FileReader(self.path)
 
+    def ends_elsewhere(self) -> bool:
+        """See `Frames.ends_elsewhere`: nobody else has the file."""
+        return False
+
     def columns(self) -> Iterator[ReadFrame]:
         """See `Frames.columns`: then what the last write left torn is cut, and a damaged file is left as it is."""
         if not self.path.exists():

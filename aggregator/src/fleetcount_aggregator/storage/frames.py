@@ -108,7 +108,11 @@ class Frames(FrameReads, Protocol):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing comes after what `columns` has read, because the shard was closed by then."""
+        """Whether nothing comes after what `columns` has read, or was appended: the shard was closed by then."""
+        ...
+
+    def ends_elsewhere(self) -> bool:
+        """Ask whether the shard is closed with another end than is known here; if with this one, it `is_final`."""
         ...
 
     @property
@@ -189,6 +193,10 @@ class MemoryFrames:
     def opened(self) -> AbstractContextManager["MemoryFrames"]:
         """See `FrameReader.opened`."""
         return nullcontext(self)
+
+    def ends_elsewhere(self) -> bool:
+        """See `Frames.ends_elsewhere`: nobody else has them."""
+        return False
 
     def columns(self) -> Iterator[ReadFrame]:
         """See `Frames.columns`."""

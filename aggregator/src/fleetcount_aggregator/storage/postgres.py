@@ -41,6 +41,8 @@ _MAKE_MARK: Final = b"INSERT INTO commits (link, number) VALUES (%s, 0) ON CONFL
 _OLD_MARKS: Final = b"DELETE FROM commits WHERE at < now() - interval '1 day'"
 _SELECT_MARK: Final = b"SELECT number FROM commits WHERE link = %s FOR UPDATE NOWAIT"
 _MARK_BYTES: Final = 16
+_WAIT_OF_SERVER: Final = "SyncRepWaitForLSN"
+"""Where the server warns that nobody waits any more for the standby to have a commit, in whatever language."""
 _RETRY_S: Final = 10.0
 """How long a transaction is tried again: restarts of a server take seconds."""
 _PAUSE_S: Final = 0.005
@@ -214,6 +216,8 @@ class Link:
         self._mark = secrets.token_bytes(_MARK_BYTES)
         self.begun_again = 0
         """How many transactions were, since others stood in their way."""
+        self._unkept = False
+        """Whether the server has said that the standby may not have what was committed last."""
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -236,8 +240,22 @@ class Link:
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            connection.add_notice_handler(self._hear)
+            self._connection, self._unkept = connection, False
         return self._connection
+
+    def _hear(self, said: psycopg.errors.Diagnostic) -> None:
+        self._unkept = self._unkept or said.source_function == _WAIT_OF_SERVER
+
+    def _check_kept(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+        """Take a commit whose wait for the standby was cancelled, by a timeout or by hand, for one without an answer.
+
+        Raises:
+            psycopg.OperationalError: it is one, and the connection is closed.
+        """
+        if self._unkept:
+            connection.close()
+            raise psycopg.OperationalError("a commit did not wait for the standby to have it")
 
     def read(self, work: Callable[[Database], T]) -> T:
         """Run work that only reads; on a lost connection once more. Raises StoreError."""
@@ -245,7 +263,9 @@ class Link:
             for last in (False, True):
                 connection = self.connection()
                 try:
-                    return work(PostgresDatabase(connection))
+                    result = work(PostgresDatabase(connection))
+                    self._check_kept(connection)
+                    return result
                 except psycopg.Error as error:
                     if last or not connection.closed:
                         raise self._failure(error) from error
@@ -259,7 +279,7 @@ class Link:
         """
         with self._lock:
             deadline, pause_s = time.monotonic() + _RETRY_S, _PAUSE_S
-            transaction = _Transaction(self._server.place, self._mark)
+            transaction = _Transaction(self._server.place, self._mark, self._check_kept)
             while True:
                 try:
                     connection = self.connection()
@@ -307,9 +327,12 @@ class _Transaction:
     number of a transaction does not: what died with the server before it was on the disk leaves its number to another.
     """
 
-    def __init__(self, place: str, mark: bytes) -> None:
+    def __init__(
+        self, place: str, mark: bytes, check_kept: "Callable[[psycopg.Connection[tuple[Any, ...]]], None]"
+    ) -> None:
         self._place = place
         self._mark = mark
+        self._check_kept = check_kept
         self._number = 0
         """Of the try whose commit was sent and not answered."""
         self.result: Any = None
@@ -326,6 +349,7 @@ class _Transaction:
             result = self.result = work(PostgresDatabase(connection))
             self._number = number
             ended = connection.execute(b"COMMIT").statusmessage
+            self._check_kept(connection)
         except BaseException:
             if not connection.closed:
                 self._number = 0
@@ -350,6 +374,7 @@ class _Transaction:
         except psycopg.errors.LockNotAvailable:
             connection.close()
             raise StoreError(f"{self._place} has not said yet what became of a transaction") from None
+        self._check_kept(connection)
         if number is None:
             raise StoreError(f"{self._place} does not know any more what became of a transaction")
         return bool(number == self._number)

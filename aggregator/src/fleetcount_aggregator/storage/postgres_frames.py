@@ -73,7 +73,9 @@ _APPEND: Final = (
 )
 _NEW: Final = "(?::bigint, ?::smallint, ?::integer, ?::bytea, ?::bytea, ?::bytea)"
 _APPEND_END: Final = ") AS new RETURNING head"
-_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
+# Whose connection is cut while a commit waits for a standby leaves it where it is seen, and the standby without it. To
+# lock the row is to commit something behind it, and so this is answered only when a standby has both.
+_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = ? FOR UPDATE"
 _SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
 _INSERT: Final = "INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE task = ? AND shard = ?"
@@ -228,6 +230,16 @@ class PostgresFrames(_Reads):
         self._where = (bytes(task_id), shard)
         self._select_columns = _for_task(_SELECT_COLUMNS, task_id)
         self._select_head = _for_task(_SELECT_HEAD, task_id)
+
+    def ends_elsewhere(self) -> bool:
+        """See `Frames.ends_elsewhere`."""
+        if self.is_final:
+            return False
+        query, where = "SELECT closed_seq FROM shards WHERE task = ? AND shard = ?", self._where
+        row = self._link.run(lambda db: db.execute(query, where).fetchone())
+        closed = None if row is None else row[0]
+        self.is_final = closed is not None and closed == self._sequence
+        return closed is not None and not self.is_final
 
     def columns(self) -> Iterator[ReadFrame]:
         """See `Frames.columns`; raises FencedError if another epoch is in force."""

@@ -275,6 +275,8 @@ class ReportIndex:
         for round_number, slots in self._taken:
             self._rows[round_number][slots] = NO_ROW
             self._row_counts[round_number] -= len(slots)
+        for round_number in [one for one, count in self._row_counts.items() if not count]:
+            del self._rows[round_number], self._row_counts[round_number]  # As if none of it had ever come.
         self._leaves -= np.bincount(_leaves(self._ids.keys[self._kept_reports :]), minlength=SET_LEAVES)
         self._ids.drop(self._kept_reports)
         self._certificates.drop(self._kept_reports)

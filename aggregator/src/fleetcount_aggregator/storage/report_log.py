@@ -22,7 +22,7 @@ from fleetcount_aggregator.storage.frames import FrameRange, Frames, ReadFrame, 
 from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
 from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
-from fleetcount_aggregator.storage.store import InstalmentRun, StoreError
+from fleetcount_aggregator.storage.store import FencedError, InstalmentRun, StoreError, StoreOutcome
 
 __all__ = ["ReportLog"]
 
@@ -111,12 +111,30 @@ class ReportLog:
         """See `Frames.is_final`."""
         return self._frames.is_final
 
+    def ends_elsewhere(self) -> bool:
+        """Whether the shard is closed, and what is held is not what lies there; else nothing is taken of it any more.
+
+        Raises:
+            StoreError: a server is away.
+        """
+        with self._lock:
+            return self._frames.ends_elsewhere() or (self._frames.is_final and bool(self._waiting))
+
     # The writer.
 
     def decide(self, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
-        """Return what becomes of instalments (`Store.add_instalments`), and take those that are to be stored."""
+        """Return what becomes of instalments (`Store.add_instalments`), and take those that are to be stored.
+
+        Raises:
+            FencedError: some are to be stored, and the shard is closed.
+            StoreError: what is stored cannot be compared with.
+        """
         with self._lock:
-            outcomes, taken = self._index.decide(runs, is_open=is_open, digests_of=self._stored_digests)
+            # Of one that is final readers count what is in the index: nothing is taken that could not be written.
+            final = is_open and self._frames.is_final
+            outcomes, taken = self._index.decide(runs, is_open=is_open and not final, digests_of=self._stored_digests)
+            if final and (outcomes == StoreOutcome.CLOSED).any():
+                raise FencedError(f"a shard of task {self._task_id.hex()} is closed")
             ends = list(accumulate(map(len, runs), initial=0))
             for places in taken:
                 bounds = np.searchsorted(places, ends).tolist()

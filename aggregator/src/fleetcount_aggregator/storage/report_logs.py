@@ -166,13 +166,21 @@ class ReportLogs:
             raise
         self._adrift.discard(task_id)
 
-    def _to_read(self, task_id: TaskId, shard: int) -> ReportLog | None:
-        """Return the log of a shard, of a closed task also that of another owner; None where there is nothing."""
+    def _to_read(self, task_id: TaskId, shard: int, *, whole: bool = False) -> ReportLog | None:
+        """Return the log of a shard, of a closed task also that of another owner; None where there is nothing.
+
+        With `whole`, what is held of a closed shard is returned only if it is all that lies there, and no more.
+        """
         self._check(task_id)
         self._own(task_id)
         key = task_id, shard
         with self._lock:
             log, mine = self._logs.get(key), self._alone or key in self._epochs
+        if whole and not self._alone and (log is None or log.ends_elsewhere()):
+            # Its last append is under way here while another process has closed it, or another has written it since.
+            if log is not None:
+                self.give_up(task_id, shard)
+            log, mine = None, False
         if log is None and not mine and self.home.holds(task_id):
             log = self._read_back(task_id, shard, None)
             with self._lock:
@@ -205,7 +213,7 @@ class ReportLogs:
         """Return the logs of a closed task, those of others read back, in the order of their shards."""
         if self._alone:
             return self._held(task_id)
-        logs = [self._to_read(task_id, shard) for shard in range(self.shard_count(task_id))]
+        logs = [self._to_read(task_id, shard, whole=True) for shard in range(self.shard_count(task_id))]
         return [log for log in logs if log is not None]
 
     def unnoted(self) -> dict[TaskId, int]:
