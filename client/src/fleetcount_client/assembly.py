@@ -140,7 +140,8 @@ def _mqtt(settings: DeviceSettings, mqtt: MqttSettings) -> Transport:
         key_file=settings.key_file if mqtt.client_certificate else None,
     )
     # Read now, to refuse what cannot be used, and again for every new connection: the certificate may be renewed.
-    user(), login.password(), login.tls_context()
+    for read in (user, login.password, login.tls_context):
+        read()
     return MqttTransport(
         deployment=settings.deployment,
         broker=mqtt.broker,
