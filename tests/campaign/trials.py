@@ -318,7 +318,7 @@ class Lane:
         )
 
     async def _judge_release(self, under: Episode, task: Task, trial: Trial, delivered: list[int]) -> None:
-        answers = [await self.deployment.release(task, position) for position in range(self.deployment.count)]
+        answers = [await self._release_of(task, position) for position in range(self.deployment.count)]
         if any(answer != answers[0] for answer in answers):
             trial.wrong.append("two releases of one task")
         self.answers[task.task_id] = task, answers[0]
@@ -333,6 +333,15 @@ class Lane:
         trial.doubled = sum(cell > limit for cell, limit in zip(cells, most, strict=True))
         if trial.lost or trial.doubled:
             trial.wrong.append(f"cells {cells}; delivered {told}, of all {most}; denied {sorted(under.denied)}")
+
+    async def _release_of(self, task: Task, position: int) -> ReleaseAnswer:
+        """Return what an aggregator gives of a released task; one that was put back from before it adopts it first."""
+        until = time.time() + _STUCK_S * pace()
+        while True:
+            answer = await self.deployment.release(task, position)
+            if answer.record or time.time() > until:
+                return answer
+            await asyncio.sleep(_POLL_S)
 
     def _said_damaged(self, task: Task) -> int:
         """Return how many reports of a task an aggregator says are damaged; one done again says it again."""
