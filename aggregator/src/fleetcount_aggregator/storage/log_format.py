@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.limits import AES_GCM_TAG_BYTES, MAX_CIPHERTEXT_BYTES, MAX_PUBLIC_SHARE_BYTES
 
-from fleetcount_aggregator.storage.store import USE_BYTES, InstalmentRun
+from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
 
 __all__ = [
     "BLOCK_BYTES",
@@ -247,12 +247,13 @@ class FrameSeal:
         """Seal a block of joined parts; `bound` are its joined report ids and public shares."""
         self._cipher.encrypt_into(block.to_bytes(_NONCE_BYTES, "little"), parts, bound, into)
 
-    def open_block(self, block: int, sealed: bytes | memoryview, bound: bytes) -> bytes | None:
-        """Return the joined parts of a block, or None if it is damaged."""
+    def open_block(self, block: int, sealed: bytes | memoryview, bound: bytes, into: memoryview) -> bool:
+        """Put the joined parts of a block into `into`, which is as long; return whether it is not damaged."""
         try:
-            return self._cipher.decrypt(block.to_bytes(_NONCE_BYTES, "little"), sealed, bound)
+            self._cipher.decrypt_into(block.to_bytes(_NONCE_BYTES, "little"), sealed, bound, into)
         except InvalidTag:
-            return None
+            return False
+        return True
 
 
 class NewFrame:

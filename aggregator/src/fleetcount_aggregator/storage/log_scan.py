@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from fleetcount_protocol.ids import TaskId
+from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 
 from fleetcount_aggregator.storage.frames import DamagedFrameError, ReadFrame
 from fleetcount_aggregator.storage.log_format import (
@@ -131,7 +132,8 @@ class LogScan:
         for block in range(head.block_count):
             start, end = head.block_at(block), head.block_at(block + 1)
             sealed = read_at(self._descriptor, self._path, offset + start, end - start)
-            if seal.open_block(block, sealed, head.bound(columns, block)) is None:
+            room = memoryview(bytearray(len(sealed) - AES_GCM_TAG_BYTES))
+            if not seal.open_block(block, sealed, head.bound(columns, block), room):
                 return False
         return True
 

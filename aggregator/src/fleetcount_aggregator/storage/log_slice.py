@@ -41,61 +41,59 @@ class LogSlice:
 
     def _load(self, parts: "_Parts") -> LoadedReports:
         ids = _rows(self.ids, len(self.ids) // ID_BYTES)
-        rounds = [parts.open(ids, frames, places) for frames, places in zip(self.frames.T, self.places.T, strict=True)]
-        if not rounds or not len(ids):
+        if not self.frames.size:
             return LoadedReports(batch=ProofBatch(nonces=b"", public_shares=b"", input_shares=b""))
-        whole = np.logical_and.reduce([one.whole for one in rounds])
+        rounds = [parts.asked(frames, places) for frames, places in zip(self.frames.T, self.places.T, strict=True)]
+        opened, start = _Opened.empty(len(ids), [parts.sizes(runs) for runs in rounds]), 0
+        for runs in rounds:
+            start += parts.open(runs, ids, opened, start)
+        whole = opened.whole
         kept = slice(None) if whole.all() else whole
         return LoadedReports(
             batch=ProofBatch(
                 nonces=ids[kept].tobytes(),
-                public_shares=rounds[-1].public_shares[kept].tobytes(),
-                input_shares=np.concatenate([one.parts[kept] for one in rounds], axis=1).tobytes(),
+                public_shares=opened.public_shares[kept].tobytes(),
+                input_shares=opened.parts[kept].tobytes(),
             ),
             damaged=tuple(np.flatnonzero(~whole).tolist()),
         )
 
 
 Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
 _GAP: Final = 4
 """Blocks of a frame are read in one piece if no more than so many lie unasked between two of them."""
+_PIECE_BYTES: Final = 256 * 1024
+"""Sealed bytes that are read together: few enough to stay in the processor's cache on their way, at a server too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """Instalments in rows: their ids, public shares and parts, and which of them are whole."""
+    """Reports in rows: their public shares, of the last round, their parts of all rounds, and which are whole."""
 
-    ids: Bytes
     public_shares: Bytes
     parts: Bytes = field(repr=False)
     whole: NDArray[np.bool_]
 
-    def at(self, rows: NDArray[np.int64], ids: Bytes) -> "_Opened":
-        """Return those in some rows; whole are only those that have these ids."""
-        found = self.ids[rows]
-        whole = self.whole[rows] & (found == ids).all(axis=1)
-        return _Opened(found, self.public_shares[rows], self.parts[rows], whole)
-
     @classmethod
-    def joined(cls, several: "Sequence[_Opened]") -> "_Opened":
-        """Return the rows of all; raises ValueError unless all are of one size."""
-        if len(several) == 1:
-            return several[0]
-        return cls(
-            np.concatenate([one.ids for one in several]),
-            np.concatenate([one.public_shares for one in several]),
-            np.concatenate([one.parts for one in several]),
-            np.concatenate([one.whole for one in several]),
-        )
+    def empty(cls, count: int, sizes: Sequence[tuple[int, int]]) -> "_Opened":
+        """Return room for reports of these sizes of public share and part, round by round."""
+        parts = np.empty((count, sum(part for _, part in sizes)), dtype=np.uint8)
+        return cls(np.empty((count, sizes[-1][0]), dtype=np.uint8), parts, np.ones(count, dtype=np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Some blocks of a frame, near each other, and what is read for them: all from the first to the last of them."""
+    """Some blocks of a frame, near each other, of which all is read from the first to the last.
+
+    `reports` are the numbers of those whose instalments lie there, `places` where in the frame each of them does.
+    """
 
     frame: int
     head: FrameHead
     blocks: Sequence[int]
+    reports: Places
+    places: Places
 
     @property
     def first_row(self) -> int:
@@ -107,32 +105,54 @@ class _Run:
         """The instalment behind the last that is read."""
         return min((self.blocks[-1] + 1) * self.head.block_rows, self.head.count)
 
+    def pieces(self) -> Iterator["_Run"]:
+        """Yield runs of as many blocks as are read together."""
+        size = max(1, _PIECE_BYTES // (self.head.block_rows * self.head.part_bytes + AES_GCM_TAG_BYTES))
+        block_of = self.places // self.head.block_rows
+        for at in range(0, len(self.blocks), size):
+            blocks = self.blocks[at : at + size]
+            here = (block_of >= blocks[0]) & (block_of <= blocks[-1])
+            yield _Run(self.frame, self.head, blocks, self.reports[here], self.places[here])
+
     def ranges(self) -> Iterator[FrameRange]:
-        """Yield where report ids, public shares and sealed parts lie."""
+        """Yield where report ids, public shares and, piece by piece, sealed parts lie."""
         head, row, count = self.head, self.first_row, self.end_row - self.first_row
         yield FrameRange(self.frame, head.id_at(row), count * ID_BYTES)
         yield FrameRange(self.frame, head.public_at(row), count * head.public_bytes)
-        start = head.block_at(self.blocks[0])
-        yield FrameRange(self.frame, start, head.block_at(self.blocks[-1] + 1) - start)
+        for piece in self.pieces():
+            start = head.block_at(piece.blocks[0])
+            yield FrameRange(self.frame, start, head.block_at(piece.blocks[-1] + 1) - start)
 
-    def open(self, seal: FrameSeal, ids: bytes, publics: bytes, sealed: memoryview) -> _Opened:
-        """Return all instalments that were read; blocks between those asked for are not opened."""
-        head, count = self.head, self.end_row - self.first_row
-        size, tagged = head.block_rows, head.block_rows * head.part_bytes + AES_GCM_TAG_BYTES
-        parts = np.zeros((count, head.part_bytes), dtype=np.uint8)
-        whole = np.zeros(count, dtype=np.bool_)
+    def open(self, seal: FrameSeal, bound: "_Bound", sealed: memoryview) -> tuple[Bytes, NDArray[np.bool_]]:
+        """Return the parts of all instalments of a piece, and which are whole; what was not asked for is not opened."""
+        head, first, count = self.head, self.first_row, self.end_row - self.first_row
+        size, part = head.block_rows, head.part_bytes
+        tagged = size * part + AES_GCM_TAG_BYTES
+        parts, whole = np.empty((count, part), dtype=np.uint8), np.zeros(count, dtype=np.bool_)
+        into = parts.reshape(-1).data
         for block in self.blocks:
-            at = (block - self.blocks[0]) * size
+            at, begin = block * size - first, (block - self.blocks[0]) * tagged
             behind = min(at + size, count)
-            bound = (
-                ids[at * ID_BYTES : behind * ID_BYTES] + publics[at * head.public_bytes : behind * head.public_bytes]
-            )
-            begin = (block - self.blocks[0]) * tagged
-            found = seal.open_block(block, sealed[begin : begin + tagged], bound)
-            if found is not None:
-                parts[at:behind] = _rows(found, behind - at)
-                whole[at:behind] = True
-        return _Opened(_rows(ids, count), _rows(publics, count), parts, whole)
+            bytes_of, room = sealed[begin : begin + tagged], into[at * part : behind * part]
+            whole[at:behind] = seal.open_block(block, bytes_of, bound.of(first + at, first + behind), room)
+        return parts, whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """The report ids and public shares of instalments from `first` on, which their blocks are bound to."""
+
+    first: int
+    ids: bytes
+    publics: bytes
+    public_bytes: int
+
+    def of(self, row: int, end: int) -> bytes:
+        """Return what the block of these instalments is bound to."""
+        row, end = row - self.first, end - self.first
+        return (
+            self.ids[row * ID_BYTES : end * ID_BYTES] + self.publics[row * self.public_bytes : end * self.public_bytes]
+        )
 
 
 class _Parts:
@@ -143,40 +163,50 @@ class _Parts:
         self._task_id = task_id
         self._log_key = log_key
 
-    def open(self, ids: Bytes, frames: NDArray[np.int64], places: NDArray[np.int64]) -> _Opened:
-        """Return the instalments of one round, report by report."""
+    def asked(self, frames: Places, places: Places) -> list[_Run]:
+        """Return what is to be read for the instalments of one round, report by report."""
         numbers = np.unique(frames).tolist()
         heads = read_heads(self._reads, numbers, self._log_key)
         rows = [np.flatnonzero(frames == number) for number in numbers]
         asked = zip(numbers, heads, rows, strict=True)
-        runs = [_runs(frame, head, places[here]) for frame, head, here in asked]
-        read = iter(self._reads.read([one for of_frame in runs for run in of_frame for one in run.ranges()]))
-        opened = [self._of_frame(one, read, places[here], ids[here]) for one, here in zip(runs, rows, strict=True)]
-        if len(opened) <= 1:
-            return opened[0] if opened else _Opened(ids, ids, ids, np.ones(0, dtype=np.bool_))
-        order = np.empty(len(ids), dtype=np.int64)
-        order[np.concatenate(rows)] = np.arange(len(ids))
-        try:
-            return _Opened.joined(opened).at(order, ids)
-        except ValueError:
-            raise StoreError(f"task {self._task_id.hex()}: instalments of several sizes in one round") from None
+        return [run for frame, head, here in asked for run in _runs(frame, head, here, places[here])]
 
-    def _of_frame(self, runs: Sequence[_Run], read: Iterator[bytes], places: NDArray[np.int64], ids: Bytes) -> _Opened:
-        """Return the instalments in these places of a frame; `read` yields what the runs asked for."""
-        head = runs[0].head
-        seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
-        opened = [run.open(seal, next(read), next(read), memoryview(next(read))) for run in runs]
-        starts = np.array([run.first_row for run in runs])
-        before = np.cumsum([0, *(len(one.whole) for one in opened[:-1])])
-        run_of = np.searchsorted(starts, places, side="right") - 1
-        return _Opened.joined(opened).at(places - (starts - before)[run_of], ids)
+    def sizes(self, runs: Sequence[_Run]) -> tuple[int, int]:
+        """Return the bytes of a public share and of a part, which are one in a round."""
+        found = {(run.head.public_bytes, run.head.part_bytes) for run in runs}
+        if len(found) != 1:
+            raise StoreError(f"task {self._task_id.hex()}: instalments of several sizes in one round")
+        return found.pop()
+
+    def open(self, runs: Sequence[_Run], ids: Bytes, opened: _Opened, start: int) -> int:
+        """Put the instalments of one round where they belong, parts from byte `start` on; return how long a part is."""
+        read = iter(self._reads.read([one for run in runs for one in run.ranges()]))
+        seals: dict[int, FrameSeal] = {}
+        size = runs[0].head.part_bytes
+        for run in runs:
+            head, count = run.head, run.end_row - run.first_row
+            if run.frame not in seals:
+                seals[run.frame] = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
+            bound = _Bound(run.first_row, bytes(next(read)), bytes(next(read)), head.public_bytes)
+            at = run.places - run.first_row
+            opened.whole[run.reports] &= (_rows(bound.ids, count)[at] == ids[run.reports]).all(axis=1)
+            if head.public_bytes == opened.public_shares.shape[1]:
+                opened.public_shares[run.reports] = _rows(bound.publics, count)[at]
+            for piece in run.pieces():
+                parts, whole = piece.open(seals[run.frame], bound, memoryview(next(read)))
+                at = piece.places - piece.first_row
+                opened.parts[piece.reports, start : start + size] = parts[at]
+                opened.whole[piece.reports] &= whole[at]
+        return size
 
 
-def _runs(frame: int, head: FrameHead, places: NDArray[np.int64]) -> list[_Run]:
-    """Return what is to be read of a frame for instalments in these places."""
-    wanted = np.unique(places // head.block_rows)
+def _runs(frame: int, head: FrameHead, reports: Places, places: Places) -> list[_Run]:
+    """Return what is to be read of a frame for the instalments of some reports in these places."""
+    block_of = places // head.block_rows
+    wanted = np.unique(block_of)
     near = np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP) + 1)
-    return [_Run(frame, head, blocks.tolist()) for blocks in near]
+    here = [(block_of >= blocks[0]) & (block_of <= blocks[-1]) for blocks in near]
+    return [_Run(frame, head, b.tolist(), reports[at], places[at]) for b, at in zip(near, here, strict=True)]
 
 
 def _rows(column: bytes, count: int) -> Bytes:

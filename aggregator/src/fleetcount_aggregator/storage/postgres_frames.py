@@ -13,20 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import numpy as np
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import ReportId, TaskId
+from fleetcount_protocol.ids import TaskId
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.digest_file import (
-    RECORD_BYTES,
-    HeldDigest,
-    find_record,
-)
 from fleetcount_aggregator.storage.frame_homes import LogState
 from fleetcount_aggregator.storage.frames import (
     FRAME_BITS,
-    LEAVES,
     DamagedFrameError,
     FrameRange,
     RawFrame,
@@ -41,6 +34,7 @@ from fleetcount_aggregator.storage.log_format import (
     encode_file_header,
 )
 from fleetcount_aggregator.storage.postgres import Link, Server
+from fleetcount_aggregator.storage.postgres_digests import PostgresDigests
 from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, UnknownWriteError
 
 __all__ = ["PostgresFrames", "PostgresHome", "close_shards", "install_shards"]
@@ -79,17 +73,16 @@ _SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_TASK WHERE shard = ? AND seq = 
 _SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_TASK WHERE shard = ? AND seq = ?"
 _INSERT: Final = "INSERT INTO TABLE_OF_TASK (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE task = ? AND shard = ?"
-_FORGET: Final = "DELETE FROM ended WHERE task = ?"
 _SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_TASK WHERE shard = ? AND seq >= ? AND seq < ?"
-# Range by range by the key; a range lies in one of the columns, of which no other byte is read.
+# Range by range by the key, in one of the columns; not in order, since the server would sort bytes with rows, on disk.
 _SELECT: Final = (
-    "SELECT (SELECT CASE WHEN r.start < HEAD_BYTES THEN substring(head FROM r.start + 1 FOR r.size)"
+    "SELECT r.place, (SELECT CASE WHEN r.start < HEAD_BYTES THEN substring(head FROM r.start + 1 FOR r.size)"
     " WHEN r.start < HEAD_BYTES + octet_length(cols)"
     " THEN substring(cols FROM r.start - HEAD_BYTES + 1 FOR r.size)"
     " ELSE substring(parts FROM r.start - HEAD_BYTES - octet_length(cols) + 1 FOR r.size) END"
     " FROM TABLE_OF_TASK f WHERE f.shard = r.shard AND f.seq = r.seq)"
     " FROM unnest(?::integer[], ?::bigint[], ?::integer[], ?::integer[]) WITH ORDINALITY"
-    " AS r(shard, seq, start, size, place) ORDER BY r.place"
+    " AS r(shard, seq, start, size, place)"
 ).replace("HEAD_BYTES", str(HEAD_BYTES))
 
 Result = TypeVar("Result")
@@ -169,11 +162,12 @@ class _Reads:
             return []
         shards, sequences = zip(*(_place(one.frame) for one in ranges), strict=True)
         values = list(shards), list(sequences), [one.start for one in ranges], [one.size for one in ranges]
-        rows = self._link.run(lambda db: db.execute(self._select, values).fetchall())
-        for (data,), one in zip(rows, ranges, strict=True):
+        found = self._link.run(lambda db: dict(db.execute(self._select, values).fetchall()))
+        read = [found[place] for place in range(1, len(ranges) + 1)]
+        for data, one in zip(read, ranges, strict=True):
             if data is None or len(data) != one.size:
                 raise self.damaged(one.frame, "it is missing" if data is None else "it is too short")
-        return [data for (data,) in rows]
+        return read
 
     def damaged(self, frame: int, why: str) -> DamagedFrameError:
         """See `FrameReads.damaged`."""
@@ -325,64 +319,6 @@ class PostgresFrames(_Reads):
 
     def close(self) -> None:
         """See `Frames.close`: the connection is shared."""
-
-
-class PostgresDigests:
-    """Implements `EndedDigests`: one row of sorted records for each first byte of report ids."""
-
-    def __init__(self, link: Link, task_id: TaskId) -> None:
-        self._link = link
-        self._task = bytes(task_id)
-
-    def write(self, count: int, blocks: Iterable[bytes]) -> None:
-        """See `EndedDigests.write`."""
-        leaves: dict[int, list[bytes]] = {}
-        for block in blocks:
-            first = np.frombuffer(block, dtype=np.uint8)[::RECORD_BYTES]
-            bounds = (np.searchsorted(first, np.arange(LEAVES + 1)) * RECORD_BYTES).tolist()
-            for leaf in np.unique(first).tolist():
-                leaves.setdefault(leaf, []).append(block[bounds[leaf] : bounds[leaf + 1]])
-        rows = [(self._task, leaf, b"".join(parts)) for leaf, parts in leaves.items()]
-        if sum(len(row[2]) for row in rows) != count * RECORD_BYTES:
-            raise StoreError(f"task {self._task.hex()}: the digests of its instalments are not there")
-
-        def replace(db: Database) -> None:
-            db.execute(_FORGET, (self._task,))
-            db.executemany("INSERT INTO ended (task, leaf, digests) VALUES (?, ?, ?)", rows)
-
-        self._link.write(replace)
-
-    def delete(self) -> None:
-        """See `EndedDigests.delete`."""
-        self._link.write(lambda db: db.execute(_FORGET, (self._task,)))
-
-    def records(self) -> Iterator[bytes]:
-        """See `EndedDigests.records`."""
-        for leaf in range(LEAVES):
-            found = self._one("SELECT digests FROM ended WHERE task = ? AND leaf = ?", (self._task, leaf))
-            if found is not None:
-                yield bytes(found)
-
-    def find(self, report_id: ReportId, round_number: int) -> HeldDigest | None:
-        """See `EndedDigests.find`."""
-        where = (self._task, report_id[0])
-        size = self._one("SELECT octet_length(digests) FROM ended WHERE task = ? AND leaf = ?", where)
-        if size is None:
-            return None
-        if size % RECORD_BYTES:
-            raise StoreError(
-                f"task {self._task.hex()}: the digests of leaf {report_id[0]} are damaged: part of a record"
-            )
-
-        def record_at(place: int) -> bytes:
-            select = "SELECT substring(digests FROM ? FOR ?) FROM ended WHERE task = ? AND leaf = ?"
-            return bytes(self._one(select, (place * RECORD_BYTES + 1, RECORD_BYTES, *where)))
-
-        return find_record(size // RECORD_BYTES, record_at, report_id, round_number)
-
-    def _one(self, select: str, values: Sequence[Any]) -> Any:
-        row = self._link.read(lambda db: db.execute(select, values).fetchone())
-        return None if row is None else row[0]
 
 
 class PostgresHome:
