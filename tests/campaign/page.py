@@ -33,10 +33,11 @@ doubled, for all.
 
 A task may end without a release, for a reason that everybody can read; then nobody is counted and nobody is lost. A
 task that had ended before the fault came stands in the rows "nothing". A clock is off in a process whose `time.time`
-was replaced before it started; strace lets every fsync of a running process return EIO; files that cannot grow and
-descriptors used up are limits of the kernel below what a running process has. A device that is denied may be left out
-of a task that goes on, and counts in none that opens later. The p99 of fewer than a hundred values is the longest.
-What else can go wrong, and which test shows what then holds, has [a page of its own](faults.md).
+was replaced before it started; strace lets every fsync of a running process return EIO; files that cannot grow,
+descriptors and memory used up are limits of the kernel at or below what a running process has: of its memory some is
+free still. A device that is denied may be left out of a task that goes on, and counts in none that opens later. The
+p99 of fewer than a hundred values is the longest. What else can go wrong, and which test shows what then holds, has
+[a page of its own](faults.md).
 """
 
 
@@ -69,7 +70,7 @@ def read_lists(path: Path) -> str:
     failed = "none of them broke a promise" if row["failed"] == 0 else f"{row['failed']:,} of them broke a promise"
     return (
         f"Beside these trials, {row['lists']:,} lists of failures on virtual time in"
-        f" {row['seconds'] / 60:,.0f} minutes: {failed}. They ended: {ends}."
+        f" {row['seconds'] / 60:,.0f} minutes, ten to each course of what devices send: {failed}. They ended: {ends}."
     )
 
 

@@ -40,6 +40,8 @@ _TASKS: Final = 8
 _LEAD_S: Final = 6.0
 _WINDOWS_S: Final = (6.0, 6.0)
 _APART_S: Final = 1.5
+_OFFERED_S: Final = 60.0
+"""An aggregator that was put back takes on no task before its peers have greeted it."""
 _STUCK_S: Final = 120.0
 """After its windows and its fault a task has ended within so long, or it is stuck."""
 _POLL_S: Final = 0.5
@@ -233,7 +235,7 @@ class Lane:
             relay=self.relay.address,
             seed=self._episodes,
         )
-        write_spec(under.directory, spec, await signed_tasks_of(self.deployment, asked))
+        write_spec(under.directory, spec, await signed_tasks_of(self.deployment, asked, timeout_s=_OFFERED_S))
         await asyncio.to_thread(under.devices.start)
         try:
             async with asyncio.TaskGroup() as group:

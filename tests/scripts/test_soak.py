@@ -3,8 +3,14 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
-from tests.campaign.soak import Held, allowed, grown, held
+import grpc
+import grpc.aio
+import pytest
+
+from tests.campaign import soak
+from tests.campaign.soak import Held, Soak, allowed, grown, held, too_slow
 
 KIB = 1024
 
@@ -31,3 +37,46 @@ def test_growth_is_what_came_after_the_first_look() -> None:
     growth = grown(first, last)
     assert 0.6 < growth.pop("own_mib") < 0.7, "of 1 MiB, 0.38 may be the database's pages"
     assert growth == {"descriptors": 0, "files": 2, "bytes_a_task": 2_000}
+
+
+class _Deployment:
+    """Stands for one whose tasks are not there in time, or end in an error."""
+
+    def submit(self, task: object, key: bytes) -> None:
+        """Take any task."""
+
+
+def _call_failed(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="")
+
+
+@pytest.mark.parametrize(
+    ("error", "slow", "wrong"),
+    [
+        (TimeoutError(), 1, 0),
+        (_call_failed(grpc.StatusCode.DEADLINE_EXCEEDED), 1, 0),
+        (_call_failed(grpc.StatusCode.INTERNAL), 0, 1),
+        (AssertionError("not ended"), 0, 1),
+    ],
+)
+async def test_a_task_that_is_not_there_in_time_ends_no_soak_and_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, slow: int, wrong: int
+) -> None:
+    async def nowhere(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(soak, "signed_task_of", nowhere)
+    run = Soak(cast("Any", _Deployment()), cast("Any", None))
+
+    await run.one(cast("Any", type("Named", (), {"name": "question 7"})), b"")
+
+    assert (len(run.slow), len(run.wrong)) == (slow, wrong)
+    assert "question 7" in [*run.slow, *run.wrong][0]
+
+
+def test_a_soak_of_slow_tasks_fails() -> None:
+    assert too_slow(["question 7: not offered in time"], 20) == []
+    assert too_slow(["question 7"] * 14, 1440) == []
+    assert too_slow(["question 7: not offered in time"] * 15, 1440) == [
+        "15 of 1440 tasks were too slow to judge, the first question 7: not offered in time"
+    ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -265,7 +266,7 @@ class Fleet:
 
         try:
             async with (
-                asyncio.timeout(signed.task.round_two_closes - _now() + 20 * pace()),
+                asyncio.timeout(signed.task.round_two_closes - time.time() + 20 * pace()),
                 asyncio.TaskGroup() as group,
             ):
                 for live in self.devices:
@@ -284,12 +285,6 @@ class Fleet:
         return [live.outcome for live in self.devices if not live.delivered]
 
 
-def _now() -> float:
-    import time
-
-    return time.time()
-
-
 async def signed_task_of(deployment: Written, task: Task, kind: str = "grpc", broker: str = "") -> SignedTask:
     """Wait until the aggregators offer the task, as a device without any other task sees it, and return it."""
     [signed] = await signed_tasks_of(deployment, [task], kind, broker)
@@ -297,18 +292,23 @@ async def signed_task_of(deployment: Written, task: Task, kind: str = "grpc", br
 
 
 async def signed_tasks_of(
-    deployment: Written, tasks: Sequence[Task], kind: str = "grpc", broker: str = ""
+    deployment: Written, tasks: Sequence[Task], kind: str = "grpc", broker: str = "", *, timeout_s: float = 15.0
 ) -> list[SignedTask]:
-    """Wait until the aggregators offer these tasks, and return them in this order."""
-    scout = transport_of(deployment, identity_of(deployment), kind, broker)
+    """Wait until the aggregators offer these tasks, and return them in this order; TimeoutError names those missing."""
+    scout, until = (
+        transport_of(deployment, identity_of(deployment), kind, broker),
+        time.monotonic() + timeout_s * pace(),
+    )
     try:
-        async with asyncio.timeout(15 * pace()):
-            while True:
-                offered: dict[bytes, SignedTask] = {}
-                with suppress(Unreachable):
-                    offered = {signed.task.task_id: signed for signed in await scout.list_tasks()}
-                if all(task.task_id in offered for task in tasks):
-                    return [offered[task.task_id] for task in tasks]
-                await asyncio.sleep(0.1)
+        while True:
+            offered: dict[bytes, SignedTask] = {}
+            with suppress(Unreachable):
+                offered = {signed.task.task_id: signed for signed in await scout.list_tasks()}
+            if all(task.task_id in offered for task in tasks):
+                return [offered[task.task_id] for task in tasks]
+            if time.monotonic() > until:
+                missing = [task.name for task in tasks if task.task_id not in offered]
+                raise TimeoutError(f"after {timeout_s * pace():.0f} s these tasks are not offered: {missing}")
+            await asyncio.sleep(0.1)
     finally:
         await scout.close()
