@@ -12,12 +12,17 @@ from fleetcount_protocol.release import decode_record
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.model.parties import ModelLoop
-from tests.model.world import DEVICES, Template, World, pairs, seeded
+from tests.model.world import DEVICES, Dawn, Template, World, pairs, seeded
 
-__all__ = ["Operation", "Runner", "draw", "shrunk"]
+__all__ = ["DAWN", "Operation", "Runner", "draw", "shrunk"]
 
 Operation = tuple[Any, ...]
 _MOST_FAULTS: Final = 6
+_EARLY_FAULTS: Final = (60, 25, 10, 4, 1)
+"""How many of a hundred courses meet none, one, ... before the last report is sent."""
+_SHARING: Final = 10
+DAWN: Final[Operation] = ("dawn",)
+"""Every process is killed and started again. What is on the disks then is remembered for the next list."""
 _LEADER_POINTS: Final = [one for one in AGGREGATOR_FAILPOINTS if not one.startswith("helper.")]
 _HELPER_POINTS: Final = [one for one in AGGREGATOR_FAILPOINTS if not one.startswith("leader.")]
 _UNEXPLAINED: Final = {"set_disagreement", "record_disagreement", "peer_refused", "out_of_range", "restored_backup"}
@@ -25,8 +30,11 @@ _UNEXPLAINED: Final = {"set_disagreement", "record_disagreement", "peer_refused"
 
 
 def draw(seed: int) -> tuple[int, list[Operation]]:
-    """Return how many parties there are and a list: a task's ordinary course, into which faults are strewn."""
-    dice = seeded(seed)
+    """Return how many parties there are and a list: a task's ordinary course, into which faults are strewn.
+
+    Ten lists have the same course until the last report is sent. Nine of them have `DAWN` there.
+    """
+    dice = random.Random(f"course {seed // _SHARING}")
     parties = 3 if dice.random() < 0.15 else 2
     course: list[Operation] = [("step", 10.0)]
     for number in (1, 2):
@@ -38,22 +46,21 @@ def draw(seed: int) -> tuple[int, list[Operation]]:
         ]
         dice.shuffle(sending)
         course += [*sending, ("step", 10.0)]
-    for _ in range(dice.randrange(1, 4)):
-        looks: list[Operation] = [("look", party) for party in range(parties)]
-        dice.shuffle(looks)
-        course += [*looks, ("step", dice.choice([1.0, 5.0, 60.0, 300.0, 700.0]))]
-    first_look = _first_look(course)
-    for _ in range(dice.randrange(_MOST_FAULTS + 1)):
-        late = dice.random() < 0.8
-        place, fault = dice.randrange(first_look - 1 if late else 0, len(course) + 1), _fault(dice, parties)
-        if fault[-1][0] == "forge":
-            place = _first_look(course)  # Later there is nothing left to forge, as a rule.
+    for _ in range(dice.choices(range(len(_EARLY_FAULTS)), _EARLY_FAULTS)[0]):
+        place, fault = dice.randrange(len(course)), _fault(dice, parties)
         course[place:place] = fault
-    return parties, course
-
-
-def _first_look(course: Sequence[Operation]) -> int:
-    return next(place for place, one in enumerate(course) if one[0] == "look")
+    dice = seeded(seed)
+    looks: list[Operation] = []
+    for _ in range(dice.randrange(1, 4)):
+        order: list[Operation] = [("look", party) for party in range(parties)]
+        dice.shuffle(order)
+        looks += [*order, ("step", dice.choice([1.0, 5.0, 60.0, 300.0, 700.0]))]
+    for _ in range(dice.randrange(_MOST_FAULTS + 1)):
+        place, fault = dice.randrange(len(looks) + 1), _fault(dice, parties)
+        if fault[-1][0] == "forge":
+            place = 0  # Later there is nothing left to forge, as a rule.
+        looks[place:place] = fault
+    return parties, [*course, *([DAWN] if seed % _SHARING else []), *looks]
 
 
 def _fault(dice: random.Random, parties: int) -> list[Operation]:
@@ -94,25 +101,24 @@ class Runner:
         self._loop = ModelLoop()
         self._loop.set_exception_handler(lambda *_: None)
         self._templates: dict[int, Template] = {}
+        self._dawn: tuple[Any, Dawn] | None = None
         self.ends: dict[str, int] = {}
 
     def run(self, seed: int, parties: int, operations: Sequence[Operation]) -> list[str]:
         """Return what is wrong after a list: nothing, as a rule."""
-        seeded(seed)
         asyncio.set_event_loop(self._loop)
         try:
-            return self._loop.run_until_complete(self._run(parties, operations))
+            return self._loop.run_until_complete(self._run(seed, parties, operations))
         finally:
             asyncio.set_event_loop(None)
 
-    async def _run(self, parties: int, operations: Sequence[Operation]) -> list[str]:
+    async def _run(self, seed: int, parties: int, operations: Sequence[Operation]) -> list[str]:
         if parties not in self._templates:
             self._templates[parties] = await Template.make(parties)
             gc.freeze()  # Nothing made so far is ever let go of: the collector need not look at it again.
         world = World(self._templates[parties])
-        await world.begin()
         try:
-            await world.run(operations)
+            await self._carry_out(world, seed, operations)
             ended = await world.heal()
             wrong = [] if ended else [f"stuck: {[world.state(party).value for party in range(parties)]}"]
             wrong += await verdict(world)
@@ -121,6 +127,25 @@ class Runner:
             return wrong
         finally:
             await world.close()
+
+    async def _carry_out(self, world: World, seed: int, operations: Sequence[Operation]) -> None:
+        """Carry out a list; what comes before `DAWN` is not done again if the last list had the same there."""
+        if DAWN not in operations:
+            seeded(seed)
+            await world.begin(world.template.dawn)
+            await world.run(operations)
+            return
+        place = operations.index(DAWN)
+        key = world.parties, operations[:place]
+        if self._dawn is None or self._dawn[0] != key:
+            self._dawn = None
+            seeded(seed // _SHARING)
+            await world.begin(world.template.dawn)
+            await world.run(operations[:place])
+            self._dawn = key, await world.dawn()
+        seeded(seed)
+        await world.begin(self._dawn[1])
+        await world.run(operations[place + 1 :])
 
     def close(self) -> None:
         """Close the loop, and let go of what it was kept for."""

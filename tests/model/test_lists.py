@@ -1,6 +1,6 @@
 """Lists of operations leave one set, one draw, one record and one end, whatever order things fail in.
 
-The first seeds run always; `python -m tests.model --lists 1000000` is the campaign.
+Some seeds run always; `python -m tests.model --lists 1000000` is the campaign.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def runner() -> Iterator[Runner]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_no_order_of_faults_breaks_a_promise(runner: Runner) -> None:
-    wrong = {seed: said for seed in range(LISTS) if (said := runner.run(seed, *draw(seed)))}
+    wrong = {seed: said for seed in range(0, 3 * LISTS, 3) if (said := runner.run(seed, *draw(seed)))}
 
     assert wrong == {}, "python -m tests.model --seed SEED shows the list, made short"
     assert runner.ends["released"] > LISTS // 2

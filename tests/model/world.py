@@ -6,12 +6,13 @@ clock that is told the time, noise that is zero. The proofs are computed for rea
 input bytes: they have no state, and a list of operations meets the same reports thousands of times.
 """
 
+import copy
 import itertools
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -36,12 +37,27 @@ from tests.model.parties import ModelNetwork, ModelSeat, copied
 from tests.support.aggregators import START, SimulatedCrashError, TestDevice
 from tests.support.denials import denials_of
 
-__all__ = ["DEVICES", "Template", "World", "pairs", "seeded"]
+__all__ = ["DEVICES", "Dawn", "Template", "World", "pairs", "seeded"]
 
 DEVICES: Final = 4
 """Device d has cell d for itself: the released number of the cell says how often it is counted."""
 _HEALING_S: Final = 60
 _HEALING_STEPS: Final = 80
+
+
+@dataclass
+class Dawn:
+    """Where lists begin: what is on each party's disk, who is up, and all that was said and done until then."""
+
+    stores: list[MemoryStore]
+    up: list[int]
+    now: float = START
+    offsets: Counter[int] = field(default_factory=Counter[int])
+    starts: Counter[str] = field(default_factory=Counter[str])
+    denials: dict[int, Denials] = field(default_factory=dict[int, Denials])
+    opened: dict[AggregatorId, set[bytes]] = field(default_factory=dict[AggregatorId, set[bytes]])
+    told: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The fields of `World` by their names."""
 
 
 @dataclass
@@ -55,7 +71,7 @@ class Template:
     task: Task
     devices: list[TestDevice]
     messages: dict[tuple[int, int, bool], list[Instalment]]
-    stores: list[MemoryStore]
+    dawn: Dawn
     denials: list[Denials]
 
     @classmethod
@@ -75,9 +91,9 @@ class Template:
                 messages[number, 2, other] = device.second(number + 1 if other else 0, number + 1)
         with TemporaryDirectory() as directory:
             denials = [denials_of(Path(directory) / str(number), number) for number in range(DEVICES)]
-        stores = [copied(seat.memory) for seat in network.seats]
+        dawn = Dawn([copied(seat.memory) for seat in network.seats], list(range(count)))
         await network.stop_all()
-        return cls(network, task, devices, messages, stores, denials)
+        return cls(network, task, devices, messages, dawn, denials)
 
 
 @dataclass
@@ -105,23 +121,41 @@ class World:
         """How many aggregators there are."""
         return len(self.network.seats)
 
-    async def begin(self) -> None:
-        """Give every aggregator its store as it was after the task was installed, and start it."""
+    async def begin(self, dawn: Dawn) -> None:
+        """Give every aggregator its store as it was at dawn, and start those that were up."""
         network = self.network
-        network.clock = ManualClock(START)
-        network.offsets.clear()
-        network.starts.clear()
-        network.denials.clear()
-        network.opened.clear()
+        network.clock = ManualClock(dawn.now)
+        network.offsets, network.starts = Counter(dawn.offsets), Counter(dawn.starts)
+        network.denials = dict(dawn.denials)
+        network.opened = defaultdict(set, copy.deepcopy(dawn.opened))
         network.proved.clear()
         network.crashed.clear()
         network.restored = False
         network.before, network.after = self._request, self._reply
+        for name, value in dawn.told.items():
+            setattr(self, name, copy.copy(value))
         for position, seat in enumerate(network.seats):
             assert isinstance(seat, ModelSeat)
-            seat.memory = copied(self.template.stores[position])
+            seat.memory = copied(dawn.stores[position])
             seat.note = lambda change, position=position: self.steps.append((position, change))  # type: ignore[misc]
-            await network.start(position)
+            if position in dawn.up:
+                await network.start(position)
+
+    async def dawn(self) -> Dawn:
+        """Kill every process; return where a list that goes on from here begins."""
+        network = self.network
+        up = [position for position, seat in enumerate(network.seats) if seat.core is not None]
+        await self.close()
+        return Dawn(
+            stores=[seat.memory for seat in network.seats],
+            up=up,
+            now=network.clock.now(),
+            offsets=network.offsets,
+            starts=network.starts,
+            denials=network.denials,
+            opened=network.opened,
+            told={one.name: copy.copy(getattr(self, one.name)) for one in fields(self) if one.name != "template"},
+        )
 
     def _at(self, name: AggregatorId) -> int:
         return [seat.aggregator_id for seat in self.network.seats].index(name)
