@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.series_rows import SeriesRows
@@ -119,6 +120,16 @@ class Counted(MemoryTransport):
         self.closed += 1
 
 
+async def serve_for(world: Deployment, device: Device, seconds: int) -> None:
+    """Let a device serve for so long, by the world's clock, and stop it; fails if it ended by itself."""
+    serving = asyncio.create_task(device.serve())
+    while world.timer.now() < START + seconds and not serving.done():
+        await asyncio.sleep(0)
+    serving.cancel()
+    await asyncio.wait([serving])
+    assert serving.cancelled()
+
+
 async def test_a_serving_device_takes_up_new_tasks_and_stops_when_cancelled(tmp_path: Path) -> None:
     world = Deployment()
     first, second = (world.sign(world.task(name=name)) for name in ("first", "second"))
@@ -152,11 +163,7 @@ async def test_a_serving_device_takes_up_again_what_its_disk_stopped(
         return advance(self, report, phase, **more)
 
     monkeypatch.setattr(Spool, "advance", fail_first)
-    serving = asyncio.create_task(device.serve())
-    while world.timer.now() < START + 400:
-        await asyncio.sleep(0)
-    serving.cancel()
-    await asyncio.wait([serving])
+    await serve_for(world, device, 400)
 
     report = device.spool.report(signed.task.task_id)
     assert report is not None
@@ -184,13 +191,8 @@ async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_w
         return real(*arguments)
 
     monkeypatch.setattr(owner, fails, fail_first)
-    serving = asyncio.create_task(device.serve())
-    while world.timer.now() < START + 400 and not serving.done():
-        await asyncio.sleep(0)
-    serving.cancel()
-    await asyncio.wait([serving])
+    await serve_for(world, device, 400)
 
-    assert serving.cancelled()
     assert failures == []
     assert len(world.report_ids(signed.task, 2)) == 1
     assert [refusal.name for refusal in device.spool.refusals()] == ["unsigned"]
@@ -217,13 +219,8 @@ async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path:
     world.offers = []
 
     again = world.device(tmp_path / "device.db", world.transport(second), identity=identity)
-    serving = asyncio.create_task(again.serve())
-    while world.timer.now() < START + 400 and not serving.done():
-        await asyncio.sleep(0)
-    serving.cancel()
-    await asyncio.wait([serving])
+    await serve_for(world, again, 400)
 
-    assert serving.cancelled()
     assert len(world.report_ids(second.task, 2)) == 1
 
 

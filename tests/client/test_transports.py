@@ -341,6 +341,28 @@ async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and
         await transport.close()
 
 
+@pytest.mark.parametrize("what", ["tasks", "series"])
+async def test_a_list_that_does_not_end_is_read_for_so_long_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    port = free_port()
+    monkeypatch.setattr(mqtt_transport, "_LONGEST_LISTING_S", 0.3, raising=False)
+    async with mqtt_broker(port):
+        transport = MqttTransport(deployment="test", user=lambda: CAR, broker=f"127.0.0.1:{port}", call_timeout_s=5)
+
+        async def keep_coming() -> None:
+            while True:
+                transport._task_arrived.set()
+                transport._offer_arrived.set()
+                await asyncio.sleep(0.01)
+
+        coming = asyncio.create_task(keep_coming())
+        async with asyncio.timeout(20):
+            assert await (transport.list_tasks() if what == "tasks" else transport.list_series()) == ()
+        coming.cancel()
+        await transport.close()
+
+
 async def test_a_lost_broker_is_noticed_at_once_and_a_new_one_is_used_again() -> None:
     world = Deployment()
     signed = world.sign(world.task())

@@ -34,7 +34,6 @@ __all__ = [
     "DeviceStatus",
     "HeardTransport",
     "contacts_of",
-    "next_moment",
 ]
 
 LISTS: Final = "lists of tasks and series"
@@ -167,8 +166,3 @@ def contacts_of(sources: Iterable[object]) -> tuple[Contact, ...]:
     said = (getattr(source, "contact", None) for source in sources)
     known = {one.party: one for one in said if isinstance(one, Contact)}
     return tuple(known[party] for party in sorted(known))
-
-
-def next_moment(task: Task, now: float) -> float | None:
-    """Return when a device next has something to do for a task: now within its windows; None when both are over."""
-    return max(float(task.round_one_opens), now) if now < task.round_two_closes else None

@@ -19,12 +19,13 @@ from fleetcount_protocol.task.task import Aggregator, SignedTask
 
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, contacts_of, next_moment
+from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, contacts_of
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool, SpoolFile
+from fleetcount_client.status import status_of
 from fleetcount_client.timer import SystemTimer, Timer, sleep_until
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_client.trust import TrustStore
@@ -220,35 +221,17 @@ class Device:
         Reads the state file; sends nothing. It holds no truth, coin or key.
         """
         now = self._timer.now()
-        charges = self._spool.charges()
-        ahead = [(one.asked_at, one.name) for one in charges if not one.sent and one.asked_until > now]
-        for signed in self._tasks_under_way.values():
-            if (moment := next_moment(signed.task, now)) is not None:
-                ahead.append((int(moment), signed.task.name))
-        moment, name = min(ahead, default=(None, ""))
-        status = DeviceStatus(
-            now=now,
-            contacts=self._contacts.all(),
-            silent_since=self._contacts.silent_since,
-            next_task=name,
-            next_at=None if moment is None else max(now, moment),
-            why_silent="" if ahead else self._why_silent(now),
+        status = status_of(
+            self._spool,
+            self._contacts,
+            self._tasks_under_way.values(),
+            waits=judge_age(self._policy, self._spool.age(now, self._first_valid), now),
             sources=contacts_of(self._signals.values()),
+            now=now,
         )
         if self._busy == 0:
             self._spool.rest()
         return status
-
-    def _why_silent(self, now: float) -> str:
-        if self._contacts.silent_since is not None:
-            return f"nobody answers: {self._contacts.troubles()}"
-        waits = judge_age(self._policy, self._spool.age(now, self._first_valid), now)
-        if waits is not None:
-            return waits.message
-        if refused := self._spool.refusals():
-            last = max(refused, key=lambda one: one.refused_at)
-            return f"nothing is on offer that this device answers; {last.name} was refused: {last.message}"
-        return "nothing is on offer" if self._contacts.all() else "nobody has been asked yet"
 
     def would_refuse(
         self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None
@@ -358,7 +341,7 @@ class Device:
         except (TaskError, SignatureError) as error:
             return self._not_trusted(signed, str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
-            return _ended(signed, OutcomeKind.FAILED, str(error))
+            return Outcome.of(signed.task, OutcomeKind.FAILED, str(error))
         finally:
             self._tasks_under_way.pop(signed.task.task_id, None)
             self._busy -= 1
@@ -489,8 +472,8 @@ class Device:
         try:
             self._spool.note_refusal(signed.task.task_id, signed.task.name, refusal, self._timer.now())
         except MachineError as error:
-            return _ended(signed, OutcomeKind.FAILED, str(error))
-        return _ended(signed, OutcomeKind.REFUSED, reason, rule=refusal.rule)
+            return Outcome.of(signed.task, OutcomeKind.FAILED, str(error))
+        return Outcome.of(signed.task, OutcomeKind.REFUSED, reason, refusal.rule)
 
     async def _pause_until(self, moment: float) -> None:
         """Wait; close what is idle when every task of this device waits for longer than `idle_close_s`."""
@@ -515,7 +498,3 @@ def _is_begun(task: "asyncio.Task[Outcome]", is_kept: bool) -> bool:
 
 def _log_outcome(outcome: Outcome) -> None:
     _LOG.info("task %s %s %s", outcome.name, outcome.kind.value, outcome.reason)
-
-
-def _ended(signed: SignedTask, kind: OutcomeKind, reason: str, rule: str = "") -> Outcome:
-    return Outcome(task_id=signed.task.task_id, name=signed.task.name, kind=kind, reason=reason, rule=rule)

@@ -62,6 +62,8 @@ __all__ = ["MqttLogin", "MqttTransport"]
 _LOG: Final = logging.getLogger(__name__)
 _TASK_SETTLE_S: Final = 0.5
 _TASK_WAIT_S: Final = 5.0
+_LONGEST_LISTING_S: Final = 60.0
+"""Then what has come is what is on offer: who publishes again and again must not hold a device in one poll."""
 _KEEPALIVE_S: Final = 60
 _MOST_LISTED_BYTES: Final = 2 * MAX_SERIES_LIST_BYTES
 """What is kept of one answer of the broker to what is on offer; in memory it is up to twice that."""
@@ -310,11 +312,12 @@ class MqttTransport:
         await self._subscribe(client, [topics])
         wait_s = _TASK_WAIT_S
         with contextlib.suppress(TimeoutError):
-            while True:
-                async with asyncio.timeout(wait_s):
-                    await arrived.wait()
-                arrived.clear()
-                wait_s = _TASK_SETTLE_S
+            async with asyncio.timeout(_LONGEST_LISTING_S):
+                while True:
+                    async with asyncio.timeout(wait_s):
+                        await arrived.wait()
+                    arrived.clear()
+                    wait_s = _TASK_SETTLE_S
 
     async def _all(self, waiting: "Iterable[asyncio.Future[_ResultT]]", what: str) -> tuple[_ResultT, ...]:
         try:

@@ -2,8 +2,12 @@
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from fleetcount_protocol.ids import TaskId
+
+if TYPE_CHECKING:
+    from fleetcount_protocol.task.task import Task
 
 __all__ = ["Outcome", "OutcomeKind"]
 
@@ -34,3 +38,8 @@ class Outcome:
     kind: OutcomeKind
     reason: str = ""
     rule: str = ""
+
+    @classmethod
+    def of(cls, task: "Task", kind: OutcomeKind, reason: str, rule: str = "") -> Self:
+        """Return how this task ended."""
+        return cls(task_id=task.task_id, name=task.name, kind=kind, reason=reason, rule=rule)

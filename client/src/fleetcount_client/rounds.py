@@ -96,7 +96,7 @@ class Rounds:
     async def _finish(self, task: Task, report: Report) -> Outcome:
         while not report.phase.final:
             report = await self._step(task, report)
-        return _outcome(task, _KINDS[report.phase], report.reason)
+        return Outcome.of(task, _KINDS[report.phase], report.reason)
 
     def judge(self, task: Task, signals: Mapping[str, SignalSource]) -> PolicyRefusal | None:
         """Return why this device does not answer the task now; None when it would."""
@@ -133,7 +133,7 @@ class Rounds:
         task = signed.task
         await self.pause_until(self._moment(task.round_one_opens, task.round_one_closes))
         if why := self._missed(task, still_asked):
-            return _outcome(task, OutcomeKind.MISSED, why)
+            return Outcome.of(task, OutcomeKind.MISSED, why)
         opened = await self._sessions_of(task, aggregators)
         if isinstance(opened, Outcome):
             return opened
@@ -144,15 +144,15 @@ class Rounds:
             if isinstance(opened, Outcome):
                 return opened
         if self.timer.now() >= task.round_one_closes:
-            return _outcome(task, OutcomeKind.MISSED, "round one closed while the signal was read")
+            return Outcome.of(task, OutcomeKind.MISSED, "round one closed while the signal was read")
         return self._charge(signed, current, reading, seat)
 
     async def _sessions_of(self, task: Task, aggregators: tuple[Aggregator, ...]) -> tuple[OpenSession, ...] | Outcome:
         opened = await self.sessions.open_all(aggregators, task.round_two_closes, task.round_one_closes)
         if isinstance(opened, RejectReason):
-            return _outcome(task, OutcomeKind.REJECTED, opened.label)
+            return Outcome.of(task, OutcomeKind.REJECTED, opened.label)
         if opened is None:
-            return _outcome(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
+            return Outcome.of(task, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
         return opened
 
     def _missed(self, task: Task, still_asked: Callable[[], bool]) -> str:
@@ -271,13 +271,7 @@ class Rounds:
 
     def _refused(self, task: Task, refusal: PolicyRefusal) -> Outcome:
         self.spool.note_refusal(task.task_id, task.name, refusal, self.timer.now())
-        return Outcome(
-            task_id=task.task_id,
-            name=task.name,
-            kind=OutcomeKind.REFUSED,
-            reason=refusal.message,
-            rule=refusal.rule,
-        )
+        return Outcome.of(task, OutcomeKind.REFUSED, refusal.message, refusal.rule)
 
 
 def _misplaced(task: Task, signals: Mapping[str, SignalSource]) -> PolicyRefusal | None:
@@ -294,7 +288,3 @@ def _outbox_entries(task: Task, keys: Sequence[TaskKey], parts: ReportParts) -> 
         )
         entries.append(OutboxEntry(round=parts.round, position=position, instalment=encode_instalment(instalment)))
     return entries
-
-
-def _outcome(task: Task, kind: OutcomeKind, reason: str) -> Outcome:
-    return Outcome(task_id=task.task_id, name=task.name, kind=kind, reason=reason)
