@@ -36,9 +36,10 @@ from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.journal import Step, step_name
 from fleetcount_aggregator.release.noise import SystemNoise
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
-from fleetcount_aggregator.storage.store import InstalmentRun, StepRow, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store import StepRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.loading import load_tasks
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server

@@ -19,11 +19,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fleetcount_aggregator.storage.file_frames import FileFrames
 from fleetcount_aggregator.storage.frames import Frames
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.schema import FRAME_TABLES
-from fleetcount_aggregator.storage.store import InstalmentRun
 from fleetcount_protocol.ids import TaskId
 from rows import Row, quick, report, smoke
 

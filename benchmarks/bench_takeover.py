@@ -18,8 +18,9 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.log_format import NewFrame
-from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome, TaskRow
+from fleetcount_aggregator.storage.store import StoreOutcome, TaskRow
 from fleetcount_protocol.ids import TaskId
 from rows import Row, quick, report, smoke
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from fleetcount_aggregator.storage.store import InstalmentRun, Store, StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.store import Store, StoreOutcome
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
 __all__ = ["StoredInstalment", "add", "outcomes_of", "runs_of"]

@@ -95,6 +95,28 @@ class Cluster:
             yield copy
 
     @contextmanager
+    def standby_away(self) -> Iterator[None]:
+        """Every commit waits for a standby that is not there, until the block ends."""
+        self.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+        self.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+        try:
+            yield
+        finally:
+            self.run("ALTER SYSTEM RESET synchronous_standby_names")
+            self.run("SELECT pg_reload_conf()")
+
+    def interrupt_wait(self, how: str = "pg_cancel_backend") -> int:
+        """Interrupt who waits for the standby, as soon as somebody does, and return who it was."""
+        wait_until(lambda: len(self.waiting()) == 1, "a commit waits for the standby")
+        [process] = self.waiting()
+        self.run(f"SELECT {how}({process})")
+        return process
+
+    def waiting(self) -> list[int]:
+        """Return the processes of the server that wait for the standby."""
+        return [int(row[0]) for row in self.run("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")]
+
+    @contextmanager
     def base_backup(self) -> Iterator["Cluster"]:
         """A base backup of this one as it is now, in a place of its own, whose server is not started yet."""
         with _beside(self._programs) as copy:

@@ -49,6 +49,16 @@ async def start(**changes: object) -> tuple[Network, Task]:
     return network, await network.ask(**changes)
 
 
+async def on_files(directory: Path) -> tuple[Network, Task, TestDevice]:
+    """Return a network on files, and a task in its first window with a device whose sessions are open."""
+    network = Network(2, directory=directory)
+    await network.start_all()
+    task = await network.ask()
+    device = await ready(network, task)
+    await network.advance_to(task.round_one_opens)
+    return network, task, device
+
+
 def reason(answer: Receipt | Refusal) -> RejectReason | None:
     return answer.reason if isinstance(answer, Refusal) else None
 
@@ -213,11 +223,7 @@ async def test_the_same_request_gets_the_same_answer_after_a_restart() -> None:
 
 
 async def test_a_session_survives_a_restart_and_its_secret_is_not_in_the_store(tmp_path: Path) -> None:
-    network = Network(2, directory=tmp_path)
-    await network.start_all()
-    task = await network.ask()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    network, _, device = await on_files(tmp_path)
     await device.send(device.first(0))
 
     await network.stop(0)
@@ -244,11 +250,7 @@ async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_n
 
 
 async def test_a_repeat_of_what_cannot_be_looked_up_is_busy_and_holds_up_no_other(tmp_path: Path) -> None:
-    network = Network(2, directory=tmp_path)
-    await network.start_all()
-    task = await network.ask()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    network, task, device = await on_files(tmp_path)
     [repeated, _] = device.first(3)
     await device.send(device.first(3))
     await network.run_to_the_end(task)
@@ -301,11 +303,7 @@ async def test_a_task_that_is_found_damaged_while_it_collects_is_busy_and_holds_
 
 
 async def test_shares_lie_sealed_in_the_store(tmp_path: Path) -> None:
-    network = Network(2, directory=tmp_path)
-    await network.start_all()
-    task = await network.ask()
-    device = await ready(network, task)
-    await network.advance_to(task.round_one_opens)
+    network, _, device = await on_files(tmp_path)
     await device.send(device.first(0))
     await network.stop_all()
 

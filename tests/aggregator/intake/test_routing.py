@@ -207,6 +207,43 @@ async def test_a_shard_taken_while_the_lease_was_not_sure_is_taken_again(
     assert await give(one, [instalment(number) for number in range(16)]) == [STORED] * 16
 
 
+_PAUSED = (
+    "CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$ BEGIN PERFORM pg_advisory_lock_shared(7), pg_advisory_unlock_shared(7); RETURN NULL; END $$",
+    # Before the statement looks at any row, and after what it will see of them is settled.
+    "CREATE TRIGGER pause BEFORE UPDATE ON shards FOR EACH STATEMENT"
+    " WHEN (current_setting('test.pause', true) = 'on') EXECUTE FUNCTION pause()",
+)
+
+
+@pytest.mark.parametrize("how", ["joined and took it", "renewed its lease"])
+async def test_a_shard_whose_owner_came_to_life_while_another_looked_for_shards_stays_its_own(
+    pair: tuple[ReplicaStore, ReplicaStore], how: str
+) -> None:
+    looking, owner = pair
+    owning = ShardLeases(owner.link, owner.member)
+    if how == "renewed its lease":
+        assert len(await owning.take(1)) == 4
+        await owner.run_out()
+    else:
+        await owner.member.leave()
+    for statement in (*_PAUSED, "SELECT pg_advisory_lock(7)"):
+        await owner.link.rows(statement)
+    await looking.link.rows("SET test.pause = 'on'")
+    taking = asyncio.create_task(ShardLeases(looking.link, looking.member).take(1))
+    while not await owner.link.rows("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+        await asyncio.sleep(0.01)
+    if how == "renewed its lease":
+        lives = "UPDATE members SET until = clock_timestamp() + interval '1 minute' WHERE member = %s"
+        await owner.link.rows(lives, owner.member.name)
+    else:
+        await owner.member.join()
+        assert len(await owning.take(1)) == 4
+    await owner.link.rows("SELECT pg_advisory_unlock(7)")
+
+    assert await taking == []
+
+
 async def test_a_shard_of_many_small_writes_is_taken_over_with_nothing_lost_or_doubled(
     pair: tuple[ReplicaStore, ReplicaStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """A process that does not coordinate knows what the database says, and no key that was erased there."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -197,6 +198,25 @@ async def test_who_is_elected_again_puts_no_task_to_rest_that_was_forgotten_mean
     await Retention(pair.context).look()
 
     assert (pair.context.live, pair.context.ended) == ({}, {})
+
+
+@pytest.mark.parametrize("led_before", [False, True])
+async def test_who_is_elected_after_another_has_settled_a_damaged_task_has_it_in_no_quarantine(
+    pair: Pair, postgres_url: str, tmp_path: Path, led_before: bool
+) -> None:
+    """So it is with the tasks of a store that was put back: no backup has their data keys."""
+    damaged = await pair.network.ask()
+    await asyncio.to_thread(pair.network.core(0).context.store.data_keys.destroy, damaged.task_id)
+    async with replica_store(postgres_url, tmp_path) as late:
+        context = replace(pair.context, store=late.store, quarantined={})
+        if led_before:
+            await load_tasks(context)
+            assert list(context.quarantined) == [damaged.task_id]
+
+        await move(pair.network.core(0).context, damaged.task_id, State.ABORTED)
+        await load_tasks(context)
+
+        assert context.quarantined == {}
 
 
 async def test_a_server_that_is_away_while_tasks_are_taken_up_damages_none(

@@ -10,12 +10,12 @@ import pytest
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Rest, RestRow
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.mending import mend_others
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import (
-    InstalmentRun,
     LedgerRow,
     SeriesRow,
     StepRow,
@@ -205,9 +205,11 @@ async def test_the_tasks_debited_on_a_signal_are_found_by_its_normal_form_and_ti
     await store.decide_windows([WindowRow(series_id=SERIES.series_id, index=0, task_id=task_id(4))])
     await debit(store, 4)
 
-    found = await store.charged_on("vehicle.speed", 15)
+    for known in ([], [task_id(0)]):
+        ids, rows = await store.charged_on("vehicle.speed", 15, known)
 
-    assert [row.task_id for row in found] == [task_id(0), task_id(1)]
+        assert ids == [task_id(0), task_id(1)]
+        assert [row.task_id for row in rows] == [one for one in ids if one not in known]
 
 
 async def test_windows_stay_while_their_series_runs_and_it_goes_with_the_last_of_them(store: Store) -> None:

@@ -1,8 +1,12 @@
 """A backup has what must not be forgotten and no key of a task; put back, it asks the others and draws nothing."""
 
+import asyncio
 import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +18,7 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.repair import settle_restored
+from fleetcount_aggregator.storage import backup
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.row_seal import RowSeal
@@ -191,6 +196,52 @@ async def test_what_a_backup_leaves_out_is_overwritten_where_it_was_copied_to_an
     assert chains
     assert "DELETE FROM chains" in looked
     assert not lying
+    await network.stop_all()
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import backup
+from fleetcount_aggregator.storage.row_seal import RowSeal
+
+backup._pack = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+about = backup.BackupFile(aggregator_id="alpha", deployment="test", made_at=1_800_000_000, keys=())
+place, seal = StorePlace(directory=Path(sys.argv[1])), RowSeal(bytes.fromhex(sys.argv[2]))
+backup.write_backup(place, seal, Path(sys.argv[3]), about, {})
+"""
+
+
+async def test_what_a_backup_that_was_killed_left_goes_with_the_next_to_the_same_file(tmp_path: Path) -> None:
+    network, _, seal, _ = await town(tmp_path)
+    place, output = StorePlace(directory=tmp_path / "alpha"), tmp_path / "backup"
+    words = [str(place.directory), network.seats[0].at_rest_key.hex(), str(output)]
+    killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", _KILLED, *words], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob(".backup*"))
+
+    write_backup(place, seal, output, ABOUT, {})
+
+    assert output.exists()
+    assert not list(tmp_path.glob(".backup*"))
+    await network.stop_all()
+
+
+async def test_two_backups_to_one_file_at_once_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _, seal, _ = await town(tmp_path)
+    place, output = StorePlace(directory=tmp_path / "alpha"), tmp_path / "backup"
+    pack = backup._pack
+
+    def while_another_begins(*arguments: Any) -> None:
+        with pytest.raises(UsageError, match="another backup to it is being written"):
+            write_backup(place, seal, output, ABOUT, {})
+        pack(*arguments)
+
+    monkeypatch.setattr(backup, "_pack", while_another_begins)
+    write_backup(place, seal, output, ABOUT, {})
+
+    assert output.exists()
     await network.stop_all()
 
 

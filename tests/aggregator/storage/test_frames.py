@@ -3,7 +3,7 @@
 import pickle
 import random
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from fleetcount_aggregator.storage.store_keys import StoreKeys
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
-from tests.support.postgres import own_cluster
+from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
 
 if TYPE_CHECKING:
@@ -459,56 +459,44 @@ def test_a_group_whose_answer_was_lost_is_stored_once(url: str, after: bool, tim
     assert store(postgres_log(url), row(1), row(2, 2), row(3)) == [SAME] * 3
 
 
+def interrupted(cluster: Cluster, work: Future[Any], how: str) -> None:
+    """Interrupt the wait of some work for its standby; it is asked for again, and waits again."""
+    process = cluster.interrupt_wait(how)
+    wait_until(lambda: work.done() or bool(set(cluster.waiting()) - {process}), "it is asked for again")
+    assert not work.done(), "a receipt for what no standby has"
+
+
 def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_the_standby() -> None:
     """Who is cut off while a commit waits for its standby leaves it committed on the primary alone."""
-    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     with own_cluster() as cluster:
         postgres_homes(cluster.url("postgres"), 1)
         log = postgres_log(cluster.url("postgres"))
-        cluster.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
-        cluster.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
         with ThreadPoolExecutor(1) as pool:
-            stored = pool.submit(store, log, row(1))
-            try:
-                wait_until(lambda: len(cluster.run(waiting)) == 1, "the group waits for the standby")
-                [(cut,)] = cluster.run(waiting)
-                cluster.run(f"SELECT pg_terminate_backend({cut})")
-                again = f"{waiting} AND pid <> {cut}"
-                wait_until(lambda: stored.done() or bool(cluster.run(again)), "it is asked for again")
-                assert not stored.done(), "a receipt for what no standby has"
-            finally:
-                cluster.run("ALTER SYSTEM RESET synchronous_standby_names")
-                cluster.run("SELECT pg_reload_conf()")
+            with cluster.standby_away():
+                stored = pool.submit(store, log, row(1))
+                interrupted(cluster, stored, "pg_terminate_backend")
             assert stored.result() == [STORED]
 
 
 @pytest.mark.parametrize("work", ["frames", "rows"])
 def test_a_wait_for_the_standby_that_is_cancelled_is_no_commit(work: str) -> None:
     """A statement's timeout, or who cancels what hangs: the server warns, and says that it was committed."""
-    waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     with own_cluster() as cluster:
         url = cluster.url("postgres")
         postgres_homes(url, 1)
+        cluster.run("ALTER ROLE owner SET client_min_messages = error")  # The warning is heard all the same.
         log = postgres_log(url)
         cluster.run("CREATE TABLE things (number bigint)")
         with closing(link_of(url)) as link, ThreadPoolExecutor(1) as pool:
             link.write(lambda _: None)
-            cluster.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
-            cluster.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
             insert = "INSERT INTO things VALUES (1) RETURNING number"
-            done = pool.submit(
-                lambda: store(log, row(1)) if work == "frames" else link.write(lambda db: db.execute(insert).fetchall())
-            )
-            try:
-                wait_until(lambda: len(cluster.run(waiting)) == 1, "it waits for the standby")
-                [(cancelled,)] = cluster.run(waiting)
-                cluster.run(f"SELECT pg_cancel_backend({cancelled})")
-                again = f"{waiting} AND pid <> {cancelled}"
-                wait_until(lambda: done.done() or bool(cluster.run(again)), "it is asked for again")
-                assert not done.done(), "no standby has it"
-            finally:
-                cluster.run("ALTER SYSTEM RESET synchronous_standby_names")
-                cluster.run("SELECT pg_reload_conf()")
+            with cluster.standby_away():
+                done = pool.submit(
+                    lambda: (
+                        store(log, row(1)) if work == "frames" else link.write(lambda db: db.execute(insert).fetchall())
+                    )
+                )
+                interrupted(cluster, done, "pg_cancel_backend")
             assert done.result() == ([STORED] if work == "frames" else [(1,)])
         assert cluster.run("SELECT count(*) FROM things") == [(0 if work == "frames" else 1,)]
 

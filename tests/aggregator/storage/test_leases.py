@@ -8,9 +8,11 @@ import pytest
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
 from fleetcount_aggregator.storage.leases import LeaseLostError, Member, SchemaMovedError
+from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_protocol.errors import UsageError
 
 from tests.support.members import Members, members_of
+from tests.support.postgres import Cluster
 
 
 @pytest.fixture
@@ -116,6 +118,21 @@ async def test_who_is_the_coordinator_by_its_row_alone_is_elected_again(members:
 
     await first.renew()
     assert first.epoch == 2
+
+
+async def test_what_was_leased_without_waiting_for_the_standby_is_not_taken_for_leased(
+    members: Members, postgres_cluster: Cluster
+) -> None:
+    """A standby that takes over without it gives the same number to another."""
+    member = await members.join()
+    with postgres_cluster.standby_away():
+        standing = asyncio.create_task(member.stand())
+        await asyncio.to_thread(postgres_cluster.interrupt_wait)
+        with pytest.raises(StoreError, match="standby"):
+            await standing
+
+    assert member.epoch is None
+    assert await member.stand() == 2
 
 
 async def test_a_slot_has_one_holder_and_a_new_number_for_the_next(members: Members) -> None:

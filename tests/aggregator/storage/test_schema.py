@@ -109,13 +109,17 @@ async def test_a_store_of_every_released_version_goes_on_where_it_was(tmp_path: 
     assert bytes(loaded.batch.input_shares) == b"".join(b"part %d of %2d" % (r, n) for n in (1, 2, 3) for r in (1, 2))
 
 
-async def test_a_store_that_is_brought_up_under_another_key_by_mistake_is_left_to_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("released", RELEASED)
+async def test_a_store_that_is_brought_up_under_another_key_by_mistake_is_left_to_its_own(
+    tmp_path: Path, released: int
+) -> None:
     """Its rows get their tags once: under a key that is not the store's, every one of them would be damaged."""
-    path = unpacked(5, tmp_path)
+    path = unpacked(released, tmp_path)
+    other = SigningKeyKeys.of(Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33))))
     with pytest.raises(StoreError, match="another at-rest key"):
-        SqlStore.open(path, bytes(range(1, 33)))
+        SqlStore.open(path, other.at_rest, other)
 
-    store = SqlStore.open(path, KEY)
+    store = SqlStore.open(path, KEY if released >= 5 else FORMER.at_rest, FORMER)
 
     assert not await store.damaged()
     found = await store.task(ENDED)

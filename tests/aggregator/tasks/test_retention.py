@@ -7,9 +7,12 @@ import pytest
 from fleetcount_aggregator.context import no_broker
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.intake.device_service import UnknownTaskError
+from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.storage.archive import FIRST, Rest, RestRow
+from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, TaskChange, TaskRow
 from fleetcount_aggregator.tasks.install import install
+from fleetcount_aggregator.tasks.retention import Retention
 from fleetcount_aggregator.tasks.rollback_guard import note_ledger_rows, shown_ledger
 from fleetcount_protocol.errors import RejectReason, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
@@ -162,6 +165,30 @@ async def test_a_task_that_moves_while_it_rests_is_looked_at_at_once() -> None:
     assert [one.task_id for one in network.core(1).scheduler.pending()] == [task.task_id]
 
 
+@pytest.mark.parametrize("purged", [False, True])
+async def test_a_damaged_row_of_an_ended_task_keeps_no_other_from_its_rest(tmp_path: Path, purged: bool) -> None:
+    network = network_of(tmp_path)
+    core = await network.start(1)
+    await network.start(0)
+    both = [(await network.ask(name=name, values=2)).task_id for name in ("damaged", "whole")]
+    for task_id in both:
+        await move(core.context, task_id, State.ABORTED)
+        core.context.ended[task_id] = core.context.tasks[task_id]
+        if purged:
+            await core.context.purge(task_id)
+    store = core.context.store
+    assert isinstance(store, SqlStore)
+    await store.mend(lambda db: db.execute("UPDATE tasks SET abort_reason = 'other' WHERE task_id = ?", (both[0],)))
+
+    retention = Retention(core.context)
+    for _ in range(2):
+        await retention.look()
+
+    assert [row.task_id for row in await store.resting(Rest.AT_REST, FIRST, 10**11)] == both[1:]
+    assert list(core.context.quarantined) == both[:1]
+    await network.stop_all()
+
+
 def abort_of(task: Task) -> AbortTask:
     return AbortTask(task_id=task.task_id, reason="install_failed")
 
@@ -209,7 +236,7 @@ async def test_a_start_after_years_loads_nothing_and_the_budget_still_counts_wha
     await network.look_after_all()
     [old, *_], newest = tasks, tasks[-1]
     states = [await context.state_of(one.task_id) for one in (old, newest)]
-    charged = await context.store.charged_on("vehicle.speed", START - context.limits.budget_period_s)
+    charged, _ = await context.store.charged_on("vehicle.speed", START - context.limits.budget_period_s)
 
     assert (context.tasks, context.states, context.live) == ({}, {}, {})
     assert states == [State.RELEASED] * 2

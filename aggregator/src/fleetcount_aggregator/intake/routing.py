@@ -12,9 +12,10 @@ from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.intake.shard_keeper import ShardKeeper, ShardLogs
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.run_codec import DigestQuery
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
-from fleetcount_aggregator.storage.store import InstalmentRun, Store, StoreBusyError, StoreError, StoreOutcome
+from fleetcount_aggregator.storage.store import Store, StoreBusyError, StoreError, StoreOutcome
 
 __all__ = ["Forward", "OwnReports", "Reports", "RoutedReports"]
 

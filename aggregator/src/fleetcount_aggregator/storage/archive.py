@@ -6,7 +6,7 @@ its outcome, its record and its debit stay. At last it may be forgotten. Decides
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -91,11 +91,15 @@ class Archive(Protocol):
         """
         ...
 
-    async def charged_on(self, signal: str, since: int) -> "Sequence[TaskRow]":
+    async def charged_on(
+        self, signal: str, since: int, known: Container[TaskId] = ()
+    ) -> "tuple[Sequence[TaskId], Sequence[TaskRow]]":
         """Return the tasks on a signal that were debited and closed after `since`, in any order; no windows.
 
+        All their ids, and the rows of those that are not `known`: there may be thousands, of which one is new.
+
         Raises:
-            DamagedError: one of them is not as it was written.
+            DamagedError: one of these rows is not as it was written.
         """
         ...
 

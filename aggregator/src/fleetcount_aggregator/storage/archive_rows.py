@@ -3,8 +3,8 @@
 Owns no connection, no thread and no transaction (sql_store).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
 
 from fleetcount_protocol.ids import TaskId
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
@@ -12,13 +12,14 @@ from fleetcount_protocol.task.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, State
 from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
-from fleetcount_aggregator.storage.row_seal import LEDGER, RESTS, TASKS, DamagedError
+from fleetcount_aggregator.storage.row_seal import CHOSEN, LEDGER, RESTS, TASKS, DamagedError
 from fleetcount_aggregator.storage.rows import IN_WORK, TASK, check_ended, ledger_row, task_holds, task_row
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import LedgerRow, TaskRow
 
 __all__ = [
     "forget_tasks",
+    "purge_task",
     "put_to_rest",
     "read_above",
     "read_charged",
@@ -26,9 +27,12 @@ __all__ = [
     "read_in_work",
     "read_latest",
     "read_resting",
+    "read_unpurged",
     "retire_tasks",
 ]
 
+_SINGLY: Final = 64
+"""So many charged rows that are not known are read one by one; where there are more, all are read at once."""
 _OF_TASK: Final = ("tasks", "steps", "rejections", "ledger")
 """The tables that still have rows of a retired task."""
 _OF_SERIES: Final = ("windows", "series_notes", "series")
@@ -58,6 +62,24 @@ def read_latest(
     query = f"{TASK} WHERE place < ? {'AND state NOT IN (?, ?)' * unfinished} ORDER BY place DESC LIMIT ?"
     rows = db.execute(query, (MAX_LEDGER_ROWS if before is None else before, *ended, count)).fetchall()
     return [(row[4], task_row(row)) for row in rows if task_holds(db, row)]
+
+
+def read_unpurged(db: SealedDatabase) -> set[TaskId]:
+    """Return the tasks in work of which `purge_task` would delete something."""
+    query = (
+        f"SELECT task_id FROM tasks WHERE {IN_WORK} AND (chosen IS NOT NULL OR length(verify_key) > 0 OR EXISTS"  # noqa: S608 - constants
+        " (SELECT 1 FROM batches WHERE batches.task_id = tasks.task_id) OR EXISTS"
+        " (SELECT 1 FROM steps WHERE steps.task_id = tasks.task_id AND steps.passing = 1))"
+    )
+    return {TaskId(row[0]) for row in db.execute(query).fetchall()}
+
+
+def purge_task(db: SealedDatabase, task_id: TaskId) -> None:
+    """See `Store.purge`: what the database holds of it."""
+    db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
+    db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
+    db.execute("UPDATE tasks SET verify_key = ? WHERE task_id = ?", (b"", task_id))
+    db.execute(CHOSEN.update, CHOSEN.updating(db, task_id, None))
 
 
 def put_to_rest(db: SealedDatabase, rows: Sequence[RestRow]) -> None:
@@ -124,15 +146,26 @@ def _forget_series(db: SealedDatabase, series_id: bytes) -> None:
             db.execute(f"DELETE FROM {table} WHERE series_id = ?", (series_id,))  # noqa: S608 - constants
 
 
-def read_charged(db: SealedDatabase, signal: str | None, since: int) -> Sequence[TaskRow]:
+def read_charged(
+    db: SealedDatabase, signal: str | None, since: int, known: Container[TaskId] = ()
+) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
     """See `Archive.charged_on`; None for every signal."""
     named = () if signal is None else (normal_signal(signal),)
-    query = (
-        f"{TASK} WHERE task_id IN"  # noqa: S608 - constants
-        f" (SELECT task_id FROM ledger WHERE {'normal_signal = ? AND ' if named else ''}closes > ?)"
+    charged = (
+        f"task_id IN (SELECT task_id FROM ledger WHERE {'normal_signal = ? AND ' if named else ''}closes > ?)"  # noqa: S608 - constants
         " AND NOT EXISTS (SELECT 1 FROM windows WHERE windows.task_id = tasks.task_id)"
     )
-    rows = db.execute(query, (*named, since)).fetchall()
+    found = db.execute(f"SELECT task_id FROM tasks WHERE {charged}", (*named, since)).fetchall()  # noqa: S608 - constants
+    ids = [TaskId(row[0]) for row in found]
+    unknown = [task_id for task_id in ids if task_id not in known]
+    if len(unknown) > _SINGLY:
+        rows = db.execute(f"{TASK} WHERE {charged}", (*named, since)).fetchall()
+        return ids, _whole(db, [row for row in rows if row[0] not in known])
+    singly = [db.execute(f"{TASK} WHERE task_id = ?", (task_id,)).fetchone() for task_id in unknown]
+    return ids, _whole(db, [row for row in singly if row is not None])
+
+
+def _whole(db: SealedDatabase, rows: Sequence[tuple[Any, ...]]) -> Sequence[TaskRow]:
     if damaged := [row for row in rows if not task_holds(db, row)]:
         raise DamagedError(TASKS.damage(damaged[0]))
     return [task_row(row) for row in rows]

@@ -5,6 +5,7 @@ It has no data key, no share, no session and no verify key: what is deleted at a
 that was under way cannot go on from a backup: it has ended elsewhere, or ends. Knows no peer.
 """
 
+import fcntl
 import hashlib
 import io
 import json
@@ -12,7 +13,6 @@ import os
 import shutil
 import sqlite3
 import tarfile
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -76,8 +76,7 @@ def write_backup(place: StorePlace, seal: RowSeal, output: Path, about: BackupFi
     if output.exists():
         raise UsageError(f"{output} exists; a backup is written to a new file")
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as made:
-            directory = Path(made)
+        with _made_beside(output) as directory:
             _copy_rows(place, seal, directory / _DATABASE)
             # After the rows: a task that ended in between has its digests here, and nothing speaks of them yet.
             beside = sorted(place.file.parent.glob(f"{place.file.stem}.*.digests"))
@@ -89,6 +88,31 @@ def write_backup(place: StorePlace, seal: RowSeal, output: Path, about: BackupFi
         sync_directory(output.parent)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"{output} could not be written: {error}") from error
+
+
+@contextmanager
+def _made_beside(output: Path) -> Generator[Path]:
+    """Give an empty directory for what a backup is made from; what one that was killed left there goes first.
+
+    Raises:
+        UsageError: another backup to the same file is being written.
+    """
+    directory = output.with_name(f".{output.name}.making")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{output} cannot be written: another backup to it is being written") from None
+        try:
+            for left in directory.iterdir():
+                erase_file(left)  # A copy of the rows has keys of sessions, which are to be gone when they go.
+            yield directory
+        finally:
+            shutil.rmtree(directory)
+    finally:
+        os.close(descriptor)
 
 
 def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:

@@ -7,7 +7,7 @@ database leaves copies in its journal (`key_places`). Run by any thread; decides
 
 import hmac
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -178,6 +178,23 @@ class DataKeys:
             where = self._place.where(_CHECK_NAME)
             raise StoreError(f"{where} does not open: the store was written under another at-rest key")
         return False
+
+    def check_lies_under(self, sealed: Iterable[tuple[bytes, bytes, bytes]]) -> None:
+        """Return unless a store that no file says anything about lies under another key, by what lies `sealed` in it.
+
+        Each is the bytes and the two words of their place. One that opens is enough: another may be damaged.
+
+        Raises:
+            StoreError: nothing of it opens under this key or the one before.
+        """
+        if self._place.read(_CHECK_NAME) is None and (lying := list(sealed)) and not any(map(self._opens, lying)):
+            raise StoreError("nothing of the store opens: it was written under another at-rest key")
+
+    def _opens(self, sealed: tuple[bytes, bytes, bytes]) -> bool:
+        with suppress(StoreError):
+            self.at_rest.open(*sealed)
+            return True
+        return self._opened_before(*sealed) is not None
 
     def note_seals_store(self) -> None:
         """Remember that the store lies under the present key; raises StoreError if the disk fails."""

@@ -3,7 +3,7 @@
 Outlives no process.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -17,13 +17,13 @@ from fleetcount_aggregator.storage.archive import AT_ONCE, Place, Rest, RestRow
 from fleetcount_aggregator.storage.at_rest import AT_REST_KEY_BYTES
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.frame_homes import MemoryHome
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_seal import Damage
 from fleetcount_aggregator.storage.store import (
     BATCHES_AT_ONCE,
     BatchRow,
     CompleteReports,
-    InstalmentRun,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -336,11 +336,14 @@ class MemoryStore:
         notes = self._notes.get(series_id, {})
         self._notes[series_id] = {name: note for name, note in notes.items() if not name.startswith(dropped)}
 
-    async def charged_on(self, signal: str, since: int) -> Sequence[TaskRow]:
+    async def charged_on(
+        self, signal: str, since: int, known: Container[TaskId] = ()
+    ) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
         """See `Archive.charged_on`."""
         standing = {task_id for series_id in self._windows for task_id in self._window_tasks(series_id)}
         debits = [one for one in self._ledger.values() if one.closes > since and one.task_id not in standing]
-        return [self._tasks[one.task_id] for one in debits if normal_signal(one.signal) == normal_signal(signal)]
+        ids = [one.task_id for one in debits if normal_signal(one.signal) == normal_signal(signal)]
+        return ids, [self._tasks[task_id] for task_id in ids if task_id not in known]
 
     async def debit(self, task_id: TaskId) -> LedgerRow | None:
         """See `Archive.debit`."""

@@ -21,6 +21,7 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_transport.key_files import read_secret
 from psycopg.conninfo import conninfo_to_dict
 
+from fleetcount_aggregator.storage.async_link import WAIT_OF_SERVER
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.server_mark import LogEnd
 from fleetcount_aggregator.storage.store import StoreAwayError, StoreError
@@ -41,8 +42,6 @@ _MAKE_MARK: Final = b"INSERT INTO commits (link, number) VALUES (%s, 0) ON CONFL
 _OLD_MARKS: Final = b"DELETE FROM commits WHERE at < now() - interval '1 day'"
 _SELECT_MARK: Final = b"SELECT number FROM commits WHERE link = %s FOR UPDATE NOWAIT"
 _MARK_BYTES: Final = 16
-_WAIT_OF_SERVER: Final = "SyncRepWaitForLSN"
-"""Where the server warns that nobody waits any more for the standby to have a commit, in whatever language."""
 _RETRY_S: Final = 10.0
 """How long a transaction is tried again: restarts of a server take seconds."""
 _PAUSE_S: Final = 0.005
@@ -50,6 +49,8 @@ _LONGEST_PAUSE_S: Final = 0.25
 _SETTINGS: Final = (
     # It overrides what a role or database says; what a pooler drops of it is seen by `ServerState.refusal`.
     "-c synchronous_commit=on",
+    # That a wait for the standby was cancelled is told by a warning, which a role or database may have turned off.
+    "-c client_min_messages=warning",
     # A plan made for the values copies them, and a frame is a megabyte: a fifth of the time of an append.
     "-c plan_cache_mode=force_generic_plan",
     # A process that hangs in the middle of a transaction must not keep the next coordinator waiting for ever.
@@ -245,7 +246,7 @@ class Link:
         return self._connection
 
     def _hear(self, said: psycopg.errors.Diagnostic) -> None:
-        self._unkept = self._unkept or said.source_function == _WAIT_OF_SERVER
+        self._unkept = self._unkept or said.source_function == WAIT_OF_SERVER
 
     def _check_kept(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         """Take a commit whose wait for the standby was cancelled, by a timeout or by hand, for one without an answer.

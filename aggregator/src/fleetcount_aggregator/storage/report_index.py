@@ -12,9 +12,10 @@ from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_TASK, SET_LEAVES
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.key_table import KeyTable, Words
 from fleetcount_aggregator.storage.report_ids import ReportIds
-from fleetcount_aggregator.storage.store import InstalmentRun, StoreOutcome
+from fleetcount_aggregator.storage.store import StoreOutcome
 
 __all__ = ["NO_ROW", "CompleteRows", "KnownReports", "ReportIndex"]
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from fleetcount_aggregator.storage.digest_file import DigestRecords
 from fleetcount_aggregator.storage.frames import FrameRange, Frames, ReadFrame, read_heads
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
 from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteShard
 from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
-from fleetcount_aggregator.storage.store import FencedError, InstalmentRun, StoreError, StoreOutcome
+from fleetcount_aggregator.storage.store import FencedError, StoreError, StoreOutcome
 
 __all__ = ["ReportLog"]
 

@@ -16,17 +16,11 @@ from numpy.typing import NDArray
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.frame_homes import FrameHome, LogState
 from fleetcount_aggregator.storage.frames import LEAVES, DamagedFrameError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.log_slice import CompleteLog
 from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.row_seal import Damage, DamagedError
-from fleetcount_aggregator.storage.store import (
-    FencedError,
-    InstalmentRun,
-    StoreAwayError,
-    StoreError,
-    StoreOutcome,
-    UnknownWriteError,
-)
+from fleetcount_aggregator.storage.store import FencedError, StoreAwayError, StoreError, StoreOutcome, UnknownWriteError
 
 __all__ = ["GroupAnswer", "ReportLogs"]
 

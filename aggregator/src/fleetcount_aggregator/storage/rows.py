@@ -59,7 +59,6 @@ __all__ = [
     "install_task",
     "ledger_row",
     "note_durable",
-    "purge_task",
     "put_chains",
     "raise_high_water",
     "read_batch",
@@ -77,7 +76,6 @@ __all__ = [
     "read_signed",
     "read_step",
     "read_task",
-    "read_unpurged",
     "read_verify_keys",
     "takes_instalments",
     "task_holds",
@@ -466,16 +464,6 @@ def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
     return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
 
 
-def read_unpurged(db: SealedDatabase) -> set[TaskId]:
-    """Return the tasks in work of which `purge_task` would delete something."""
-    query = (
-        f"SELECT task_id FROM tasks WHERE {IN_WORK} AND (chosen IS NOT NULL OR length(verify_key) > 0 OR EXISTS"  # noqa: S608 - constants
-        " (SELECT 1 FROM batches WHERE batches.task_id = tasks.task_id) OR EXISTS"
-        " (SELECT 1 FROM steps WHERE steps.task_id = tasks.task_id AND steps.passing = 1))"
-    )
-    return {TaskId(row[0]) for row in db.execute(query).fetchall()}
-
-
 def read_verify_keys(db: SealedDatabase, task_ids: Sequence[TaskId]) -> Mapping[TaskId, bytes]:
     """Return the verify keys of tasks as they lie sealed."""
     query = "SELECT verify_key FROM tasks WHERE task_id = ?"
@@ -491,11 +479,3 @@ def check_ended(db: SealedDatabase, task_id: TaskId) -> None:
     state = _held(db, task_id).state
     if state not in FINAL_STATES:
         raise StoreError(f"task {task_id.hex()} is {state.value}: only of an ended task anything is deleted")
-
-
-def purge_task(db: SealedDatabase, task_id: TaskId) -> None:
-    """See `Store.purge`: what the database holds of it."""
-    db.execute("DELETE FROM batches WHERE task_id = ?", (task_id,))
-    db.execute("DELETE FROM steps WHERE task_id = ? AND passing = 1", (task_id,))
-    db.execute("UPDATE tasks SET verify_key = ? WHERE task_id = ?", (b"", task_id))
-    db.execute(CHOSEN.update, CHOSEN.updating(db, task_id, None))

@@ -11,7 +11,8 @@ from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, ReportId, TaskId
 from fleetcount_protocol.layout import Reader, sized, uint
 
-from fleetcount_aggregator.storage.store import USE_BYTES, InstalmentRun, StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
+from fleetcount_aggregator.storage.store import StoreOutcome
 
 __all__ = [
     "MOST_RUN_BYTES",

@@ -17,7 +17,8 @@ from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.ids import Digest, SessionId, TaskId
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.storage.store import USE_BYTES, Store, StoreError
+from fleetcount_aggregator.storage.instalment_run import USE_BYTES
+from fleetcount_aggregator.storage.store import Store, StoreError
 
 __all__ = ["ChainSeal", "PackedSession", "erase_task_keys"]
 

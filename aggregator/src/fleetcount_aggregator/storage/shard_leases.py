@@ -35,14 +35,19 @@ class ShardLeases:
         Those that are `passed` over are left to others.
         """
         rows = await self._link.rows(
-            "WITH open AS (SELECT task, shard, row_number() OVER (PARTITION BY task ORDER BY shard) AS place"
-            " FROM shards WHERE closed_seq IS NULL AND owner NOT IN (SELECT member FROM living)"
+            # Who has run out in what this statement sees may have been heard of since: locked, the row says so itself.
+            "WITH gone AS (SELECT member FROM members WHERE until <= clock_timestamp()"
+            " AND member IN (SELECT owner FROM shards WHERE closed_seq IS NULL) FOR SHARE SKIP LOCKED),"
+            " open AS (SELECT task, shard, owner, row_number() OVER (PARTITION BY task ORDER BY shard) AS place"
+            " FROM shards WHERE closed_seq IS NULL"
+            " AND (owner IN (SELECT member FROM gone) OR owner NOT IN (SELECT member FROM members))"
             " AND NOT EXISTS (SELECT 1 FROM unnest(%s::bytea[], %s::integer[]) AS passed(task, shard)"
             " WHERE passed.task = shards.task AND passed.shard = shards.shard)),"
             " room AS (SELECT task, ceil(count(*)::numeric / %s) - count(*) FILTER (WHERE owner = %s) AS free"
             " FROM shards WHERE closed_seq IS NULL GROUP BY task),"
             " found AS (SELECT s.task, s.shard FROM shards s JOIN open USING (task, shard) JOIN room USING (task)"
-            " WHERE place <= free AND s.closed_seq IS NULL AND s.owner NOT IN (SELECT member FROM living)"
+            # Who has taken one since may be a member that this statement does not see.
+            " WHERE place <= free AND s.closed_seq IS NULL AND s.owner = open.owner"
             " FOR UPDATE OF s SKIP LOCKED)"
             " UPDATE shards SET epoch = epoch + 1, owner = %s FROM found"
             " WHERE shards.task = found.task AND shards.shard = found.shard AND %s IN (SELECT member FROM living)"

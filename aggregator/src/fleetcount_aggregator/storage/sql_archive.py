@@ -3,7 +3,7 @@
 Mixed into the store, whose threads run the statements; owns nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from fleetcount_protocol.ids import SeriesId, TaskId
@@ -65,10 +65,14 @@ class SqlArchive:
         gone: Sequence[TaskId] = await self._lead(lambda db: archive_rows.forget_tasks(db, task_ids))
         return gone
 
-    async def charged_on(self, signal: str, since: int) -> Sequence[TaskRow]:
+    async def charged_on(
+        self, signal: str, since: int, known: Container[TaskId] = ()
+    ) -> tuple[Sequence[TaskId], Sequence[TaskRow]]:
         """See `Archive.charged_on`."""
-        rows: Sequence[TaskRow] = await self._read(lambda db: archive_rows.read_charged(db, signal, since))
-        return rows
+        found: tuple[Sequence[TaskId], Sequence[TaskRow]] = await self._read(
+            lambda db: archive_rows.read_charged(db, signal, since, known)
+        )
+        return found
 
     async def debit(self, task_id: TaskId) -> LedgerRow | None:
         """See `Archive.debit`."""

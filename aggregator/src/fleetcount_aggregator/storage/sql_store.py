@@ -19,11 +19,13 @@ from fleetcount_aggregator.host.malloc import give_back
 from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason, State
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage import series_rows
+from fleetcount_aggregator.storage.archive_rows import purge_task, read_unpurged
 from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
 from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Engine
 from fleetcount_aggregator.storage.epochs import SqlEpochs
-from fleetcount_aggregator.storage.key_move import move_to_present_key
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
+from fleetcount_aggregator.storage.key_move import move_to_present_key, sealed_before
 from fleetcount_aggregator.storage.mending import is_restored
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_scan import damage_at_start
@@ -34,7 +36,6 @@ from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import (
     BatchRow,
     CompleteReports,
-    InstalmentRun,
     LedgerRow,
     SeriesRow,
     SessionRow,
@@ -96,7 +97,7 @@ class SqlStore(SqlArchive, SqlEpochs):
             sealed = SealedEngine(engine, RowSeal(*at_rest_keys))
             # Before the first row gets a tag: under a wrong key all of them would be damaged for the right one.
             data_keys.seals_store()
-            _seal_once(sealed)
+            _seal_once(sealed, data_keys)
             home = engine.frame_home(path)
             logs = opened.enter_context(closing(ReportLogs(home, data_keys, alone=engine.alone)))
             states = sealed.read(sql.read_log_states)
@@ -110,7 +111,7 @@ class SqlStore(SqlArchive, SqlEpochs):
             # Without its key a log cannot be read either, which is one damage and not two.
             damaged += [one for one in logs.open(states) if one.task_id not in keyless]
             damaged += sealed.read(damage_at_start)
-            rows, ended = sealed.read(sql.read_unpurged), [one.task_id for one in states if one.ended]
+            rows, ended = sealed.read(read_unpurged), [one.task_id for one in states if one.ended]
             keys = data_keys.held()
             left = [one for one in ended if one in rows or home.leaves(one) or one in keys]
             engine.slim()
@@ -220,8 +221,15 @@ class SqlStore(SqlArchive, SqlEpochs):
         return signed
 
     async def damaged(self) -> Sequence[Damage]:
-        """See `Store.damaged`."""
+        """See `Store.damaged`; another process may have settled some of it since this one started."""
+        if self._damaged and not self._engine.alone:
+            self._damaged = await self._read(self._still_damaged)
         return self._damaged
+
+    def _still_damaged(self, db: SealedDatabase) -> tuple[Damage, ...]:
+        unended = {one.task_id for one in sql.read_log_states(db) if not one.ended}
+        files = (one for one in self._damaged if one.table in {"log", "data key"} and one.task_id in unended)
+        return *files, *damage_at_start(db)
 
     async def look(self, work: Callable[[SealedDatabase], T]) -> T:
         """Run work that only reads."""
@@ -385,15 +393,16 @@ class SqlStore(SqlArchive, SqlEpochs):
     def _purge(self, db: SealedDatabase, task_id: TaskId) -> None:
         sql.check_ended(db, task_id)
         self.logs.purge(task_id, sql.read_chosen(db, task_id) or b"")
-        sql.purge_task(db, task_id)
+        purge_task(db, task_id)
         self._writes.erased = True
 
 
-def _seal_once(engine: SealedEngine) -> None:
-    """Give the rows of a store of before there were tags their tags, once."""
+def _seal_once(engine: SealedEngine, data_keys: DataKeys) -> None:
+    """Give the rows of a store of before there were tags their tags, once; raises StoreError under a wrong key."""
 
     def work(db: SealedDatabase) -> None:
         if not db.execute("SELECT sealed FROM instance").fetchone()[0]:
+            data_keys.check_lies_under(sealed_before(db))
             reseal(db, untagged=True)
             db.execute("UPDATE instance SET sealed = 1")
 

@@ -192,7 +192,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("PRAGMA cache_size = -16384")
+        connection.execute("PRAGMA cache_size = -4096")
         bring_up(SQLITE, begin="BEGIN IMMEDIATE", find=find, execute=connection.execute, note=note)
     except sqlite3.Error as error:
         connection.close()

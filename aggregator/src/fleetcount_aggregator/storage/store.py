@@ -6,18 +6,19 @@ columns: they are named by their position among a closed task's complete reports
 
 import enum
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from fleetcount_kernel.proofs import ProofBatch
-from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
+from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SeriesId, SessionId, TaskId
 from fleetcount_protocol.limits import MAX_SERIES_WINDOWS
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.storage.archive import Archive
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_ids import ReportIds
 
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
     from fleetcount_aggregator.storage.row_seal import Damage
 
 __all__ = [
-    "BATCHES_AT_ONCE", "USE_BYTES", "BatchRow", "CompleteReports", "FencedError", "InstalmentRun", "LedgerRow",
+    "BATCHES_AT_ONCE", "BatchRow", "CompleteReports", "FencedError", "LedgerRow",
     "LoadedReports", "ReportSource", "ReportVerdict", "SeriesRow", "SessionRow", "StepRow", "Store",
     "StoreAwayError", "StoreBusyError", "StoreError", "StoreOutcome", "TaskChange", "TaskRow", "UnknownWriteError",
     "WindowRow",
     "every_batch",
 ]  # fmt: skip
 
-USE_BYTES: Final = SessionId.SIZE + 2
 BATCHES_AT_ONCE: Final = 64
 """Batches read at once, so that memory holds a few thousand reports of them and not a million."""
 
@@ -137,79 +137,6 @@ class WindowRow:
     index: int
     task_id: TaskId | None
     missing: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalmentRun:
-    """Instalments of one task and round, opened, in joined columns of one order; the store seals the parts again.
-
-    All public shares have one size, and all parts. `expected` instalments (1 or 2) make a report complete. Raises
-    UsageError for columns that do not fit each other, or none at all.
-    """
-
-    task_id: TaskId
-    round: int
-    expected: int
-    report_ids: bytes
-    certificates: bytes
-    digests: bytes
-    public_shares: bytes = field(repr=False)
-    parts: bytes = field(repr=False)
-    key_uses: bytes = b""
-    """Which key opened each: `USE_BYTES` an instalment, the session's id and the key's number. Empty: not known."""
-
-    def __post_init__(self) -> None:
-        count = len(self)
-        whole = len(self.report_ids) == count * ReportId.SIZE and count
-        digests = {len(self.certificates), len(self.digests)} == {count * Digest.SIZE}
-        uses = len(self.key_uses) in (0, count * USE_BYTES)
-        if not whole or not digests or not uses or len(self.public_shares) % count or len(self.parts) % count:
-            raise UsageError(f"columns of {count} instalments that do not fit each other")
-
-    def __len__(self) -> int:
-        return len(self.report_ids) // ReportId.SIZE
-
-    @property
-    def public_bytes(self) -> int:
-        """Bytes of every public share."""
-        return len(self.public_shares) // len(self)
-
-    @property
-    def part_bytes(self) -> int:
-        """Bytes of every part."""
-        return len(self.parts) // len(self)
-
-    @property
-    def use_bytes(self) -> int:
-        """Bytes of every key use, 0 where they are not known."""
-        return len(self.key_uses) // len(self)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all columns."""
-        named = len(self.report_ids) + len(self.certificates) * 2 + len(self.key_uses)
-        return named + len(self.public_shares) + len(self.parts)
-
-    def only(self, places: NDArray[np.integer]) -> "InstalmentRun":
-        """Return the instalments at these places, one at least, which ascend and differ."""
-        if len(places) == len(self):
-            return self
-
-        def cut(column: bytes) -> bytes:
-            if not column:
-                return column
-            rows = np.frombuffer(column, dtype=np.uint8).reshape(len(self), -1)
-            return np.take(rows, places, axis=0).tobytes()
-
-        return replace(
-            self,
-            report_ids=cut(self.report_ids),
-            certificates=cut(self.certificates),
-            digests=cut(self.digests),
-            public_shares=cut(self.public_shares),
-            parts=cut(self.parts),
-            key_uses=cut(self.key_uses),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Rows by their tags, data keys by whether they open, report logs of tasks under w
 
 import fcntl
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,13 +85,24 @@ def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
             raise StoreError(
                 f"the store is of version {version}, checked is {SQLITE.version}: start the aggregator once"
             )
+        if place.url is None:
+            plain.execute("BEGIN")  # What an aggregator writes between two reads would look like damage.
         db = SealedDatabase(plain, keys.row_seal)
         found = [*_database(plain, place), *every_damage(db)]
         if place.url is None:
-            found += _files(db, place.file, keys, logs=not runs)
+            beside = [*_files(db, place.file, keys, logs=not runs)]
         else:
-            found += damaged_frames(db, place, keys)
+            beside = [*damaged_frames(db, place, keys)]
+    found += _of_unended(place, keys, beside) if beside else []
     return StoreCheck(runs=runs, verdicts=tuple(_verdict(one) for one in dict.fromkeys(found)))
+
+
+def _of_unended(place: StorePlace, keys: StoreKeys, beside: Sequence[Damage]) -> list[Damage]:
+    """Return what is damaged of tasks that have not ended by now either: what lies beside the rows goes at the end."""
+    with reading(place) as later:
+        states = sql.read_log_states(SealedDatabase(later, keys.row_seal))
+    unended = {one.task_id for one in states if not one.ended}
+    return [one for one in beside if one.task_id in unended]
 
 
 def _verdict(damage: Damage) -> Verdict:

@@ -17,9 +17,10 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import TaskId
 
 from fleetcount_aggregator.storage import rows as sql
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase, SealedEngine
-from fleetcount_aggregator.storage.store import FencedError, InstalmentRun, StoreBusyError, StoreError
+from fleetcount_aggregator.storage.store import FencedError, StoreBusyError, StoreError
 
 __all__ = ["WriteQueue"]
 

@@ -6,8 +6,11 @@ It checks and stores; tasks come from `tasks.directory` at the leader, and from 
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Final
 
+from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import DecodeError, SignatureError, TaskError
 from fleetcount_protocol.ids import AggregatorId, TaskId
 from fleetcount_protocol.limits import MAX_TASK_LIST_BYTES, VERIFY_KEY_BYTES
@@ -28,6 +31,12 @@ from fleetcount_aggregator.tasks.loading import follow_task, task_here, task_row
 from fleetcount_aggregator.tasks.period_budget import PeriodCharge, check_period, period_charge, series_charge
 
 __all__ = ["check_budgets", "check_task_here", "install", "install_from_leader"]
+
+_CHARGES: Final[dict[TaskId, tuple[Charge, PeriodCharge]]] = {}
+"""What debited tasks are charged, which follows from their ids, for as long as a period looks back to them.
+
+Every look at a signal goes through all of its tasks in a period; of a store it reads those that came since the last.
+"""
 
 
 def check_task_here(context: Context, signed: SignedTask, verify_key: bytes) -> None:
@@ -162,12 +171,18 @@ async def _charged(
     since = min((unit.first for unit in whole.units), default=new.opens) - context.limits.budget_period_s
     since = min([since, new.opens, *(one.opens for one in series if one.opens < new.closes and new.opens < one.closes)])
     for _ in range(2):  # What overlaps the charge may have opened long before it.
-        rows = [row for row in await context.store.charged_on(whole.signal, since) if row.task_id not in found]
-        found |= await asyncio.to_thread(_stored_charges, rows)
+        known = dict(_CHARGES)  # Another signal's look may let go of some meanwhile.
+        ids, rows = await context.store.charged_on(whole.signal, since, known)
+        read = await asyncio.to_thread(_stored_charges, rows)
+        _CHARGES.update(read)
+        known |= read
+        found |= {task_id: known[task_id] for task_id in ids if task_id in known and task_id not in found}
         earlier = min([since, *(charge.opens for charge, _ in found.values() if new.opens < charge.closes)])
         if earlier == since:
             break
         since = earlier
+    for task_id in [task_id for task_id, (charge, _) in _CHARGES.items() if charge.closes <= since]:
+        del _CHARGES[task_id]
     return list(found.values())
 
 
@@ -178,15 +193,21 @@ def _stored_charges(rows: Sequence[TaskRow]) -> dict[TaskId, tuple[Charge, Perio
         TaskError: this version cannot read one of them, and so not say what it counts.
     """
     try:
-        return {row.task_id: _charges_of(row.signed) for row in rows}
+        return {row.task_id: _charges_of(decode_signed_task(row.signed).task) for row in rows}
     except DecodeError as error:
         raise TaskError(f"a task that was debited on this signal cannot be read: {error}") from error
 
 
-@lru_cache(maxsize=1024)
-def _charges_of(signed: bytes) -> tuple[Charge, PeriodCharge]:
-    task = decode_signed_task(signed).task
-    return charge_of(task), period_charge(task)
+def _charges_of(task: Task) -> tuple[Charge, PeriodCharge]:
+    charge, whole = charge_of(task), period_charge(task)
+    design = _shared(whole.design)
+    return replace(charge, loss=design.ledger_loss), replace(whole, design=design)
+
+
+@lru_cache(maxsize=64)
+def _shared(design: Design) -> Design:
+    """Return the first of equal designs: with what follows from it, each would take three times as much as the rest."""
+    return design
 
 
 async def install_from_leader(context: Context, caller: AggregatorId, request: InstallTask) -> State:

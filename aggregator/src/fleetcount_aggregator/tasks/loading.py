@@ -125,7 +125,11 @@ async def load_tasks(context: Context) -> None:
     """
     context.started = context.clock.now()  # Whom a leader has talked to before nothing in memory says.
     context.adopting = await context.store.restored()
-    for damage in await context.store.damaged():
+    damaged = await context.store.damaged()
+    # Who led meanwhile may have settled what an earlier term found; what is damaged still is found again below.
+    for task_id in context.quarantined.keys() - {one.task_id for one in damaged}:
+        del context.quarantined[task_id]
+    for damage in damaged:
         await _quarantine(context, damage)
     context.ended.clear()  # What a former term has left of them is in work still, or another's work is done.
     in_work = await context.store.tasks_in_work()

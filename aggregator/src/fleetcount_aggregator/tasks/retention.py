@@ -6,6 +6,7 @@ An ended task at rest is not loaded at a start, nor is a series that counts in n
 touches a task that has not ended.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from fleetcount_protocol.ids import TaskId
@@ -16,6 +17,7 @@ from fleetcount_aggregator.host.states import State
 from fleetcount_aggregator.installed_task import InstalledTask
 from fleetcount_aggregator.journal import KEPT, Step, taken
 from fleetcount_aggregator.storage.archive import AT_ONCE, FIRST, Place, Rest, RestRow
+from fleetcount_aggregator.storage.row_seal import DamagedError
 from fleetcount_aggregator.tasks.series_notes import rest_series
 
 __all__ = ["Retention"]
@@ -51,15 +53,25 @@ class Retention:
         tasks = list(self._context.ended.values())[:AT_ONCE]
         if not tasks:
             return
-        rows = [RestRow(task_id=one.task_id, expiry=one.task.expiry, led=one.is_leader) for one in tasks]
-        done = [row for row, task in zip(rows, tasks, strict=True) if not await self._is_owed(task)]
-        for row in done:
-            if row.task_id not in self._context.purged:
-                await self._context.purge(row.task_id)  # What a failing disk has cut off.
-        await self._context.store.put_to_rest(done)
+        rows = [row for task in tasks if (row := await self._rest_of(task)) is not None]
+        await self._context.store.put_to_rest(rows)
         for task in tasks:
             self._context.ended.pop(task.task_id, None)
             self._context.purged.discard(task.task_id)
+
+    async def _rest_of(self, task: InstalledTask) -> RestRow | None:
+        """Return how a task rests, purged; None for one that waits, and for a damaged one, which waits for a repair."""
+        context, task_id = self._context, task.task_id
+        try:
+            await context.store.task(task_id)  # Else its row would fail all that go to rest with it.
+            if await self._is_owed(task):
+                return None
+            if task_id not in context.purged:
+                await context.purge(task_id)  # What a failing disk has cut off.
+        except DamagedError as error:
+            context.quarantine(replace(error.damage, task_id=task_id), task.task)
+            return None
+        return RestRow(task_id=task_id, expiry=task.task.expiry, led=task.is_leader)
 
     async def _is_owed(self, task: InstalledTask) -> bool:
         """Whether a helper may still be waiting for the record, which is handed over at the next start."""

@@ -114,7 +114,7 @@ def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, De
     """
     since = int(now) - limits.budget_period_s
     with _opened(place) as database:
-        rows = {row.task_id: row for row in archive_rows.read_charged(database, None, since)}
+        rows = {row.task_id: row for row in archive_rows.read_charged(database, None, since)[1]}
         rows |= {row.task_id: row for _, row in archive_rows.read_latest(database, _MANY, None, unfinished=True)}
         asked = [
             (row.signed, stopped_at(one.order for one in orders_of(series_rows.read_notes(database, row.series_id))))

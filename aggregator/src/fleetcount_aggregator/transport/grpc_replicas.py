@@ -18,6 +18,7 @@ from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.intake.routing import Reports
 from fleetcount_aggregator.peers import PeerProblem, PeerRefusalError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.run_codec import (
     MOST_RUN_BYTES,
     DigestQuery,
@@ -30,7 +31,7 @@ from fleetcount_aggregator.storage.run_codec import (
     encode_query,
     encode_runs,
 )
-from fleetcount_aggregator.storage.store import FencedError, InstalmentRun, StoreBusyError
+from fleetcount_aggregator.storage.store import FencedError, StoreBusyError
 from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, answer_call
 
 __all__ = ["ReplicaCalls", "ReplicaShell", "replica_server"]

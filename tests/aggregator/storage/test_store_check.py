@@ -1,0 +1,87 @@
+"""A check names what is damaged and nothing else, also while the aggregator writes."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import store_check
+from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_seal import RowSeal
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
+from fleetcount_aggregator.storage.sql_store import SqlStore
+from fleetcount_aggregator.storage.store import BatchRow, StepRow, TaskChange, TaskRow
+from fleetcount_aggregator.storage.store_check import StoreCheck, check_store
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_protocol.ids import TaskId
+
+TASK = TaskId(b"t" * 32)
+KEY = bytes(range(32))
+Write = Callable[[SqlStore], Coroutine[Any, Any, object]]
+
+
+async def batch_is_verified(store: SqlStore) -> None:
+    batch = BatchRow(number=0, positions=np.arange(0), verdicts=b"", share_digests=b"", kept=b"")
+    step = StepRow(name="batch/0", request=b"", answer=b"", passing=True)
+    await store.apply(TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), step=step, batch=batch))
+
+
+async def task_ends(store: SqlStore) -> None:
+    ended = TaskChange(task_id=TASK, required=frozenset({State.AGREEING}), new_state=State.ABORTED)
+    await store.apply(ended)
+    await store.purge(TASK)
+
+
+async def check_while(
+    store: SqlStore, place: StorePlace, monkeypatch: pytest.MonkeyPatch, write: Write, before: str
+) -> StoreCheck:
+    """Check a store, and write to it just before a statement of the check."""
+    loop, writes = asyncio.get_running_loop(), [write]
+
+    def written_to(plain: Database, seal: RowSeal) -> SealedDatabase:
+        database = SealedDatabase(plain, seal)
+
+        def execute(statement: str, values: Any = (), /) -> Any:
+            if statement.startswith(before) and writes:
+                asyncio.run_coroutine_threadsafe(writes.pop()(store), loop).result(60)
+            return plain.execute(statement, values)
+
+        database.execute = execute
+        return database
+
+    monkeypatch.setattr(store_check, "SealedDatabase", written_to)
+    found = await asyncio.to_thread(check_store, place, StoreKeys(KEY, None))
+    assert not writes
+    return found
+
+
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+@pytest.mark.parametrize(
+    ("write", "before"),
+    [(batch_is_verified, "SELECT task_id, number FROM batches"), (task_ends, "SELECT verify_key FROM tasks")],
+)
+async def test_what_is_written_while_a_store_is_checked_is_no_damage(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Write,
+    before: str,
+    kind: str,
+) -> None:
+    url = request.getfixturevalue("postgres_url") if kind == "postgres" else None
+    place = StorePlace(directory=tmp_path, url=url)
+    store = SqlStore.over(open_engine(place), place.file, KEY)
+    sealed = store.data_keys.make(TASK).seal(b"the verify key", b"verify key", TASK)
+    row = TaskRow(task_id=TASK, signed=b"", verify_key=sealed, state=State.AGREEING, abort_reason="", installed_at=1)
+    await store.install(row)
+    unwritten = {str(one.damage) for one in check_store(place, StoreKeys(KEY, None)).verdicts}
+
+    found = await check_while(store, place, monkeypatch, write, before)
+
+    assert {str(one.damage) for one in found.verdicts} - unwritten == set()
+    await store.close()
