@@ -70,7 +70,8 @@ def read_lists(path: Path) -> str:
     failed = "none of them broke a promise" if row["failed"] == 0 else f"{row['failed']:,} of them broke a promise"
     return (
         f"Beside these trials, {row['lists']:,} lists of failures on virtual time in"
-        f" {row['seconds'] / 60:,.0f} minutes, ten to each course of what devices send: {failed}. They ended: {ends}."
+        f" {row['seconds'] / 60:,.0f} minutes, nine to each course of"
+        f" what devices send and the tenth with its own: {failed}. They ended: {ends}."
     )
 
 

@@ -11,7 +11,7 @@ from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.task.task import SignedTask
 
-from tests.client.deployment import SIGNAL, Deployment, open_policy
+from tests.client.deployment import SIGNAL, START, Deployment, open_policy
 
 
 class Cut(MemoryTransport):
@@ -57,6 +57,7 @@ async def test_silence_has_its_reason(tmp_path: Path) -> None:
 
     assert "nobody answers: broker b:1883: refused" in cut.status().why_silent
     assert cut.status().silent_since is not None
+    assert cut.spool.age(START + 10**6, None).created_at == START + 10**6, "to look began the ledger"
     assert "ledger" in waiting.status().why_silent
     assert "speeds was refused" in refusing.status().why_silent
 

@@ -15,6 +15,7 @@ from fleetcount_client.spool import Phase, SpoolFile
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.limits import MAX_KEY_NUMBER
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Aggregator, SignedTask, Task, UploadStyle
@@ -118,7 +119,41 @@ async def test_an_answer_whose_session_an_aggregator_has_lost_ends_and_the_sessi
 
     assert (outcome.kind, outcome.reason) == (OutcomeKind.REJECTED, "unknown_session")
     assert (len(transport.sent), transport.distinct()) == (4, 4)
-    assert [row.aggregator_id for row in device.spool.sessions()] == ["alpha"]
+    assert {row.aggregator_id: row.number for row in device.spool.sessions()} == {
+        "alpha": 2,
+        "beta": MAX_KEY_NUMBER + 1,
+    }
+    assert bytes(32) in {row.secret for row in device.spool.sessions()}, "its keys are erased"
+
+
+async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_the_session(tmp_path: Path) -> None:
+    """It keeps 64 keys below those of ended tasks, and a task may end while an answer to it is on its way."""
+    world = Deployment()
+    long = {"round_one_closes": START + 400, "round_two_closes": START + 600}
+    lacks, other = world.sign(world.task(name="lacks")), world.sign(world.task(name="other", **long))
+    later = world.task(name="later", **{one: at + 600 for one, at in long.items()}, expiry=START + 2000)
+    transport = Meddler(world, lacks, other)
+    device = world.device(tmp_path / "device.db", transport, settings=DeliverySettings(spread=Fraction(1, 10**9)))
+
+    def refuse(position: int, answers: Answers) -> Answers:
+        (answer,) = answers
+        if (answer.task_id, answer.round, position) != (lacks.task.task_id, 2, 1):
+            return answers
+        named = {"task_id": answer.task_id, "report_id": answer.report_id, "round": answer.round}
+        return (Refusal(session_id=answer.session_id, reason=RejectReason.UNKNOWN_SESSION, **named),)  # type: ignore[arg-type]
+
+    transport.after = refuse
+
+    outcomes = await device.answer()
+    after = await device.answer_task(world.sign(later))
+
+    assert {one.name: one.kind for one in (*outcomes, after)} == {
+        "lacks": OutcomeKind.REJECTED,
+        "other": OutcomeKind.DELIVERED,
+        "later": OutcomeKind.DELIVERED,
+    }
+    used = {one.session_id for one in world.intakes[world.described[1].aggregator_id].instalments.values()}
+    assert len(used) == 2, "what began after that has a session of its own"
 
 
 async def test_an_answer_that_begins_after_its_session_was_found_lost_opens_another(tmp_path: Path) -> None:

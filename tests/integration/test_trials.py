@@ -64,7 +64,7 @@ def test_runs_from_files_make_one_page(tmp_path: Path) -> None:
     text = page([Run.read(tmp_path / f"{number}.json") for number in (1, 2)], read_lists(tmp_path / "lists.json"))
 
     assert "2 trials in 2.0 minutes of 2 runs, 2 of them under a fault and 2 under a kill: 0 lost" in text
-    assert "10,000 lists of failures on virtual time in 10 minutes, ten to each course of" in text
+    assert "10,000 lists of failures on virtual time in 10 minutes, nine to each course of" in text
     assert "none of them broke a promise. They ended:" in text
     assert "released 8,000, aborted 2,000" in text
 

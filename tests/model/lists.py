@@ -20,6 +20,8 @@ Operation = tuple[Any, ...]
 _MOST_FAULTS: Final = 6
 _EARLY_FAULTS: Final = (60, 25, 10, 4, 1)
 """How many of a hundred courses meet none, one, ... before the last report is sent."""
+_EARLY_FAULTS_ALONE: Final = (10, 30, 30, 20, 10)
+"""The same where a list has its course for itself: a receipt that is given too early is found here, or hardly ever."""
 _SHARING: Final = 10
 DAWN: Final[Operation] = ("dawn",)
 """Every process is killed and started again. What is on the disks then is remembered for the next list."""
@@ -32,9 +34,10 @@ _UNEXPLAINED: Final = {"set_disagreement", "record_disagreement", "peer_refused"
 def draw(seed: int) -> tuple[int, list[Operation]]:
     """Return how many parties there are and a list: a task's ordinary course, into which faults are strewn.
 
-    Ten lists have the same course until the last report is sent. Nine of them have `DAWN` there.
+    Of ten lists nine have the same course until the last report is sent, and `DAWN` there; one has its own.
     """
-    dice = random.Random(f"course {seed // _SHARING}")
+    alone = seed % _SHARING == 0
+    dice = random.Random(f"course {seed}" if alone else f"course of nine {seed // _SHARING}")
     parties = 3 if dice.random() < 0.15 else 2
     course: list[Operation] = [("step", 10.0)]
     for number in (1, 2):
@@ -46,7 +49,8 @@ def draw(seed: int) -> tuple[int, list[Operation]]:
         ]
         dice.shuffle(sending)
         course += [*sending, ("step", 10.0)]
-    for _ in range(dice.choices(range(len(_EARLY_FAULTS)), _EARLY_FAULTS)[0]):
+    early = _EARLY_FAULTS_ALONE if alone else _EARLY_FAULTS
+    for _ in range(dice.choices(range(len(early)), early)[0]):
         place, fault = dice.randrange(len(course)), _fault(dice, parties)
         course[place:place] = fault
     dice = seeded(seed)
@@ -60,7 +64,7 @@ def draw(seed: int) -> tuple[int, list[Operation]]:
         if fault[-1][0] == "forge":
             place = 0  # Later there is nothing left to forge, as a rule.
         looks[place:place] = fault
-    return parties, [*course, *([DAWN] if seed % _SHARING else []), *looks]
+    return parties, [*course, *([] if alone else [DAWN]), *looks]
 
 
 def _fault(dice: random.Random, parties: int) -> list[Operation]:

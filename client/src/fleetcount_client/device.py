@@ -225,7 +225,7 @@ class Device:
             self._spool,
             self._contacts,
             self._tasks_under_way.values(),
-            waits=judge_age(self._policy, self._spool.age(now, self._first_valid), now),
+            waits=lambda: judge_age(self._policy, self._spool.age(now, self._first_valid), now),
             sources=contacts_of(self._signals.values()),
             now=now,
         )

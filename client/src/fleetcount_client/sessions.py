@@ -124,15 +124,19 @@ class SessionKeeper:
         self._known = unused | stored
 
     def current(self, opened: Sequence[OpenSession]) -> tuple[OpenSession, ...] | None:
-        """Return sessions as they stand now; None if one of them was forgotten since it was opened."""
+        """Return sessions as they stand now; None if one of them was forgotten or used up since it was opened."""
         self.take_up()
         found = [self._load().get(one.secret.session_id) for one in opened]
-        return None if None in found else tuple(one for one in found if one is not None)
+        usable = tuple(one for one in found if one is not None and one.secret.number <= MAX_KEY_NUMBER)
+        return usable if len(usable) == len(found) else None
 
     def forget(self, session_id: SessionId) -> None:
-        """Erase a session whose keys the aggregator does not have any more; the next task opens another one."""
-        self._load().pop(session_id, None)
+        """Begin no answer any more with a session of which the aggregator lacks a key; the next task opens another one.
+
+        It may lack that of one answer alone, whose task has just ended: those under way go on, and hear for themselves.
+        """
         self._spool.forget_session(session_id)
+        self.take_up()
 
     @property
     def device(self) -> Digest:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
+from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_SECRET_BYTES
 
 from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.policy import PolicyRefusal
@@ -228,9 +229,11 @@ class Spool:
             if refusal is not None:
                 return refusal
             stored = {row.session_id: row for row in self.sessions()}
-            if any(row.number > 1 and row.session_id not in stored for row in sessions):
+            current = [stored.get(row.session_id, row) for row in sessions]
+            gone = any(row.number > 1 and row.session_id not in stored for row in sessions)
+            if gone or any(row.number > MAX_KEY_NUMBER for row in current):
                 raise MachineError("another process has forgotten a session of this answer")
-            begun = form([stored.get(row.session_id, row) for row in sessions])
+            begun = form(current)
             self._take(connection, ledger, ledger.dated(ledger.get(charge.charge_id) or charge))
             self._insert(connection, charge, signed_task, begun.report)
             self._insert_entries(connection, task_id, begun.entries)
@@ -386,9 +389,11 @@ class Spool:
         return tuple(_session(row) for row in self._file.rows(query, (self._device,)))
 
     def forget_session(self, session_id: SessionId) -> None:
-        """Erase a session."""
+        """Erase the keys of a session, as if all were used; what is left checks the receipts of answers under way."""
+        used_up = bytes(SESSION_SECRET_BYTES), MAX_KEY_NUMBER + 1
+        row = *used_up, self._device, session_id
         with self._file.transaction() as connection:
-            connection.execute("DELETE FROM session WHERE device=? AND session_id=?", (self._device, session_id))
+            connection.execute("UPDATE session SET secret=?,number=? WHERE device=? AND session_id=?", row)
 
     def tidy(self, now: float) -> None:
         """Erase sessions that have expired and tasks that no unfinished answer needs; the ledger is never erased."""

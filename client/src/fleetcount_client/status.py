@@ -3,7 +3,7 @@
 Reads the state file and sends nothing; it must not say a truth, a coin, a key or what a message held.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fleetcount_protocol.task.task import SignedTask, Task
 
@@ -19,11 +19,11 @@ def status_of(
     contacts: Contacts,
     under_way: Iterable[SignedTask],
     *,
-    waits: PolicyRefusal | None,
+    waits: Callable[[], PolicyRefusal | None],
     sources: tuple[Contact, ...],
     now: float,
 ) -> DeviceStatus:
-    """Return the status of a device; `waits`: why it answers nothing yet."""
+    """Return the status of a device; `waits` says why it answers nothing yet, and begins a new ledger."""
     ahead = [(one.asked_at, one.name) for one in spool.charges() if not one.sent and one.asked_until > now]
     for signed in under_way:
         if (at := _next_moment(signed.task, now)) is not None:
@@ -45,11 +45,11 @@ def _next_moment(task: Task, now: float) -> float | None:
     return max(float(task.round_one_opens), now) if now < task.round_two_closes else None
 
 
-def _why_silent(spool: Spool, contacts: Contacts, waits: PolicyRefusal | None) -> str:
+def _why_silent(spool: Spool, contacts: Contacts, waits: Callable[[], PolicyRefusal | None]) -> str:
     if contacts.silent_since is not None:
         return f"nobody answers: {contacts.troubles()}"
-    if waits is not None:
-        return waits.message
+    if (reason := waits()) is not None:
+        return reason.message
     if refused := spool.refusals():
         last = max(refused, key=lambda one: one.refused_at)
         return f"nothing is on offer that this device answers; {last.name} was refused: {last.message}"

@@ -245,6 +245,35 @@ async def test_two_backups_to_one_file_at_once_are_one(tmp_path: Path, monkeypat
     await network.stop_all()
 
 
+@pytest.mark.parametrize("lies_there", ["a link", "a directory that all may write to", "another one since"])
+def test_a_backup_is_made_in_no_directory_that_may_be_somebody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies_there: str
+) -> None:
+    """Where others may write, as in /tmp, its name is known to them, and what lies in it is erased."""
+    made, other, lock = tmp_path / ".backup.making", tmp_path / "other", backup.fcntl.flock
+    other.mkdir(mode=0o700)
+    (other / "file").write_text("of somebody else")
+
+    def late(descriptor: int, how: int) -> None:
+        made.rmdir()
+        other.rename(made)
+        lock(descriptor, how)
+
+    if lies_there == "a link":
+        made.symlink_to(other)
+    elif lies_there == "another one since":
+        made.mkdir(mode=0o700)
+        monkeypatch.setattr(backup.fcntl, "flock", late)
+    else:
+        other.rename(made)
+        made.chmod(0o777)
+
+    with pytest.raises(UsageError, match="not a directory of this user alone"):
+        write_backup(StorePlace(directory=tmp_path), RowSeal(bytes(32)), tmp_path / "backup", ABOUT, {})
+
+    assert (made / "file").read_text() == "of somebody else"
+
+
 @pytest.mark.parametrize("moment", range(6))
 async def test_a_restore_that_is_killed_leaves_no_store_or_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int

@@ -95,16 +95,24 @@ def _made_beside(output: Path) -> Generator[Path]:
     """Give an empty directory for what a backup is made from; what one that was killed left there goes first.
 
     Raises:
-        UsageError: another backup to the same file is being written.
+        UsageError: another backup to the same file is being written, or what lies there may be somebody else's.
     """
-    directory = output.with_name(f".{output.name}.making")
-    directory.mkdir(mode=0o700, exist_ok=True)
+    directory, is_new = output.with_name(f".{output.name}.making"), True
+    try:
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        is_new = False
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"{output} cannot be written: another backup to it is being written") from None
+        held = os.fstat(descriptor)
+        private = is_new or (held.st_uid == os.geteuid() and not held.st_mode & 0o077)
+        # By its name it may be a link, or another one that came when a backup ended just now.
+        if not private or not os.path.samestat(held, directory.lstat()):
+            raise UsageError(f"{output} cannot be written: {directory} is not a directory of this user alone")
         try:
             for left in directory.iterdir():
                 erase_file(left)  # A copy of the rows has keys of sessions, which are to be gone when they go.

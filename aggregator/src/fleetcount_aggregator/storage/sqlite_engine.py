@@ -122,7 +122,7 @@ class SqliteEngine:
             self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
     def slim(self) -> None:
-        """See `Engine.slim`: the pages of two connections, 16 MiB each at most."""
+        """See `Engine.slim`: the pages of two connections, 4 MiB each at most."""
         for connection in (self._writer, self._reader):
             connection.execute("PRAGMA shrink_memory")
 
