@@ -188,6 +188,24 @@ def test_what_was_appended_reads_back_in_any_choice(homes: Homes, size: int) -> 
         assert loaded.damaged == ()
 
 
+def test_heads_of_all_rounds_are_one_question(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a way to a database and back."""
+    source = filled(homes()).complete().source(np.arange(12))
+    with source.reader.opened() as reads:
+        read, asked = type(reads).read, list[int]()
+
+    def counting(reads: Any, ranges: Any) -> Any:
+        asked.append(len(ranges))
+        return read(reads, ranges)
+
+    monkeypatch.setattr(type(reads), "read", counting)
+
+    assert source.load().damaged == ()
+
+    assert asked[0] == 2 * 3, "a frame a round and group"
+    assert len(asked) == 1 + 2, "then the instalments of each round"
+
+
 def test_a_worker_copies_nothing_out_of_an_answer(url: str) -> None:
     psycopg = pytest.importorskip("psycopg")
     if psycopg.pq.__impl__ == "python":
