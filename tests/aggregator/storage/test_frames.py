@@ -17,7 +17,9 @@ from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.digest_file import RECORD_BYTES, chosen_in
 from fleetcount_aggregator.storage.frame_homes import FileHome, FrameHome, MemoryHome
+from fleetcount_aggregator.storage.frames import FrameRange
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE
+from fleetcount_aggregator.storage.log_format import HEAD_BYTES
 from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_log import ReportLog
@@ -184,6 +186,36 @@ def test_what_was_appended_reads_back_in_any_choice(homes: Homes, size: int) -> 
         assert loaded.batch.input_shares == b"".join(part(n, one, size) for n in chosen for one in (1, 2))
         assert loaded.batch.public_shares == b"p" * 64 * 40
         assert loaded.damaged == ()
+
+
+def test_heads_of_all_rounds_are_one_question(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a way to a database and back."""
+    source = filled(homes()).complete().source(np.arange(12))
+    with source.reader.opened() as reads:
+        read, asked = type(reads).read, list[int]()
+
+    def counting(reads: Any, ranges: Any) -> Any:
+        asked.append(len(ranges))
+        return read(reads, ranges)
+
+    monkeypatch.setattr(type(reads), "read", counting)
+
+    assert source.load().damaged == ()
+
+    assert asked[0] == 2 * 3, "a frame a round and group"
+    assert len(asked) == 1 + 2, "then the instalments of each round"
+
+
+def test_a_worker_copies_nothing_out_of_an_answer(url: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    if psycopg.pq.__impl__ == "python":
+        pytest.skip("plain Python's client copies by itself")
+    log = filled(home_of(url))
+    with log.complete().source(np.arange(12)).reader.opened() as reads:
+        [piece] = reads.read([FrameRange(0, HEAD_BYTES, 16)])
+
+    assert isinstance(piece, memoryview)
+    assert bytes(piece) == bytes(report_id(0))
 
 
 def test_what_is_durable_is_known_by_its_bytes(homes: Homes) -> None:

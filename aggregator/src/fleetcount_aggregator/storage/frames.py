@@ -72,7 +72,7 @@ class RawFrame(NamedTuple):
 class FrameReads(Protocol):
     """Reads frames by their numbers, which `Frames.append` gave them."""
 
-    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
+    def read(self, ranges: Sequence[FrameRange]) -> Sequence[bytes | memoryview]:
         """Return the bytes of ranges, in order; no range reaches from the columns into the parts.
 
         Raises:
@@ -148,7 +148,7 @@ class Frames(FrameReads, Protocol):
 def read_heads(reads: FrameReads, frames: Sequence[int], log_key: bytes) -> list[FrameHead]:
     """Return the heads of frames, in order; raises StoreError if one is none."""
     found = reads.read([FrameRange(frame, 0, HEAD_BYTES) for frame in frames])
-    return [_head(reads, frame, data, log_key) for frame, data in zip(frames, found, strict=True)]
+    return [_head(reads, frame, bytes(data), log_key) for frame, data in zip(frames, found, strict=True)]
 
 
 def _head(reads: FrameReads, frame: int, data: bytes, log_key: bytes) -> FrameHead:

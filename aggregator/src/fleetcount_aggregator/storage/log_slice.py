@@ -43,7 +43,7 @@ class LogSlice:
         ids = _rows(self.ids, len(self.ids) // ID_BYTES)
         if not self.frames.size:
             return LoadedReports(batch=ProofBatch(nonces=b"", public_shares=b"", input_shares=b""))
-        rounds = [parts.asked(frames, places) for frames, places in zip(self.frames.T, self.places.T, strict=True)]
+        rounds = parts.asked(self.frames, self.places)
         opened, start = _Opened.empty(len(ids), [parts.sizes(runs) for runs in rounds]), 0
         for runs in rounds:
             start += parts.open(runs, ids, opened, start)
@@ -163,13 +163,19 @@ class _Parts:
         self._task_id = task_id
         self._log_key = log_key
 
-    def asked(self, frames: Places, places: Places) -> list[_Run]:
-        """Return what is to be read for the instalments of one round, report by report."""
+    def asked(self, frames: Places, places: Places) -> list[list[_Run]]:
+        """Return what is to be read for the instalments of reports (n x rounds each), round by round."""
         numbers = np.unique(frames).tolist()
-        heads = read_heads(self._reads, numbers, self._log_key)
-        rows = [np.flatnonzero(frames == number) for number in numbers]
-        asked = zip(numbers, heads, rows, strict=True)
-        return [run for frame, head, here in asked for run in _runs(frame, head, here, places[here])]
+        heads = list(zip(numbers, read_heads(self._reads, numbers, self._log_key), strict=True))
+        return [
+            [
+                run
+                for frame, head in heads
+                if (here := np.flatnonzero(column == frame)).size
+                for run in _runs(frame, head, here, at[here])
+            ]
+            for column, at in zip(frames.T, places.T, strict=True)
+        ]
 
     def sizes(self, runs: Sequence[_Run]) -> tuple[int, int]:
         """Return the bytes of a public share and of a part, which are one in a round."""

@@ -15,6 +15,10 @@ from typing import Any, Final, TypeVar
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import TaskId
+from psycopg import Connection
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.pq import Format
 
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.frame_homes import LogState
@@ -156,12 +160,14 @@ class _Reads:
         self._task_id = task_id
         self._select = _for_task(_SELECT, task_id)
 
-    def read(self, ranges: Sequence[FrameRange]) -> list[bytes]:
+    def read(self, ranges: Sequence[FrameRange]) -> list[bytes | memoryview]:
         """See `FrameReads.read`."""
         if not ranges:
             return []
         shards, sequences = zip(*(_place(one.frame) for one in ranges), strict=True)
-        values = list(shards), list(sequences), [one.start for one in ranges], [one.size for one in ranges]
+        columns = shards, sequences, [one.start for one in ranges], [one.size for one in ranges]
+        # As text: the client library takes several times as long over lists of numbers.
+        values = ["{" + ",".join(map(str, column)) + "}" for column in columns]
         found = self._link.run(lambda db: dict(db.execute(self._select, values).fetchall()))
         read = [found[place] for place in range(1, len(ranges) + 1)]
         for data, one in zip(read, ranges, strict=True):
@@ -182,7 +188,10 @@ def _place(frame: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class PostgresReader:
-    """Implements `FrameReader`; a process has one connection to a server for all of its readers."""
+    """Implements `FrameReader`; a process has one connection to a server for all of its readers.
+
+    What is read over it is not copied: a batch is megabytes.
+    """
 
     task_id: TaskId
     server: Server
@@ -191,8 +200,22 @@ class PostgresReader:
     def opened(self) -> Generator[_Reads]:
         """See `FrameReader.opened`."""
         with _LINKS_LOCK:
-            link = _LINKS.setdefault(self.server, PatientLink(Link(self.server, lambda _: None)))
+            link = _LINKS.setdefault(self.server, PatientLink(Link(self.server, _leave_bytes)))
         yield _Reads(link, self.task_id)
+
+
+class _InPlace(Loader):
+    """Leaves bytes where the client library has them, for as long as somebody looks at them."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> Buffer:
+        """Return what it is given, which is no copy where psycopg is compiled."""
+        return data
+
+
+def _leave_bytes(connection: "Connection[tuple[Any, ...]]") -> None:
+    connection.adapters.register_loader("bytea", _InPlace)
 
 
 _LINKS: Final[dict[Server, PatientLink]] = {}
