@@ -193,7 +193,6 @@ async def _context(
     keys = config.keys.key_ring()
     tls = load_tls(config)
     failpoints = failpoints_from_environment(environment)
-    directory = _state_directory(config)
     if not config.aggregator.task_directory.is_dir():
         raise ConfigError(f"aggregator.task_directory {config.aggregator.task_directory} is not a directory")
     store = opening(config, identity)
@@ -211,7 +210,9 @@ async def _context(
         failpoints=failpoints,
         metrics=metrics,
         admission=Admission(config.admission, metrics.shed),
-        denials=Denials.open(config.tls.deny_source(kept=directory / "deny-list"), identity.device_ca),
+        denials=Denials.open(
+            config.tls.deny_source(kept=config.aggregator.state_directory / "deny-list"), identity.device_ca
+        ),
     )
     peers = {
         AggregatorId(peer.id): GrpcPeer(
@@ -244,15 +245,6 @@ def _store(
     shards = config.store.shards
     engine = open_engine(place, alone=alone, accept_failover=accept_failover, shards=shards, migrate=migrate)
     return SqlStore.over(engine, place.file, keys.at_rest, keys.former)
-
-
-def _state_directory(config: AggregatorConfig) -> Path:
-    directory = config.aggregator.state_directory
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"aggregator.state_directory {directory}: {error.strerror}") from error
-    return directory
 
 
 def _limits(config: AggregatorConfig) -> Limits:

@@ -365,6 +365,7 @@ async def test_the_command_moves_a_store_and_says_which_file_to_serve(
 
     configs = {"old.toml": Old, "new.toml": New}
     monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda path, _: configs[str(path)])
+    target.directory.rmdir()  # A configuration's state_directory is made if it is missing.
     said = [CliRunner().invoke(aggregator, ["move-store", "--from", "old.toml", "--to", "new.toml"]) for _ in range(2)]
 
     assert [one.output.strip() for one in said] == [
@@ -372,3 +373,4 @@ async def test_the_command_moves_a_store_and_says_which_file_to_serve(
         for word in ("moved", "had been moved")
     ]
     assert is_served(target)
+    assert target.directory.stat().st_mode & 0o777 == 0o700
