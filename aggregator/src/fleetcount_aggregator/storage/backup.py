@@ -26,7 +26,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_scan import every_damage
 from fleetcount_aggregator.storage.row_seal import CHOSEN, RowSeal
-from fleetcount_aggregator.storage.schema import RESTORED, SQLITE
+from fleetcount_aggregator.storage.schema import RESTORED, check_readable
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
 from fleetcount_aggregator.storage.store import StoreError
@@ -117,9 +117,7 @@ def _made_beside(output: Path) -> Generator[Path]:
 
 def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
     with reading(place) as source:
-        version = source.execute("SELECT version FROM schema_version").fetchone()[0]
-        if version != SQLITE.version:
-            raise StoreError(f"the store is of version {version}, not {SQLITE.version}: start the aggregator once")
+        check_readable(place, source)
         source.execute("VACUUM INTO ?", (str(copy),))
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         database = SealedDatabase(connection, seal)

@@ -23,7 +23,7 @@ from fleetcount_aggregator.storage.log_scan import LogScan
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_scan import every_damage
 from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.schema import check_readable
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
@@ -80,11 +80,7 @@ def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
         StoreError: there is none, it cannot be read at all, or lies under another key.
     """
     with _held(place) as runs, reading(place) as plain:
-        version = plain.execute("SELECT version FROM schema_version").fetchone()[0]
-        if version != SQLITE.version:
-            raise StoreError(
-                f"the store is of version {version}, checked is {SQLITE.version}: start the aggregator once"
-            )
+        check_readable(place, plain)
         if place.url is None:
             plain.execute("BEGIN")  # What an aggregator writes between two reads would look like damage.
         db = SealedDatabase(plain, keys.row_seal)
