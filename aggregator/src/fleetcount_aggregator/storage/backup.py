@@ -243,15 +243,6 @@ class _Packed:
             raise StoreError(f"{name} in {self._path} is damaged")
 
 
-@contextmanager
-def _opened(path: Path) -> Generator[_Packed]:
-    try:
-        with tarfile.open(path, mode="r:") as archive:
-            yield _Packed(path, archive)
-    except (OSError, tarfile.TarError) as error:
-        raise StoreError(f"{path} cannot be read as a backup: {error}") from error
-
-
 def put_back(
     place: StorePlace,
     path: Path,
@@ -278,7 +269,8 @@ def put_back(
             raise UsageError(f"{there} is there: a backup is put back where no store is; move this one away first")
     staged = restoring_beside(place.file)
     try:
-        with _opened(path) as packed:
+        with tarfile.open(path, mode="r:") as archive:
+            packed = _Packed(path, archive)
             about = packed.about
             if (about.aggregator_id, about.deployment) != whose:
                 raise UsageError(
@@ -301,6 +293,8 @@ def put_back(
                 replace_file(keys[name], (staged / name).read_bytes())
                 erase_file(staged / name)
             _take_names(place.file, staged, names)
+    except tarfile.TarError as error:
+        raise StoreError(f"{path} cannot be read as a backup: {error}") from error
     except OSError as error:
         raise StoreError(f"{path} could not be put back: {error}") from error
     return about
