@@ -347,6 +347,12 @@ async def test_a_place_that_holds_a_store_and_one_without_are_refused(tmp_path: 
     with pytest.raises(StoreError, match="locked"):
         move(source, target)
     await serving.close()
+    with closing(sqlite3.connect(source.file)) as database, database:
+        database.execute("UPDATE instance SET standing = 'restored'")
+    with pytest.raises(StoreError, match="put back from a backup and has not heard yet what it missed: start it"):
+        move(source, target)
+    with closing(sqlite3.connect(source.file)) as database, database:
+        database.execute("UPDATE instance SET standing = 'serving'")
     with closing(sqlite3.connect(source.file)) as database:
         assert database.execute("SELECT standing FROM instance").fetchall() == [("serving",)]
 
