@@ -167,7 +167,8 @@ async def repair(
 ) -> tuple[list[Mended], list[str]]:
     """Settle the tasks in quarantine, or these of them, and mend what belongs to none; the aggregator must be stopped.
 
-    Returns what became of each task, and a sentence for everything else that was done. `dry_run`: nothing is.
+    Returns what became of each task, and a sentence for everything else that was done. `dry_run`: nothing is, these
+    are what would be.
 
     Raises:
         UsageError: the configuration cannot be used, or a task is not in quarantine.
@@ -181,7 +182,7 @@ async def repair(
         mending = Repair(context, ReleaseSteps(context), store)
         chosen = tasks or tuple(context.quarantined)
         mended = [await mending.task(one, AbortReason.DAMAGED, dry_run=dry_run) for one in chosen]
-        return mended, [] if dry_run or tasks else await mending.others()
+        return mended, [] if tasks else await mending.others(dry_run=dry_run)
 
 
 @contextlib.asynccontextmanager

@@ -125,11 +125,12 @@ def repair(config: Path, tasks: tuple[str, ...], dry_run: bool) -> None:
     settings = loaded(config)
     configure(settings.log.level)
     mended, others = asyncio.run(mend(settings, os.environ, chosen, dry_run=dry_run))
+    prefix = "without --dry-run: " if dry_run else ""
     for one in mended:
         silent = f" (no answer: {', '.join(one.silent)})" if one.silent else ""
-        click.echo(f"{'would have ' if dry_run else ''}{one.settled.value}{silent}: task {one.task_id.hex()}")
+        click.echo(f"{prefix}{one.settled.value}{silent}: task {one.task_id.hex()}")
     for line in others:
-        click.echo(line)
+        click.echo(f"{prefix}{line}")
     if not (mended or others):
         click.echo("nothing was damaged")
     waiting = sorted({name for one in mended if one.settled is Settled.WAITS for name in one.silent})
