@@ -81,7 +81,7 @@ def check(config: Path, as_json: bool) -> None:
         ]
         click.echo(json.dumps({"runs": found.runs, "damaged": rows}, indent=2))
     else:
-        if found.runs:
+        if found.runs and settings.store_place.url is None:
             click.echo("the aggregator runs: the logs of tasks under way are not looked at")
         for one in found.verdicts:
             click.echo(f"{one.damage}")
