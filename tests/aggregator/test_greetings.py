@@ -70,10 +70,15 @@ async def test_the_older_of_two_is_refused_and_told_and_does_not_start_again() -
     assert await ask(older, ALPHA) is PeerProblem.STALE_EPOCH
 
     assert older.context.greetings.superseded.is_set()
+    older.context.greetings.end()  # As a coordinator of several processes does that is one no more.
     with pytest.raises(SupersededError, match=r"^beta has been started elsewhere: peers know epoch 2 .* epoch 1"):
         older.context.greetings.check()
+    older.context.greetings.superseded.clear()  # As in a further process on its store.
     with pytest.raises(SupersededError, match="--restored"):
         await begun(older.context, network.seats[1])
+    assert older.context.greetings.superseded.is_set(), "which ends a process that was elected after its start"
+    with pytest.raises(SupersededError, match="epoch 1"):
+        older.context.greetings.check()
     newer.context.greetings.check()
     seated(network, 1, newer)
     assert await ask(newer, ALPHA) is PeerProblem.UNKNOWN_TASK

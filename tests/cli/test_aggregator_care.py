@@ -178,6 +178,8 @@ def test_repair_says_what_is_beyond_it(fleetcount: Shell, state: Path) -> None:
 
     wrong = fleetcount("aggregator", "repair", *CONFIG, "--task", "07")
     assert (wrong.code, "64 hexadecimal digits" in wrong.err) == (2, True), wrong
+    looked = fleetcount("aggregator", "repair", *CONFIG, "--dry-run")
+    assert "without --dry-run: forgot the mark of peer beta" in looked.out, looked
     done = fleetcount("aggregator", "repair", *CONFIG)
 
     assert done.code == 5, done

@@ -64,6 +64,14 @@ def test_a_unit_starts_what_the_command_takes(unit: Path, capsys: pytest.Capture
     assert [command for command in commands if not accepted(command.split(), capsys)] == []
 
 
+def test_no_unit_starts_again_what_a_newer_process_has_ended() -> None:
+    servers = [unit for unit in UNITS if " aggregator serve " in unit.read_text()]
+
+    assert len(servers) == 2
+    for unit in servers:
+        assert re.search(r"^RestartPreventExitStatus=2 3$", unit.read_text(), re.MULTILINE), unit.name
+
+
 def test_systemd_understands_every_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not on this machine (Debian: apt install systemd): units NOT verified")

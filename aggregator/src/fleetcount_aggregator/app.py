@@ -167,7 +167,8 @@ async def repair(
 ) -> tuple[list[Mended], list[str]]:
     """Settle the tasks in quarantine, or these of them, and mend what belongs to none; the aggregator must be stopped.
 
-    Returns what became of each task, and a sentence for everything else that was done. `dry_run`: nothing is.
+    Returns what became of each task, and a sentence for everything else that was done. `dry_run`: nothing is, these
+    are what would be.
 
     Raises:
         UsageError: the configuration cannot be used, or a task is not in quarantine.
@@ -181,7 +182,7 @@ async def repair(
         mending = Repair(context, ReleaseSteps(context), store)
         chosen = tasks or tuple(context.quarantined)
         mended = [await mending.task(one, AbortReason.DAMAGED, dry_run=dry_run) for one in chosen]
-        return mended, [] if dry_run or tasks else await mending.others()
+        return mended, [] if tasks else await mending.others(dry_run=dry_run)
 
 
 @contextlib.asynccontextmanager
@@ -193,7 +194,6 @@ async def _context(
     keys = config.keys.key_ring()
     tls = load_tls(config)
     failpoints = failpoints_from_environment(environment)
-    directory = _state_directory(config)
     if not config.aggregator.task_directory.is_dir():
         raise ConfigError(f"aggregator.task_directory {config.aggregator.task_directory} is not a directory")
     store = opening(config, identity)
@@ -211,7 +211,9 @@ async def _context(
         failpoints=failpoints,
         metrics=metrics,
         admission=Admission(config.admission, metrics.shed),
-        denials=Denials.open(config.tls.deny_source(kept=directory / "deny-list"), identity.device_ca),
+        denials=Denials.open(
+            config.tls.deny_source(kept=config.aggregator.state_directory / "deny-list"), identity.device_ca
+        ),
     )
     peers = {
         AggregatorId(peer.id): GrpcPeer(
@@ -244,15 +246,6 @@ def _store(
     shards = config.store.shards
     engine = open_engine(place, alone=alone, accept_failover=accept_failover, shards=shards, migrate=migrate)
     return SqlStore.over(engine, place.file, keys.at_rest, keys.former)
-
-
-def _state_directory(config: AggregatorConfig) -> Path:
-    directory = config.aggregator.state_directory
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"aggregator.state_directory {directory}: {error.strerror}") from error
-    return directory
 
 
 def _limits(config: AggregatorConfig) -> Limits:

@@ -91,6 +91,7 @@ class Greetings:
         self.restored = False
         self.skews: dict[AggregatorId, Skew] = {}
         self.superseded = asyncio.Event()
+        self._why = SupersededError()
         self._noting = asyncio.Lock()
 
     # Epochs.
@@ -110,7 +111,7 @@ class Greetings:
         self._newest = {AggregatorId(name): epoch for name, epoch in known.items()}
         shown = self._newest.get(self._own_id)
         if shown is not None and (last is None or shown > last) and not self.restored:
-            raise SupersededError(self._words(shown, last))
+            raise self._supersede(shown, last)
         self._begun_at = self.now()
         await self._start(sign(max((one.number for one in (last, shown) if one is not None), default=0)))
         self._sign = sign
@@ -137,12 +138,15 @@ class Greetings:
         self._own = epoch
         log.info("epoch_begun", epoch=epoch.number)
 
-    def _words(self, shown: Epoch, own: Epoch | None) -> str:
-        return (
+    def _supersede(self, shown: Epoch, own: Epoch | None) -> SupersededError:
+        """End this process, whether it has begun or, among several, was elected now; return why."""
+        self._why = SupersededError(
             f"{self._own_id} has been started elsewhere: peers know epoch {shown.number} of it, and this is epoch"
             f" {0 if own is None else own.number}. One of the two runs on a copy of the other's state: stop one for"
             " good, and start this one with --restored if it is the one that shall go on"
         )
+        self.superseded.set()
+        return self._why
 
     def check(self) -> None:
         """Return if no newer start of this aggregator is known.
@@ -151,7 +155,7 @@ class Greetings:
             SupersededError: one is.
         """
         if self.superseded.is_set():
-            raise SupersededError(self._words(self._newest[self._own_id], self._own))
+            raise self._why
 
     # Saying and hearing.
 
@@ -224,7 +228,7 @@ class Greetings:
             return  # A later process on this very store, whose own epochs say which of them acts.
         await self._store.note_epoch(self._own_id, shown.encode())
         self._newest[self._own_id] = shown
-        self.superseded.set()
+        self._supersede(shown, self._own)
 
     # Clocks.
 

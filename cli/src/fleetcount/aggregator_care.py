@@ -81,7 +81,7 @@ def check(config: Path, as_json: bool) -> None:
         ]
         click.echo(json.dumps({"runs": found.runs, "damaged": rows}, indent=2))
     else:
-        if found.runs:
+        if found.runs and settings.store_place.url is None:
             click.echo("the aggregator runs: the logs of tasks under way are not looked at")
         for one in found.verdicts:
             click.echo(f"{one.damage}")
@@ -125,11 +125,12 @@ def repair(config: Path, tasks: tuple[str, ...], dry_run: bool) -> None:
     settings = loaded(config)
     configure(settings.log.level)
     mended, others = asyncio.run(mend(settings, os.environ, chosen, dry_run=dry_run))
+    prefix = "without --dry-run: " if dry_run else ""
     for one in mended:
         silent = f" (no answer: {', '.join(one.silent)})" if one.silent else ""
-        click.echo(f"{'would have ' if dry_run else ''}{one.settled.value}{silent}: task {one.task_id.hex()}")
+        click.echo(f"{prefix}{one.settled.value}{silent}: task {one.task_id.hex()}")
     for line in others:
-        click.echo(line)
+        click.echo(f"{prefix}{line}")
     if not (mended or others):
         click.echo("nothing was damaged")
     waiting = sorted({name for one in mended if one.settled is Settled.WAITS for name in one.silent})

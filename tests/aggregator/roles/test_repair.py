@@ -223,9 +223,12 @@ async def test_debits_and_marks_are_mended_without_their_tasks(tmp_path: Path, c
     with pytest.raises(TaskError, match="what was charged is not known"):
         await install(core.context, *network.task(values=2, name="new", **LATER))
 
+    looked = await repair_of(core.context).others(dry_run=True)
+    assert {one.table for one in await core.context.store.damaged()} == {"ledger", "marks"}, "as it was"
     done = await repair_of(core.context).others()
 
     assert done == ["forgot the mark of peer beta", f"wrote the debit of task {task.task_id.hex()} again"]
+    assert looked == done
     assert [row.task_id for row in await core.context.store.ledger()] == [before.task_id]
     await network.stop(0)
     core = await network.start(0)

@@ -672,8 +672,14 @@ async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) 
     [(name,)] = run_sql(postgres_url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(postgres_url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
 
+    run_sql(
+        postgres_url,
+        "INSERT INTO members (member, address, roles, until, newest_schema)"
+        " VALUES ('a', '', '', clock_timestamp() + interval '1 minute', 6)",
+    )
     after = check_store(place, StoreKeys(KEY, None))
 
+    assert (before.runs, after.runs) == (False, True), "whether a member lives"
     assert [one for one in before.verdicts if one.damage.table == "log"] == []
     [named] = [one.damage for one in after.verdicts if one.damage.table == "log"]
     assert (named.task_id, "frame 0 of shard 0 is damaged" in named.what) == (TASK, True)

@@ -347,6 +347,12 @@ async def test_a_place_that_holds_a_store_and_one_without_are_refused(tmp_path: 
     with pytest.raises(StoreError, match="locked"):
         move(source, target)
     await serving.close()
+    with closing(sqlite3.connect(source.file)) as database, database:
+        database.execute("UPDATE instance SET standing = 'restored'")
+    with pytest.raises(StoreError, match="put back from a backup and has not heard yet what it missed: start it"):
+        move(source, target)
+    with closing(sqlite3.connect(source.file)) as database, database:
+        database.execute("UPDATE instance SET standing = 'serving'")
     with closing(sqlite3.connect(source.file)) as database:
         assert database.execute("SELECT standing FROM instance").fetchall() == [("serving",)]
 
@@ -365,6 +371,7 @@ async def test_the_command_moves_a_store_and_says_which_file_to_serve(
 
     configs = {"old.toml": Old, "new.toml": New}
     monkeypatch.setattr("fleetcount_aggregator.config.load_config", lambda path, _: configs[str(path)])
+    target.directory.rmdir()  # A configuration's state_directory is made if it is missing.
     said = [CliRunner().invoke(aggregator, ["move-store", "--from", "old.toml", "--to", "new.toml"]) for _ in range(2)]
 
     assert [one.output.strip() for one in said] == [
@@ -372,3 +379,4 @@ async def test_the_command_moves_a_store_and_says_which_file_to_serve(
         for word in ("moved", "had been moved")
     ]
     assert is_served(target)
+    assert target.directory.stat().st_mode & 0o777 == 0o700

@@ -20,13 +20,19 @@ import psycopg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.host.states import State
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import schema
 from fleetcount_aggregator.storage.at_rest import SigningKeyKeys
+from fleetcount_aggregator.storage.backup import BackupFile, write_backup
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.row_seal import RowSeal
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import StoreError, StoreOutcome, TaskChange
+from fleetcount_aggregator.storage.store_check import check_store
+from fleetcount_aggregator.storage.store_keys import StoreKeys
+from fleetcount_aggregator.tasks.status import read_status
 from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, TaskId
@@ -38,6 +44,7 @@ STORES = Path(__file__).parents[2] / "vectors" / "stores"
 RELEASED = (3, 4, 5)
 TASK, ENDED = TaskId(b"t" * 32), TaskId(b"e" * 32)
 KEY = bytes(range(32))
+ABOUT = BackupFile(aggregator_id="alpha", deployment="test", made_at=1, keys=())
 FORMER = SigningKeyKeys.of(Ed25519PrivateKey.from_private_bytes(KEY))
 """What sealed a store before it had a key of its own."""
 
@@ -230,6 +237,25 @@ async def test_a_disk_that_fills_up_leaves_the_old_version_and_says_so(
     assert version(path) == released
     SqliteEngine.open(path).close()
     assert version(path) == schema.SQLITE.version
+
+
+@pytest.mark.parametrize("which", ["status", "check", "backup"])
+@pytest.mark.parametrize(("found", "says"), [(7, "knows 3 to 6"), (5, "run `fleetcount aggregator migrate`")])
+def test_who_only_reads_says_what_to_do_with_a_store_of_another_version(
+    tmp_path: Path, which: str, found: int, says: str
+) -> None:
+    place = StorePlace(directory=tmp_path)
+    SqliteEngine.open(place.file).close()
+    with closing(sqlite3.connect(place.file)) as database, database:
+        database.execute("UPDATE schema_version SET version = ?", (found,))
+    read: dict[str, Callable[[], object]] = {
+        "status": lambda: read_status(place),
+        "check": lambda: check_store(place, StoreKeys(KEY, None)),
+        "backup": lambda: write_backup(place, RowSeal(KEY), tmp_path / "backup", ABOUT, {}),
+    }
+
+    with pytest.raises(StoreError, match=rf"aggregator\.db has schema version {found}; .*{says}"):
+        read[which]()
 
 
 def test_a_spool_killed_at_any_statement_is_the_old_one_or_the_new_one(

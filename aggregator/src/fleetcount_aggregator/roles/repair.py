@@ -23,6 +23,7 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.adoption import Adoption
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
 from fleetcount_aggregator.storage.mending import end_task, mend_others, note_settled, signed_of
+from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sql_store import SqlStore
 from fleetcount_aggregator.storage.store import LedgerRow, StoreError
 from fleetcount_aggregator.tasks.budget import debit_row
@@ -116,15 +117,22 @@ class Repair:
         await context.purge(task_id)
         log.warning("task_repaired", task=str(task_id), state=state.value, reason=reason.value)
 
-    async def others(self) -> list[str]:
-        """Mend what belongs to no task under way; return what was done."""
+    async def others(self, *, dry_run: bool = False) -> list[str]:
+        """Mend what belongs to no task under way; return what was done, or with `dry_run` would be."""
 
         def debit_of(signed: bytes) -> LedgerRow | None:
             with suppress(DecodeError):
                 return debit_row(decode_signed_task(signed).task, self._context.now())
             return None
 
-        return await self._store.mend(lambda db: mend_others(db, debit_of))
+        def work(db: SealedDatabase) -> list[str]:
+            db.execute("SAVEPOINT before")
+            done = mend_others(db, debit_of)
+            if dry_run:
+                db.execute("ROLLBACK TO SAVEPOINT before")
+            return done
+
+        return await self._store.mend(work)
 
 
 async def settle_restored(context: Context, steps: ReleaseSteps) -> None:

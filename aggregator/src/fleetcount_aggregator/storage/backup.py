@@ -26,7 +26,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_scan import every_damage
 from fleetcount_aggregator.storage.row_seal import CHOSEN, RowSeal
-from fleetcount_aggregator.storage.schema import RESTORED, SQLITE
+from fleetcount_aggregator.storage.schema import RESTORED, check_readable
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
 from fleetcount_aggregator.storage.store import StoreError
@@ -125,9 +125,7 @@ def _made_beside(output: Path) -> Generator[Path]:
 
 def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
     with reading(place) as source:
-        version = source.execute("SELECT version FROM schema_version").fetchone()[0]
-        if version != SQLITE.version:
-            raise StoreError(f"the store is of version {version}, not {SQLITE.version}: start the aggregator once")
+        check_readable(place, source)
         source.execute("VACUUM INTO ?", (str(copy),))
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         database = SealedDatabase(connection, seal)
@@ -253,15 +251,6 @@ class _Packed:
             raise StoreError(f"{name} in {self._path} is damaged")
 
 
-@contextmanager
-def _opened(path: Path) -> Generator[_Packed]:
-    try:
-        with tarfile.open(path, mode="r:") as archive:
-            yield _Packed(path, archive)
-    except (OSError, tarfile.TarError) as error:
-        raise StoreError(f"{path} cannot be read as a backup: {error}") from error
-
-
 def put_back(
     place: StorePlace,
     path: Path,
@@ -288,7 +277,8 @@ def put_back(
             raise UsageError(f"{there} is there: a backup is put back where no store is; move this one away first")
     staged = restoring_beside(place.file)
     try:
-        with _opened(path) as packed:
+        with tarfile.open(path, mode="r:") as archive:
+            packed = _Packed(path, archive)
             about = packed.about
             if (about.aggregator_id, about.deployment) != whose:
                 raise UsageError(
@@ -311,6 +301,8 @@ def put_back(
                 replace_file(keys[name], (staged / name).read_bytes())
                 erase_file(staged / name)
             _take_names(place.file, staged, names)
+    except tarfile.TarError as error:
+        raise StoreError(f"{path} cannot be read as a backup: {error}") from error
     except OSError as error:
         raise StoreError(f"{path} could not be put back: {error}") from error
     return about

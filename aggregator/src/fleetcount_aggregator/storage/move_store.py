@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage.database import Database, Engine
 from fleetcount_aggregator.storage.joined_shards import ShardJoiner
 from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.schema import MOVED, MOVING, SERVING, TABLES, TableColumns
+from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
@@ -52,6 +52,11 @@ def move_store(source: StorePlace, target: StorePlace, keys: Callable[[], StoreK
     ):
         number = _number(_standing(old), MOVED)
         if number is None:
+            if _standing(old) == RESTORED:
+                raise StoreError(
+                    f"{source.name} was put back from a backup and has not heard yet what it missed: start it, and"
+                    " move it when the other aggregators have answered"
+                )
             if _standing(old) != SERVING:
                 raise StoreError(f"{source.name} is the target of a move itself, which has not ended")
             number = _copy(old, new, source, target, keys)

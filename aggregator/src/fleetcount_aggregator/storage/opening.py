@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from fleetcount_protocol.errors import UsageError
+
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database, Engine
 from fleetcount_aggregator.storage.schema import POSTGRES, check_standing
@@ -47,8 +49,13 @@ def open_engine(
     task is cut that is installed from now on. `standing` judges whether it may be used.
 
     Raises:
+        UsageError: the directory of its files is not there and cannot be made.
         StoreError: it cannot be opened, may not be used, or holds something else.
     """
+    try:
+        place.directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"aggregator.state_directory {place.directory}: {error.strerror}") from error
     if place.url is None:
         return SqliteEngine.open(place.file, standing=standing)
     server = server_of(place)

@@ -10,6 +10,8 @@ from typing import Final
 
 from fleetcount_transport.migrations import Schema
 
+from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.epochs import EPOCH_TABLE
 from fleetcount_aggregator.storage.lease_tables import COMMIT_TABLE, LEASE_TABLES, NOTICE_TABLES
 from fleetcount_aggregator.storage.row_seal import SEALED
@@ -25,6 +27,7 @@ __all__ = [
     "SQLITE",
     "TABLES",
     "TableColumns",
+    "check_readable",
     "check_standing",
     "check_version",
 ]
@@ -218,6 +221,21 @@ def check_version(place: str, schema: Schema, tables: set[str], versions: list[i
             f" {schema.version}"
         )
     return versions[0]
+
+
+def check_readable(place: StorePlace, database: Database) -> None:
+    """Refuse to read a store that has not the present tables; who reads brings none up.
+
+    Raises:
+        StoreError: it has those of another version.
+    """
+    known = SQLITE if place.url is None else POSTGRES
+    versions = [row[0] for row in database.execute("SELECT version FROM schema_version").fetchall()]
+    found = check_version(place.name, known, {"schema_version"}, versions)
+    if found != known.version:
+        raise StoreError(
+            f"{place.name} has schema version {found}; allowed is {known.version}: run `fleetcount aggregator migrate`"
+        )
 
 
 def check_standing(place: str, standing: str) -> None:

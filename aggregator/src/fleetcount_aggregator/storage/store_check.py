@@ -23,7 +23,7 @@ from fleetcount_aggregator.storage.log_scan import LogScan
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_scan import every_damage
 from fleetcount_aggregator.storage.row_seal import Damage
-from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.schema import check_readable
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
@@ -67,7 +67,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheck:
-    """What was found. While the aggregator `runs`, its logs are written to, and are not read."""
+    """What was found. While the aggregator `runs`, its logs in files are written to, and are not read."""
 
     runs: bool
     verdicts: tuple[Verdict, ...]
@@ -79,20 +79,17 @@ def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
     Raises:
         StoreError: there is none, it cannot be read at all, or lies under another key.
     """
-    with _held(place) as runs, reading(place) as plain:
-        version = plain.execute("SELECT version FROM schema_version").fetchone()[0]
-        if version != SQLITE.version:
-            raise StoreError(
-                f"the store is of version {version}, checked is {SQLITE.version}: start the aggregator once"
-            )
+    with _held(place) as held, reading(place) as plain:
+        check_readable(place, plain)
         if place.url is None:
             plain.execute("BEGIN")  # What an aggregator writes between two reads would look like damage.
         db = SealedDatabase(plain, keys.row_seal)
         found = [*_database(plain, place), *every_damage(db)]
         if place.url is None:
-            beside = [*_files(db, place.file, keys, logs=not runs)]
+            beside = [*_files(db, place.file, keys, logs=not held)]
         else:
             beside = [*damaged_frames(db, place, keys)]
+        runs = held or (place.url is not None and bool(plain.execute("SELECT count(*) FROM living").fetchone()[0]))
     found += _of_unended(place, keys, beside) if beside else []
     return StoreCheck(runs=runs, verdicts=tuple(_verdict(one) for one in dict.fromkeys(found)))
 

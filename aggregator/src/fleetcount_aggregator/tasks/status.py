@@ -23,9 +23,9 @@ from fleetcount_aggregator.storage import archive_rows, series_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.schema import check_readable
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
+from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, TaskRow
 from fleetcount_aggregator.tasks.period_budget import period_charge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_notes import orders_of
 
@@ -132,9 +132,7 @@ def read_spent(place: StorePlace, limits: Limits, now: float) -> Mapping[str, De
 @contextmanager
 def _opened(place: StorePlace) -> Generator[SealedDatabase]:
     with reading(place) as plain:
-        version = plain.execute("SELECT version FROM schema_version").fetchone()[0]
-        if version != SQLITE.version:
-            raise StoreError(f"the store is of version {version}, shown is {SQLITE.version}: start the aggregator once")
+        check_readable(place, plain)
         # Tags are not checked without the store's key: `fleetcount aggregator check` does.
         yield SealedDatabase(plain, RowSeal())
 
