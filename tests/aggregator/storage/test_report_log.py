@@ -231,8 +231,9 @@ def test_a_last_group_whose_blocks_never_came_is_cut(tmp_path: Path, fill: bytes
     data = path_of(tmp_path).read_bytes()
     log.close()
 
-    for start in range(lengths[1], lengths[2], 37):
-        torn = data[:start] + fill * min(40, lengths[2] - start) + data[start + 40 :]
+    for start in (lengths[1], *range((lengths[1] // 512 + 1) * 512, lengths[2], 512)):
+        end = min(lengths[2], (start // 512 + 1) * 512)
+        torn = data[:start] + fill * (end - start) + data[end:]
         path_of(tmp_path).write_bytes(torn)
         again = opened(tmp_path)
         assert held(again, range(8)) == [(n, r) for n in range(8) for r in (1, 2)]
@@ -280,6 +281,26 @@ def test_a_device_cannot_make_a_torn_end_look_like_damage(tmp_path: Path) -> Non
 
 
 # What is damage.
+
+
+def test_damage_in_a_last_group_of_which_all_was_written_is_named(tmp_path: Path) -> None:
+    """Its receipts may have been given: between its sync and the note of how much is durable lies a second."""
+    log, lengths = filled(tmp_path)
+    data = path_of(tmp_path).read_bytes()
+    log.close()
+    assert len(data) == lengths[2]
+    places = range(lengths[1], lengths[2], 7)
+    assert {in_parts(data, place) for place in places} == {True, False}
+
+    for place in places:
+        path_of(tmp_path).write_bytes(data[:place] + bytes((data[place] ^ 1,)) + data[place + 1 :])
+        if in_parts(data, place):
+            complete = opened(tmp_path).complete()
+            assert complete.source(np.arange(12)).load().damaged, "as in every group, when they are loaded"
+        else:
+            with pytest.raises(StoreError, match=r"task\.log is damaged at byte \d+"):
+                opened(tmp_path)
+        assert path_of(tmp_path).stat().st_size == len(data), "left as it is"
 
 
 def test_damage_before_the_last_group_is_an_error_that_names_the_place(tmp_path: Path) -> None:

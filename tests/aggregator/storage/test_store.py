@@ -18,7 +18,7 @@ from fleetcount_aggregator.host.states import State, StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import Answer
-from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES
+from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES
 from fleetcount_aggregator.storage.memory_store import MemoryStore
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.report_index import CompleteRows, ReportIndex
@@ -645,14 +645,15 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
     assert durable_bytes(copy) == len(data)
     changed = {
         "shorter": data[:-1],
-        "rotten": data[:-1] + bytes((data[-1] ^ 1,)),
+        "rotten": data[: FILE_HEADER_BYTES + HEAD_BYTES] + b"?" + data[FILE_HEADER_BYTES + HEAD_BYTES + 1 :],
         "rotten header": bytes(len(data)),
         "empty": b"",
         "gone": None,
     }[damage]
     log.unlink() if changed is None else log.write_bytes(changed)
 
-    assert "were durable, and have receipts" in await damage_in(copy)
+    said = "is not what was written" if damage == "rotten" else "were durable, and have receipts"
+    assert said in await damage_in(copy)
     assert changed is None or log.read_bytes() == changed, "left as it is"
     log.write_bytes(data)
     await open_store(copy).close()

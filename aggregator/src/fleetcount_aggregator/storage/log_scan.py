@@ -28,6 +28,10 @@ from fleetcount_aggregator.storage.store import StoreError
 __all__ = ["LogScan", "damaged_at", "read_at"]
 
 _BLOCK_BYTES: Final = 1024 * 1024
+_SECTOR_BYTES: Final = 512
+"""What a disk writes whole or not at all."""
+_LEAST_BYTES: Final = 8
+"""Fewer bytes of a group in a sector do not tell whether that was written."""
 
 
 def damaged_at(path: Path, offset: int, why: str) -> DamagedFrameError:
@@ -103,14 +107,19 @@ class LogScan:
             return
         heads = list(self._heads())
         last_group = heads[-1][1].group if heads else 0
+        is_short = not heads or heads[-1][0] + heads[-1][1].frame_bytes < self._size
         for offset, head in heads:
             columns = read_at(self._descriptor, self._path, offset + HEAD_BYTES, head.columns_bytes)
             seal = FrameSeal(self._log_key, head.salt, self._task_id, head.round)
-            whole = hmac.compare_digest(seal.of_columns(columns), head.columns_seal)
-            if whole and head.group == last_group:
-                whole = self._parts_open(offset, head, seal, columns)
-            if not whole:
-                self._check_torn(offset, head.sequence)
+            if not hmac.compare_digest(seal.of_columns(columns), head.columns_seal):
+                self._check_torn(offset, head.sequence, is_short=is_short)
+                return
+            # Parts that are damaged, and not torn, are named when they are loaded, as in the groups before.
+            if (
+                head.group == last_group
+                and not self._parts_open(offset, head, seal, columns)
+                and (is_short or self._lacks_a_sector(offset))
+            ):
                 return
             self.end = offset + head.frame_bytes
             yield ReadFrame(offset, head, columns)
@@ -122,7 +131,7 @@ class LogScan:
             head = FrameHead.decode(os.pread(self._descriptor, HEAD_BYTES, offset), self._log_key)
             fits = head is not None and offset + head.frame_bytes <= self._size
             if head is None or not fits or head.sequence != sequence or head.group not in (group, sequence):
-                self._check_torn(offset, sequence)
+                self._check_torn(offset, sequence, is_short=head is not None or self._size - offset < HEAD_BYTES)
                 return
             yield offset, head
             offset, sequence, group = offset + head.frame_bytes, sequence + 1, head.group
@@ -137,14 +146,27 @@ class LogScan:
                 return False
         return True
 
-    def _check_torn(self, offset: int, sequence: int) -> None:
+    def _check_torn(self, offset: int, sequence: int, *, is_short: bool) -> None:
         """Return if the frame at an offset may be what a crash left of the last group.
 
         Raises:
-            StoreError: a later group was written, so this frame was durable once, and somebody may hold its receipt.
+            StoreError: a later group was written, or all of this one, so that somebody may hold its receipt.
         """
-        if self._later_group(offset, sequence):
+        if self._later_group(offset, sequence) or not (is_short or self._lacks_a_sector(offset)):
             raise damaged_at(self._path, offset, f"frame {sequence} is not what was written")
+
+    def _lacks_a_sector(self, offset: int) -> bool:
+        """Return whether a sector behind an offset was never written: after a power failure it is empty.
+
+        Sealed bytes and ids never look so. Where all sectors came, what does not fit its seal has changed since.
+        """
+        while offset < self._size:
+            until = min(self._size, (offset // _SECTOR_BYTES + 1) * _SECTOR_BYTES)
+            piece = read_at(self._descriptor, self._path, offset, until - offset)
+            if len(piece) >= _LEAST_BYTES and (not piece.strip(b"\0") or not piece.strip(b"\xff")):
+                return True
+            offset = until
+        return False
 
     def _later_group(self, offset: int, sequence: int) -> bool:
         """Return whether a frame of a group that began after `sequence` lies behind an offset."""
