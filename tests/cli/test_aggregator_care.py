@@ -185,3 +185,24 @@ def test_repair_says_what_is_beyond_it(fleetcount: Shell, state: Path) -> None:
     assert done.code == 5, done
     assert "cannot be repaired" in done.out
     assert "forgot the mark of peer beta" in done.out
+
+
+def test_a_password_file_that_cannot_be_used_is_a_wrong_configuration(
+    fleetcount: Shell, state: Path, tmp_path: Path
+) -> None:
+    config, password = Path(CONFIG[1]), tmp_path / "dep" / "alpha" / "db.password"
+    config.write_text(
+        config.read_text() + '[store]\nurl = "postgresql:///a?host=/nowhere"\npassword_file = "db.password"\n'
+    )
+    said = []
+    for mode in (None, 0o644, 0o600):
+        if mode is not None:
+            password.write_text("the secret word")
+            password.chmod(mode)
+        ran = fleetcount("aggregator", "serve", *CONFIG)
+        said.append((ran.code, ran.error_line))
+
+    assert [code for code, _ in said] == [2, 2, 5]
+    assert f"store.password_file {password} is not a file" in said[0][1]
+    assert f"store.password_file {password} has mode 0644, allowed: 0600" in said[1][1]
+    assert "the secret word" not in str(said)

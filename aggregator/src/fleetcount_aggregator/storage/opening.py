@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.key_files import read_secret
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database, Engine
@@ -24,10 +25,16 @@ def server_of(place: StorePlace) -> "Server":
     """Return the server of a store in PostgreSQL.
 
     Raises:
+        UsageError: the file of its password cannot be used; later that is a server that cannot be reached.
         StoreError: the client library is not installed.
     """
     if importlib.util.find_spec("psycopg") is None:
         raise StoreError(f"{place.name} needs psycopg; run: pip install 'fleetcount[postgres]'")
+    if place.password_file is not None:
+        try:
+            read_secret(place.password_file)
+        except UsageError as error:
+            raise UsageError(f"store.password_file {error}") from None
     from fleetcount_aggregator.storage.postgres import Server
 
     return Server(url=place.url or "", password_file=place.password_file)
