@@ -206,3 +206,27 @@ def test_a_password_file_that_cannot_be_used_is_a_wrong_configuration(
     assert f"store.password_file {password} is not a file" in said[0][1]
     assert f"store.password_file {password} has mode 0644, allowed: 0600" in said[1][1]
     assert "the secret word" not in str(said)
+
+
+def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: Shell, state: Path) -> None:
+    change(state, "DELETE FROM tasks")
+    assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == ""
+    change(state, "UPDATE instance SET standing = 'moved 1'")
+    away = f"{state / 'aggregator.db'} was moved elsewhere; serve the store that it was moved to"
+
+    said = [fleetcount("aggregator", command, *CONFIG) for command in ("status", "tasks")]
+    assert [(one.code, one.out.splitlines()) for one in said] == [(0, [away, "no tasks"])] * 2
+    assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == away
+    listed = fleetcount("aggregator", "tasks", *CONFIG, "--json")
+    assert (json.loads(listed.out), away in listed.err) == ([], True)
+    assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
+
+
+def test_doctor_says_of_a_store_of_a_later_version_what_status_says(fleetcount: Shell, state: Path) -> None:
+    assert f"ok      store: {state / 'aggregator.db'}" in fleetcount("doctor", *CONFIG).out
+    change(state, "UPDATE schema_version SET version = 99")
+
+    status = fleetcount("aggregator", "status", *CONFIG)
+
+    assert "has schema version 99" in status.error_line
+    assert f"FAILED  store: {status.error_line.partition(': ')[2]}" in fleetcount("doctor", *CONFIG).out
