@@ -1,6 +1,7 @@
 """`fleetcount aggregator check`, `repair`, `backup`, `restore` on a store that `keys init` has made the keys of."""
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -230,3 +231,17 @@ def test_doctor_says_of_a_store_of_a_later_version_what_status_says(fleetcount: 
 
     assert "has schema version 99" in status.error_line
     assert f"FAILED  store: {status.error_line.partition(': ')[2]}" in fleetcount("doctor", *CONFIG).out
+
+
+def test_a_backup_under_another_key_says_so(fleetcount: Shell, state: Path) -> None:
+    key = load_config(Path(CONFIG[1]), os.environ).keys.store_key_file
+    assert key is not None
+    key.write_bytes(base64.b64encode(b"another".ljust(32)))
+
+    said = [fleetcount("aggregator", *words, *CONFIG) for words in (("check",), ("backup", "--output", "a.backup"))]
+
+    assert [one.code for one in said] == [5, 5]
+    check, backup_ = (one.error_line.partition(": ")[2] for one in said)
+    assert "was written under another at-rest key" in check
+    assert backup_ == check
+    assert not Path("a.backup").exists()
