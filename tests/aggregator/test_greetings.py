@@ -23,7 +23,7 @@ from fleetcount_protocol.ids import AggregatorId, TaskId
 
 from tests.support.aggregators import START, Network, Seat
 
-ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
+ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
 NOBODY = TaskId(bytes(32))
 
 
@@ -188,6 +188,81 @@ async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
     assert own.number == 7
     assert decode_epoch((await network.seats[1].memory.epochs())[""]) == own
     restored.context.greetings.check()
+
+
+async def restored_copy(network: Network) -> Core:
+    """Start a process of beta with --restored on a store that remembers nothing."""
+    network.restored = True
+    network.seats[1].memory = MemoryStore()
+    return await network.start(1)
+
+
+@pytest.mark.parametrize("met", [False, True])
+async def test_of_two_restored_copies_one_ends(met: bool) -> None:
+    """The later one, if the earlier was heard by all before; else whichever is heard last."""
+    network = await greeting(3)
+    earlier = await restored_copy(network)
+    for peer in (ALPHA, ALPHA, GAMMA) if met else ():
+        assert await ask(earlier, peer) in (PeerProblem.STALE_EPOCH, PeerProblem.UNKNOWN_TASK)
+    later = await restored_copy(network)
+    both = (earlier, later)
+    for core, peer in [(core, peer) for peer in (ALPHA, GAMMA) * 3 for core in both]:
+        seated(network, 1, core)
+        await ask(core, peer)
+        if any(one.context.greetings.superseded.is_set() for one in both):
+            break
+
+    assert [one.context.greetings.superseded.is_set() for one in both] == [True, False]
+    with pytest.raises(SupersededError, match="started elsewhere"):
+        earlier.context.greetings.check()
+    seated(network, 1, later)
+    for peer in (ALPHA, GAMMA):
+        assert await ask(later, peer) is PeerProblem.UNKNOWN_TASK
+
+
+async def test_a_restored_copy_stops_for_no_older_process_that_a_peer_has_not_told_of_yet() -> None:
+    network = await greeting(3)
+    for _ in range(5):
+        await network.start(1)
+    older = network.core(1)
+    assert await ask(older, GAMMA) is PeerProblem.UNKNOWN_TASK
+    restored = await restored_copy(network)
+    assert await ask(restored, ALPHA) is PeerProblem.UNKNOWN_TASK
+    seated(network, 1, older)
+    assert await ask(older, ALPHA) is PeerProblem.UNKNOWN_TASK
+
+    seated(network, 1, restored)
+    assert await ask(restored, ALPHA) is PeerProblem.STALE_EPOCH
+    assert [await ask(restored, peer) for peer in (ALPHA, GAMMA)] == [PeerProblem.UNKNOWN_TASK] * 2
+
+    restored.context.greetings.check()
+    seated(network, 1, older)
+    assert await ask(older, GAMMA) is PeerProblem.STALE_EPOCH
+    assert older.context.greetings.superseded.is_set()
+
+
+async def test_two_peers_that_show_a_newer_epoch_at_once_are_one_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = await greeting(3)
+    beta = (await restored_copy(network)).context
+    shown = sign_epoch(BETA, 40, bytes(8), network.seats[1].signing_key)
+    said = {
+        peer: replace(decode_greeting(network.core(seat).context.greetings.say(BETA)), known=shown).encode()
+        for seat, peer in ((0, ALPHA), (2, GAMMA))
+    }
+    begun_epochs: list[Epoch] = []
+    note = beta.store.note_epoch
+
+    async def slow(name: str, epoch: bytes) -> None:
+        await asyncio.sleep(0)
+        if not name:
+            begun_epochs.append(decode_epoch(epoch))
+        await note(name, epoch)
+
+    monkeypatch.setattr(beta.store, "note_epoch", slow)
+    await asyncio.gather(*(beta.greetings.hear_call(peer, one) for peer, one in said.items()))
+
+    assert [one.number for one in begun_epochs] == [41]
+    assert decode_greeting(beta.greetings.say(ALPHA)).epoch == begun_epochs[0]
 
 
 @pytest.mark.parametrize("own_key", [False, True])

@@ -1,6 +1,7 @@
 """`fleetcount aggregator check`, `repair`, `backup`, `restore` on a store that `keys init` has made the keys of."""
 
 import asyncio
+import base64
 import json
 import os
 import shutil
@@ -185,3 +186,62 @@ def test_repair_says_what_is_beyond_it(fleetcount: Shell, state: Path) -> None:
     assert done.code == 5, done
     assert "cannot be repaired" in done.out
     assert "forgot the mark of peer beta" in done.out
+
+
+def test_a_password_file_that_cannot_be_used_is_a_wrong_configuration(
+    fleetcount: Shell, state: Path, tmp_path: Path
+) -> None:
+    config, password = Path(CONFIG[1]), tmp_path / "dep" / "alpha" / "db.password"
+    config.write_text(
+        config.read_text() + '[store]\nurl = "postgresql:///a?host=/nowhere"\npassword_file = "db.password"\n'
+    )
+    said = []
+    for mode in (None, 0o644, 0o600):
+        if mode is not None:
+            password.write_text("the secret word")
+            password.chmod(mode)
+        ran = fleetcount("aggregator", "serve", *CONFIG)
+        said.append((ran.code, ran.error_line))
+
+    assert [code for code, _ in said] == [2, 2, 5]
+    assert f"store.password_file {password} is not a file" in said[0][1]
+    assert f"store.password_file {password} has mode 0644, allowed: 0600" in said[1][1]
+    assert "the secret word" not in str(said)
+
+
+def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: Shell, state: Path) -> None:
+    change(state, "DELETE FROM tasks")
+    assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == ""
+    change(state, "UPDATE instance SET standing = 'moved 1'")
+    away = f"{state / 'aggregator.db'} was moved elsewhere; serve the store that it was moved to"
+
+    said = [fleetcount("aggregator", command, *CONFIG) for command in ("status", "tasks")]
+    assert [(one.code, one.out.splitlines()) for one in said] == [(0, [away, "no tasks"])] * 2
+    assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == away
+    listed = fleetcount("aggregator", "tasks", *CONFIG, "--json")
+    assert (json.loads(listed.out), away in listed.err) == ([], True)
+    assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
+
+
+def test_doctor_says_of_a_store_of_a_later_version_what_status_says(fleetcount: Shell, state: Path) -> None:
+    assert f"ok      store: {state / 'aggregator.db'}" in fleetcount("doctor", *CONFIG).out
+    change(state, "UPDATE schema_version SET version = 99")
+
+    status = fleetcount("aggregator", "status", *CONFIG)
+
+    assert "has schema version 99" in status.error_line
+    assert f"FAILED  store: {status.error_line.partition(': ')[2]}" in fleetcount("doctor", *CONFIG).out
+
+
+def test_a_backup_under_another_key_says_so(fleetcount: Shell, state: Path) -> None:
+    key = load_config(Path(CONFIG[1]), os.environ).keys.store_key_file
+    assert key is not None
+    key.write_bytes(base64.b64encode(b"another".ljust(32)))
+
+    said = [fleetcount("aggregator", *words, *CONFIG) for words in (("check",), ("backup", "--output", "a.backup"))]
+
+    assert [one.code for one in said] == [5, 5]
+    check, backup_ = (one.error_line.partition(": ")[2] for one in said)
+    assert "was written under another at-rest key" in check
+    assert backup_ == check
+    assert not Path("a.backup").exists()

@@ -68,8 +68,8 @@ class Skew:
 class Greetings:
     """The greetings of one aggregator; before `begin` and after `end` it says nothing and minds nobody's epoch.
 
-    `restored` says that the store is an older copy: it goes on above whatever epoch its peers show it, now or later.
-    Any other store's process stops then.
+    `restored` says that the store is an older copy: it goes on above whatever epoch its peers show it, until each of
+    them has shown it its own; then no peer knows more from before its start. Any other store's process stops then.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class Greetings:
         self._newest: dict[AggregatorId, Epoch] = {}
         self._sign: Callable[[int], Epoch] | None = None
         self.restored = False
+        self._unmet = set(trusted) - {own_id}
+        """The peers that have not shown this process its own epoch yet."""
         self.skews: dict[AggregatorId, Skew] = {}
         self.superseded = asyncio.Event()
         self._why = SupersededError()
@@ -137,6 +139,11 @@ class Greetings:
         await self._store.note_epoch(_OWN_START, epoch.encode())
         self._own = epoch
         log.info("epoch_begun", epoch=epoch.number)
+
+    async def _start_above(self, shown: Epoch, sign: Callable[[int], Epoch]) -> None:
+        async with self._noting:  # Two peers may show one at once: a process's own epochs only go up.
+            if self._own is not None and shown > self._own:
+                await self._start(sign(shown.number))
 
     def _supersede(self, shown: Epoch, own: Epoch | None) -> SupersededError:
         """End this process, whether it has begun or, among several, was elected now; return why."""
@@ -213,6 +220,9 @@ class Greetings:
                 self._newest[who] = greeting.epoch
             elif greeting.epoch < known:
                 raise PeerRefusalError(PeerProblem.STALE_EPOCH)
+        if greeting.known is not None and greeting.known == self._own:
+            self._unmet.discard(who)
+            self.restored = self.restored and bool(self._unmet)
         return greeting
 
     async def _look_at_own(self, shown: Epoch | None) -> None:
@@ -221,7 +231,7 @@ class Greetings:
             return
         verify_epoch(shown, self._trusted[self._own_id])
         if self.restored and self._sign is not None:
-            await self._start(self._sign(shown.number))
+            await self._start_above(shown, self._sign)
             return
         last = self._checked(await self._store.epochs()).get(_OWN_START)
         if last is not None and last >= shown:

@@ -152,6 +152,7 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
     adopted if the others have one, and otherwise it ends as aborted. Without the store key nobody can put it back.
     """
     from fleetcount_aggregator.storage.backup import KEPT_KEYS, BackupFile, write_backup
+    from fleetcount_aggregator.storage.store_check import check_key
 
     settings = loaded(config)
     files = {name: getattr(settings.keys, name) for name in KEPT_KEYS} if with_keys else {}
@@ -162,8 +163,10 @@ def backup(config: Path, output: Path, with_keys: bool) -> None:
         keys=tuple(files),
     )
     keys = {name: path for name, path in files.items() if isinstance(path, Path)}
+    sealed_by = store_keys(settings)
+    check_key(settings.store_place, sealed_by)
     with _terminable():
-        write_backup(settings.store_place, store_keys(settings).row_seal, output, about, keys)
+        write_backup(settings.store_place, sealed_by.row_seal, output, about, keys)
     click.echo(f"wrote {output}")
     click.echo(
         "no data key is in it: tasks under way do not go on from it, and end as aborted unless released elsewhere"

@@ -145,21 +145,23 @@ def status(config: Path, as_json: bool) -> None:
     its tasks wait: for whom, since when and until when. `fleetcount aggregator tasks` goes through all tasks.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.tasks.status import read_status
+    from fleetcount_aggregator.tasks.status import read_standing, read_status
 
     from fleetcount.pages import waits_here
 
     settings = load_config(config, os.environ)
-    found = read_status(settings.store_place)
+    found, not_served = read_status(settings.store_place), read_standing(settings.store_place)
     waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
     result = {
+        "not_served": not_served,
         "series": [_series_json(one) for one in found.series],
         "tasks": [_task_json(one, waits) for one in found.tasks],
         "ledger": [
             {"task_id": row.task_id.hex(), "signal": row.signal, "epsilon": str(row.epsilon)} for row in found.ledger
         ],
     }
-    show(result, _status_lines(config, found, waits), as_json=as_json)
+    lines = [not_served] * bool(not_served)
+    show(result, [*lines, *_status_lines(config, found, waits)], as_json=as_json)
 
 
 def _status_lines(config: Path, found: "AggregatorStatus", waits: Mapping[str, str]) -> Iterator[str]:
@@ -187,7 +189,7 @@ def tasks(config: Path, count: int, before: int | None, unfinished: bool, as_jso
     The last line says how to see the next page. Reads the store of this machine, whether the aggregator runs or not.
     """
     from fleetcount_aggregator.config import load_config
-    from fleetcount_aggregator.tasks.status import read_tasks
+    from fleetcount_aggregator.tasks.status import read_standing, read_tasks
 
     from fleetcount.pages import waits_here
 
@@ -199,6 +201,8 @@ def tasks(config: Path, count: int, before: int | None, unfinished: bool, as_jso
         for task in found
         for number, line in enumerate(_task_lines(task, waits))
     ]
+    if not_served := read_standing(settings.store_place):
+        click.echo(not_served, err=as_json)  # A program's answer is an array, as it always was.
     if len(found) == count:
         more = " --open" * unfinished
         lines.append(f"the next: fleetcount aggregator tasks --config {config} --before {found[-1].number}{more}")

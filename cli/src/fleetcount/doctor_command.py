@@ -206,13 +206,21 @@ def _store_key(config: "AggregatorConfig") -> "Finding":
 
 
 def _store(config: "AggregatorConfig") -> "Finding":
-    """Return where the store lies, and, of a server, what it says; StoreError if it may lose what it committed."""
+    """Return where the store lies, and, of a server, what it says.
+
+    Raises:
+        StoreError: it is in a file and cannot be served from there, or on a server that may lose what it committed.
+    """
     from contextlib import closing
 
     from fleetcount_aggregator.storage.opening import server_of
+    from fleetcount_aggregator.storage.store import StoreError
+    from fleetcount_aggregator.tasks.status import read_standing
 
     place = config.store_place
     if place.url is None:
+        if place.file.exists() and (not_served := read_standing(place)):
+            raise StoreError(not_served)
         return _ok("store", f"{place.name}, of one process")
     server = server_of(place)
     from fleetcount_aggregator.storage.postgres import ServerState  # Only where there is its client.

@@ -357,6 +357,37 @@ async def test_a_place_that_holds_a_store_and_one_without_are_refused(tmp_path: 
         assert database.execute("SELECT standing FROM instance").fetchall() == [("serving",)]
 
 
+@pytest.mark.parametrize("to_postgres", [True, False])
+async def test_a_move_that_fails_leaves_nothing_that_may_be_served_at_an_empty_target(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch, to_postgres: bool
+) -> None:
+    source, target = places(tmp_path, postgres_url, to_postgres=to_postgres)
+    with pytest.raises(StoreError, match=r"nothing to move|no store of schema"):
+        move(source, target)
+    assert not target.file.exists()
+    await filled(source)
+
+    def stand(standing: str) -> None:
+        engine = open_engine(source, standing=lambda *_: None)
+        engine.write(lambda db: db.execute("UPDATE instance SET standing = ?", (standing,)))
+        engine.close()
+
+    for standing, why in (("restored", "put back"), ("moving 1", "target of a move"), ("moved 1", "not to ")):
+        stand(standing)
+        with pytest.raises(StoreError, match=why):
+            move(source, target)
+        assert target.file.exists() is (why == "not to " and not to_postgres)
+    with pytest.raises(StoreError, match="target of a move that has not ended"):
+        open_engine(target)
+    stand("serving")
+    assert ended_before(0, lambda: move(source, target), monkeypatch), "before the first write to the target"
+    with pytest.raises(StoreError, match="target of a move that has not ended"):
+        open_engine(target)
+
+    assert move(source, target)
+    assert is_served(target)
+
+
 async def test_the_command_moves_a_store_and_says_which_file_to_serve(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

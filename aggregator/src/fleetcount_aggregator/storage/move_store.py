@@ -20,7 +20,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database, Engine
 from fleetcount_aggregator.storage.joined_shards import ShardJoiner
 from fleetcount_aggregator.storage.move_frames import KnownLog, move_frames
-from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
@@ -46,33 +46,46 @@ def move_store(source: StorePlace, target: StorePlace, keys: Callable[[], StoreK
         raise UsageError(f"{source.name} is source and target; allowed are two places")
     if source.url is None and not source.file.is_file():
         raise StoreError(f"{source.file} does not exist: there is nothing to move")
-    with (
-        closing(open_engine(source, standing=_any_standing)) as old,
-        closing(open_engine(target, standing=_any_standing)) as new,
-    ):
+    with reading(source) as plain:  # To open an empty database would make a store there.
+        plain.execute("SELECT version FROM schema_version")
+    with closing(open_engine(source, standing=_any_standing)) as old:
         number = _number(_standing(old), MOVED)
-        if number is None:
-            if _standing(old) == RESTORED:
-                raise StoreError(
-                    f"{source.name} was put back from a backup and has not heard yet what it missed: start it, and"
-                    " move it when the other aggregators have answered"
-                )
-            if _standing(old) != SERVING:
-                raise StoreError(f"{source.name} is the target of a move itself, which has not ended")
-            number = _copy(old, new, source, target, keys)
-            _stand(old, f"{MOVED} {number}")
-        elif _standing(new) == SERVING and _is_empty(new):
-            raise StoreError(f"{source.name} was moved elsewhere, not to {target.name}")
-        moves = _number(_standing(new), MOVING) == number
-        if not moves and _standing(new) != SERVING:
-            raise StoreError(f"{source.name} was moved elsewhere: {target.name} is the target of another move")
-        if moves:
-            _stand(new, SERVING)
-        left, home = old.key_place(), old.frame_home(source.file)
-        for name in left.names():
-            left.erase(name)
-        for task_id in home.tasks():
-            home.drop(task_id)
+        if number is None and _standing(old) == RESTORED:
+            raise StoreError(
+                f"{source.name} was put back from a backup and has not heard yet what it missed: start it, and"
+                " move it when the other aggregators have answered"
+            )
+        if number is None and _standing(old) != SERVING:
+            raise StoreError(f"{source.name} is the target of a move itself, which has not ended")
+        # What is new here is never one that may be served, however this ends.
+        with closing(open_engine(target, standing=_any_standing, made=MOVING)) as new:
+            return _move(old, new, source, target, keys, number)
+
+
+def _move(
+    old: Engine,
+    new: Engine,
+    source: StorePlace,
+    target: StorePlace,
+    keys: Callable[[], StoreKeys],
+    number: str | None,
+) -> bool:
+    """Move from a source that may be moved, or has been under this number; as `move_store`."""
+    if number is None:
+        number = _copy(old, new, source, target, keys)
+        _stand(old, f"{MOVED} {number}")
+    elif _standing(new) in (SERVING, MOVING) and _is_empty(new):
+        raise StoreError(f"{source.name} was moved elsewhere, not to {target.name}")
+    moves = _number(_standing(new), MOVING) == number
+    if not moves and _standing(new) != SERVING:
+        raise StoreError(f"{source.name} was moved elsewhere: {target.name} is the target of another move")
+    if moves:
+        _stand(new, SERVING)
+    left, home = old.key_place(), old.frame_home(source.file)
+    for name in left.names():
+        left.erase(name)
+    for task_id in home.tasks():
+        home.drop(task_id)
     return moves
 
 

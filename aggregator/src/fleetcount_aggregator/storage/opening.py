@@ -7,10 +7,11 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from fleetcount_protocol.errors import UsageError
+from fleetcount_transport.key_files import read_secret
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database, Engine
-from fleetcount_aggregator.storage.schema import POSTGRES, check_standing
+from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import StoreError
 
@@ -24,10 +25,16 @@ def server_of(place: StorePlace) -> "Server":
     """Return the server of a store in PostgreSQL.
 
     Raises:
+        UsageError: the file of its password cannot be used; later that is a server that cannot be reached.
         StoreError: the client library is not installed.
     """
     if importlib.util.find_spec("psycopg") is None:
         raise StoreError(f"{place.name} needs psycopg; run: pip install 'fleetcount[postgres]'")
+    if place.password_file is not None:
+        try:
+            read_secret(place.password_file)
+        except UsageError as error:
+            raise UsageError(f"store.password_file {error}") from None
     from fleetcount_aggregator.storage.postgres import Server
 
     return Server(url=place.url or "", password_file=place.password_file)
@@ -41,12 +48,14 @@ def open_engine(
     shards: int = 1,
     migrate: bool = False,
     standing: Callable[[str, str], None] = check_standing,
+    made: str = SERVING,
 ) -> Engine:
     """Open a store's database, made if it is new; one in a file is brought up to the present tables.
 
     `migrate`: one in PostgreSQL too; else it is served as it is, if this release can. `alone`: no second process may
     serve it, as always with a file. `accept_failover`: go on on another server than before. `shards`: into how many a
-    task is cut that is installed from now on. `standing` judges whether it may be used.
+    task is cut that is installed from now on. `standing` judges whether it may be used. `made`: how it stands if
+    it is new.
 
     Raises:
         UsageError: the directory of its files is not there and cannot be made.
@@ -57,7 +66,7 @@ def open_engine(
     except OSError as error:
         raise UsageError(f"aggregator.state_directory {place.directory}: {error.strerror}") from error
     if place.url is None:
-        return SqliteEngine.open(place.file, standing=standing)
+        return SqliteEngine.open(place.file, standing=standing, made=made)
     server = server_of(place)
     from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 
@@ -68,6 +77,7 @@ def open_engine(
         shards=shards,
         migrate=migrate,
         standing=standing,
+        made=made,
         mark=place.file.with_suffix(".server"),
     )
 

@@ -16,7 +16,7 @@ from fleetcount_transport.migrations import NEW, bring_up
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.postgres import FATAL, Link, PostgresDatabase, Server, ServerState, one_line
 from fleetcount_aggregator.storage.postgres_frames import PostgresHome
-from fleetcount_aggregator.storage.schema import POSTGRES, check_standing, check_version
+from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
 from fleetcount_aggregator.storage.server_mark import ServerMark
 from fleetcount_aggregator.storage.store import StoreError
 
@@ -67,9 +67,10 @@ class PostgresEngine:
         shards: int = 1,
         migrate: bool = False,
         standing: Callable[[str, str], None] = check_standing,
+        made: str = SERVING,
         mark: Path | None = None,
     ) -> Self:
-        """Open the database, whose tables are made if it is new.
+        """Open the database, whose tables are made if it is new; then it stands as `made`.
 
         `migrate`: tables of an older release are brought up, which is refused while a process of that release lives;
         else those of the release before this one are served as they are.
@@ -87,7 +88,7 @@ class PostgresEngine:
         engine = cls(server, ServerMark(mark), alone=alone, accept_failover=accept_failover, shards=shards)
         with ExitStack() as opened:
             opened.callback(engine.close)
-            engine._bring_up(migrate=migrate)
+            engine._bring_up(migrate=migrate, made=made)
             engine._writer.connection()
             engine._remember_server()
             standing(engine.place, engine.read(lambda db: db.execute("SELECT standing FROM instance").fetchone()[0]))
@@ -203,7 +204,7 @@ class PostgresEngine:
         self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
         self._accept_failover = False
 
-    def _bring_up(self, *, migrate: bool) -> None:
+    def _bring_up(self, *, migrate: bool, made: str) -> None:
         connection = self._server.connect()
         try:
             database = PostgresDatabase(connection)
@@ -234,7 +235,7 @@ class PostgresEngine:
                     )
                 log.warning("older_schema", version=before, newest=POSTGRES.version)
                 return
-            bring_up(POSTGRES, begin=_BEGIN, find=find, execute=execute, note=note)
+            bring_up(made_as(POSTGRES, made), begin=_BEGIN, find=find, execute=execute, note=note)
         except psycopg.Error as error:
             raise StoreError(f"{self.place} cannot be opened as a store: {one_line(error)}") from error
         finally:

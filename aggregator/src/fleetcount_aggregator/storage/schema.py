@@ -30,6 +30,7 @@ __all__ = [
     "check_readable",
     "check_standing",
     "check_version",
+    "made_as",
 ]
 
 _SERIES_TABLES: Final = (
@@ -198,9 +199,14 @@ SERVING: Final = "serving"
 RESTORED: Final = "restored"
 """The store is a backup that was put back, and tasks of it may have ended elsewhere since."""
 MOVING: Final = "moving"
-"""And the move's number: a move of a store to here has begun and not ended."""
+"""And the move's number, once one has been drawn: a move of a store to here has begun and not ended."""
 MOVED: Final = "moved"
 """And the move's number: the store lies elsewhere now."""
+
+
+def made_as(schema: Schema, standing: str) -> Schema:
+    """Return a schema by which a new store stands otherwise than `SERVING`, from its first transaction on."""
+    return replace(schema, tables=(*schema.tables, f"UPDATE instance SET standing = '{standing}'"))  # noqa: S608
 
 
 def check_version(place: str, schema: Schema, tables: set[str], versions: list[int]) -> int:

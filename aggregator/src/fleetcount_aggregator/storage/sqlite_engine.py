@@ -17,7 +17,7 @@ from fleetcount_transport.migrations import bring_up
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.frame_homes import FileHome
 from fleetcount_aggregator.storage.key_places import KeyFiles
-from fleetcount_aggregator.storage.schema import SQLITE, check_standing, check_version
+from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
 from fleetcount_aggregator.storage.store import StoreError
 
 __all__ = ["SqliteEngine", "restoring_beside"]
@@ -47,8 +47,10 @@ class SqliteEngine:
         self._reader = reader
 
     @classmethod
-    def open(cls, path: Path, *, standing: Callable[[str, str], None] = check_standing) -> Self:
-        """Open or make the file. `standing` judges whether it may be used, by its place and what it says of itself.
+    def open(cls, path: Path, *, standing: Callable[[str, str], None] = check_standing, made: str = SERVING) -> Self:
+        """Open or make the file, which stands as `made` if it is new.
+
+        `standing` judges whether it may be used, by its place and what it says of itself.
 
         Raises:
             StoreError: another process holds it, it is no store, damaged, of an unknown schema, or has been moved.
@@ -59,8 +61,8 @@ class SqliteEngine:
         with ExitStack() as opened:
             opened.callback(os.close, lock)
             _sync_names(path.parent)
-            writer = opened.enter_context(closing(_connect(path)))
-            reader = opened.enter_context(closing(_connect(path)))
+            writer = opened.enter_context(closing(_connect(path, made)))
+            reader = opened.enter_context(closing(_connect(path, made)))
             standing(str(path), writer.execute("SELECT standing FROM instance").fetchone()[0])
             opened.pop_all()
         return cls(path, lock, writer, reader)
@@ -165,7 +167,7 @@ def _sync_names(directory: Path) -> None:
         raise StoreError(f"{directory} could not be made durable: {error.strerror}") from error
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, made: str) -> sqlite3.Connection:
     """Open the file, made with mode 0600 and its tables if it is new: write-ahead log, a sync at every commit.
 
     Raises:
@@ -193,7 +195,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA cache_size = -4096")
-        bring_up(SQLITE, begin="BEGIN IMMEDIATE", find=find, execute=connection.execute, note=note)
+        schema = made_as(SQLITE, made)
+        bring_up(schema, begin="BEGIN IMMEDIATE", find=find, execute=connection.execute, note=note)
     except sqlite3.Error as error:
         connection.close()
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error

@@ -28,7 +28,7 @@ from fleetcount_aggregator.storage.sealed_database import SealedDatabase
 from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_aggregator.storage.store_keys import StoreKeys
 
-__all__ = ["StoreCheck", "Verdict", "check_store"]
+__all__ = ["StoreCheck", "Verdict", "check_key", "check_store"]
 
 _TASK: Final = (
     "the task is in quarantine: it takes part in nothing, and what it was charged goes on to count",
@@ -92,6 +92,15 @@ def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
         runs = held or (place.url is not None and bool(plain.execute("SELECT count(*) FROM living").fetchone()[0]))
     found += _of_unended(place, keys, beside) if beside else []
     return StoreCheck(runs=runs, verdicts=tuple(_verdict(one) for one in dict.fromkeys(found)))
+
+
+def check_key(place: StorePlace, keys: StoreKeys) -> None:
+    """Return unless a store in a file lies under another key, as that file's neighbour says: every row seems damaged.
+
+    Raises:
+        StoreError: it does.
+    """
+    DataKeys(keys.at_rest, _Unwritten(place.file), keys.former).seals_store()
 
 
 def _of_unended(place: StorePlace, keys: StoreKeys, beside: Sequence[Damage]) -> list[Damage]:

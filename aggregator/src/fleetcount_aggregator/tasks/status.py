@@ -23,13 +23,13 @@ from fleetcount_aggregator.storage import archive_rows, series_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_seal import RowSeal
-from fleetcount_aggregator.storage.schema import check_readable
+from fleetcount_aggregator.storage.schema import check_readable, check_standing
 from fleetcount_aggregator.storage.sealed_database import SealedDatabase
-from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, TaskRow
+from fleetcount_aggregator.storage.store import LedgerRow, SeriesRow, StoreError, TaskRow
 from fleetcount_aggregator.tasks.period_budget import period_charge, series_charge, spent_from
 from fleetcount_aggregator.tasks.series_notes import orders_of
 
-__all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_status", "read_tasks"]
+__all__ = ["AggregatorStatus", "SeriesLine", "TaskLine", "read_spent", "read_standing", "read_status", "read_tasks"]
 
 _MANY: Final = 100_000
 """More tasks than are ever open."""
@@ -88,6 +88,21 @@ def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
         tasks = [_task_line(database, *row) for row in archive_rows.read_latest(database, most, None)]
         series = [_series_line(database, row) for row in series_rows.read_series(database)]
         return AggregatorStatus(series=series, tasks=tasks[::-1], ledger=sql.read_ledger(database, most))
+
+
+def read_standing(place: StorePlace) -> str:
+    """Return why a store is not served, "" if it may be: it was moved away, or a move to here has not ended.
+
+    Raises:
+        StoreError: as `read_status`.
+    """
+    with _opened(place) as database:
+        standing = str(database.execute("SELECT standing FROM instance").fetchone()[0])
+    try:
+        check_standing(place.name, standing)
+    except StoreError as error:
+        return str(error)
+    return ""
 
 
 def read_tasks(
