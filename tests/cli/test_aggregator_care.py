@@ -231,6 +231,8 @@ def test_doctor_says_of_a_store_of_a_later_version_what_status_says(fleetcount: 
 
     assert "has schema version 99" in status.error_line
     assert f"FAILED  store: {status.error_line.partition(': ')[2]}" in fleetcount("doctor", *CONFIG).out
+    change(state, "UPDATE schema_version SET version = 5")
+    assert "of version 5: the next start brings it to 6" in fleetcount("doctor", *CONFIG).out, "before an upgrade"
 
 
 def test_a_backup_under_another_key_says_so(fleetcount: Shell, state: Path) -> None:

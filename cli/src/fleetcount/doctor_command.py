@@ -213,14 +213,20 @@ def _store(config: "AggregatorConfig") -> "Finding":
     """
     from contextlib import closing
 
-    from fleetcount_aggregator.storage.opening import server_of
+    from fleetcount_aggregator.storage.opening import reading, server_of
+    from fleetcount_aggregator.storage.schema import SQLITE, version_of
     from fleetcount_aggregator.storage.store import StoreError
     from fleetcount_aggregator.tasks.status import read_standing
 
     place = config.store_place
     if place.url is None:
-        if place.file.exists() and (not_served := read_standing(place)):
-            raise StoreError(not_served)
+        if place.file.exists():
+            with reading(place) as database:
+                found = version_of(place, database)
+            if found < SQLITE.version:
+                return _ok("store", f"{place.name}, of version {found}: the next start brings it to {SQLITE.version}")
+            if not_served := read_standing(place):
+                raise StoreError(not_served)
         return _ok("store", f"{place.name}, of one process")
     server = server_of(place)
     from fleetcount_aggregator.storage.postgres import ServerState  # Only where there is its client.

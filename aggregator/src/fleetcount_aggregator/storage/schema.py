@@ -31,6 +31,7 @@ __all__ = [
     "check_standing",
     "check_version",
     "made_as",
+    "version_of",
 ]
 
 _SERIES_TABLES: Final = (
@@ -229,6 +230,13 @@ def check_version(place: str, schema: Schema, tables: set[str], versions: list[i
     return versions[0]
 
 
+def version_of(place: StorePlace, database: Database) -> int:
+    """Return the schema version of a store; raises StoreError if this release does not know it."""
+    known = SQLITE if place.url is None else POSTGRES
+    versions = [row[0] for row in database.execute("SELECT version FROM schema_version").fetchall()]
+    return check_version(place.name, known, {"schema_version"}, versions)
+
+
 def check_readable(place: StorePlace, database: Database) -> None:
     """Refuse to read a store that has not the present tables; who reads brings none up.
 
@@ -236,8 +244,7 @@ def check_readable(place: StorePlace, database: Database) -> None:
         StoreError: it has those of another version.
     """
     known = SQLITE if place.url is None else POSTGRES
-    versions = [row[0] for row in database.execute("SELECT version FROM schema_version").fetchall()]
-    found = check_version(place.name, known, {"schema_version"}, versions)
+    found = version_of(place, database)
     if found != known.version:
         raise StoreError(
             f"{place.name} has schema version {found}; allowed is {known.version}: run `fleetcount aggregator migrate`"
