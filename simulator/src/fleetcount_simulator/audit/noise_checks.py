@@ -17,7 +17,7 @@ from scipy.special import chdtrc, ndtr
 
 from fleetcount_simulator.audit.questions import Question
 from fleetcount_simulator.audit.releases import draw_releases
-from fleetcount_simulator.study.processes import worker_processes
+from fleetcount_simulator.study.processes import carry_out
 
 __all__ = ["LEAST_P_VALUE", "Check", "check_noise", "check_reading", "draws_after_restarts", "independence_p", "law_p"]
 
@@ -135,8 +135,7 @@ def draws_after_restarts(laws: Sequence[NoiseLaw]) -> list[tuple[list[int], ...]
     """Return, for each law, what an aggregator's noise is in two processes started one after the other."""
     drawn: list[list[list[int]]] = []
     for _ in range(2):
-        with worker_processes(1) as pool:
-            drawn.append(pool.submit(_drawn, tuple(laws)).result())
+        drawn += [result for _, result in carry_out(_drawn, [tuple(laws)], workers=1)]
     return list(zip(*drawn, strict=True))
 
 

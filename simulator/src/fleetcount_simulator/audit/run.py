@@ -5,9 +5,7 @@ Decides what is broken; prints and writes nothing.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +18,7 @@ from fleetcount_simulator.audit.noise_checks import Check, check_noise, check_re
 from fleetcount_simulator.audit.questions import Question, neighbouring_truths
 from fleetcount_simulator.audit.releases import draw_releases
 from fleetcount_simulator.audit.views import observation_of, outcome_count, outcomes
-from fleetcount_simulator.errors import ProcessError
-from fleetcount_simulator.study.processes import worker_processes
+from fleetcount_simulator.study.processes import carry_out
 
 __all__ = ["LEAST_TRIALS", "Audit", "Line", "attack_questions", "run_audit"]
 
@@ -157,7 +154,8 @@ def attack_questions(asked: Sequence[Question], trials: int, processes: int, ste
     counts: list[Counts] = [{} for _ in asked]
     done = 0
     step("releases", done, total)
-    for job, counted in _carried_out(jobs, processes):
+    carried_out = carry_out(_count, jobs, processes) if processes > 1 else ((job, _count(job)) for job in jobs)
+    for job, counted in carried_out:
         for slug, array in counted.items():
             counts[job.place][slug] = counts[job.place].get(slug, 0) + array
         done += job.releases
@@ -177,19 +175,6 @@ def _jobs(place: int, question: Question, trials: int) -> Iterator[_Job]:
         part = min(left, whole)
         yield _Job(place=place, question=question, releases=part)
         left -= part
-
-
-def _carried_out(jobs: Sequence[_Job], processes: int) -> Iterable[tuple[_Job, Counts]]:
-    if processes == 1:
-        yield from ((job, _count(job)) for job in jobs)
-        return
-    with worker_processes(min(processes, len(jobs))) as pool:
-        waiting = {pool.submit(_count, job): job for job in jobs}
-        try:
-            for finished in as_completed(waiting):
-                yield waiting.pop(finished), finished.result()
-        except BrokenProcessPool as error:
-            raise ProcessError("a worker process of the audit died (out of memory?)") from error
 
 
 def _count(job: _Job) -> Counts:

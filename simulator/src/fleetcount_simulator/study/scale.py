@@ -6,13 +6,11 @@ Hands out orders and yields results as they come; must not look into a shard.
 import importlib
 import secrets
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from fleetcount_simulator.errors import ProcessError, ScenarioError
-from fleetcount_simulator.study.processes import worker_processes
+from fleetcount_simulator.study.processes import carry_out
 from fleetcount_simulator.study.shards import ShardOrder, run_shard
 
 __all__ = ["DaskCluster", "Runner", "ThisProcess", "WorkerPool"]
@@ -50,13 +48,7 @@ class WorkerPool:
 
     def run(self, orders: Sequence[ShardOrder]) -> Iterator[tuple[ShardOrder, bytes]]:
         """See `Runner.run`."""
-        with worker_processes(max(1, min(self._workers, len(orders)))) as pool:
-            waiting: dict[Future[bytes], ShardOrder] = {pool.submit(run_shard, order): order for order in orders}
-            try:
-                for done in as_completed(waiting):
-                    yield waiting.pop(done), done.result()
-            except BrokenProcessPool as error:
-                raise ProcessError("a worker process died (out of memory?); use fewer --workers") from error
+        return carry_out(run_shard, orders, self._workers)
 
 
 class DaskCluster:
