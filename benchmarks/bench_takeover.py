@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,32 +97,32 @@ def fill(owner: ReplicaStore, runs: Sequence[InstalmentRun], group: int) -> None
         frames.append(new, len(ROUNDS))
 
 
-async def first_receipt(follower: ReplicaStore, run: InstalmentRun) -> None:
-    """Send one instalment until its owner has stored it, as a device does that hears "busy"."""
-    while True:
+async def first_receipt(follower: ReplicaStore, run: InstalmentRun, looking: asyncio.Task[None]) -> None:
+    """Send one instalment until its owner has stored it, as a device does that hears "busy", while somebody looks."""
+    while not looking.done():
         [outcomes] = await follower.reports.add_instalments([run])
         if outcomes == bytes((StoreOutcome.STORED,)):
             return
         await asyncio.sleep(LOOK_S)
+    raise SystemExit(f"nobody looks for shards any more: {looking}")
 
 
 async def take_over(url: str, directory: Path, count: int, group: int) -> Taken:
     """Fill a shard, let its owner run out, and see when the other gives a receipt; SystemExit if anything is lost."""
     task_id, ids, certificates = TaskId(os.urandom(32)), os.urandom(16 * count), os.urandom(32 * count)
     runs = [instalments(task_id, ids, certificates, number) for number in ROUNDS]
-    async with (
-        replica_store(url, directory, shards=1) as owner,
-        replica_store(url, directory, shards=1) as follower,
-    ):
+    async with replica_store(url, directory, shards=1) as owner, AsyncExitStack() as stack:
         await open_task(owner, task_id)
         await asyncio.to_thread(fill, owner, runs, group)
+        # Only now, however long that took: neither renews its lease here.
+        follower = await stack.enter_async_context(replica_store(url, directory, shards=1))
         looking = asyncio.create_task(follower.keeper.run())
         await asyncio.sleep(0)
         new = instalments(task_id, os.urandom(16), os.urandom(32), 1)
         try:
             await owner.run_out()
             wall, cpu = time.perf_counter(), time.process_time()
-            await first_receipt(follower, new)
+            await first_receipt(follower, new, looking)
             taken = Taken(
                 time.perf_counter() - wall,
                 time.process_time() - cpu,

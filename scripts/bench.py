@@ -1,7 +1,8 @@
 """Run every benchmark, show one table of all rows at the end, and keep them as JSON; or fill docs/performance.md.
 
     scripts/bench.py [WORD ...] [--quick | --smoke] [--output FILE]     those whose name holds a word; all without one
-    scripts/bench.py --write-page [--output FILE]                       the page, from a run kept before
+    scripts/bench.py --write-page [--output FILE] [--again FILE]        the page, from a run kept before, and in place
+                                                                        of some of it from a later run of some
 
 Each benchmark runs ours and the peer in one process; this adds the machine and its load. A figure never decides the
 exit code: 1 means that a benchmark broke, 2 that the command or the file is wrong.
@@ -102,6 +103,8 @@ def run(script: Path, sizes: str, collected: Path) -> Ended:
     """Run one benchmark to its end; a row that says so stands for what it could not measure."""
     started, cpu = time.perf_counter(), _cpu_of_children()
     environment = {**os.environ, SIZES_VARIABLE: sizes, ROWS_VARIABLE: str(collected)}
+    # Where it is set every process compiles all it imports, and starts are three times as long.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(
         [sys.executable, str(script)],
         cwd=ROOT,
@@ -199,17 +202,27 @@ def _replace(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def write_page(source: Path) -> int:
-    """Fill the blocks of docs/performance.md from a run that was kept; a run of some benchmarks only is refused."""
+def write_page(source: Path, again: Path | None = None) -> int:
+    """Fill the blocks of docs/performance.md from a run that was kept; a run of some benchmarks only is refused.
+
+    `again`: a later run of some, on the same machine, whose rows stand in place of theirs.
+    """
     try:
         values = json.loads(source.read_text(encoding="utf-8"))
-        taken = [Taken.from_json(row) for row in values["rows"]]
-        missing = {name_of(one) for one in every_benchmark()} - {one["name"] for one in values["benchmarks"]}
+        about, rows = f"{_about(values)}.", _kept_rows(values)
+        if again is not None:
+            later = json.loads(again.read_text(encoding="utf-8"))
+            if later["sizes"] != values["sizes"] or later["machine"]["system"] != values["machine"]["system"]:
+                raise ValueError(f"{again} is of other sizes or of another machine")
+            rows |= _kept_rows(later)
+            about += f" Of it again, {_about(later)}: {', '.join(_kept_rows(later))}."
+        taken = [one for kept in rows.values() for one in kept]
+        missing = {name_of(one) for one in every_benchmark()} - rows.keys()
         if missing:
             raise ValueError(f"it has nothing of {', '.join(sorted(missing))}")
         if values["sizes"] == "smoke":
             raise ValueError("it is a smoke run")
-        text = page.fill(PAGE.read_text(encoding="utf-8"), taken, _about(values))
+        text = page.fill(PAGE.read_text(encoding="utf-8"), taken, about)
     except (OSError, ValueError, KeyError) as error:
         print(f"bench: {source} cannot fill {PAGE.name}: {error}", file=sys.stderr)
         return 2
@@ -218,8 +231,14 @@ def write_page(source: Path) -> int:
     return 0
 
 
+def _kept_rows(values: dict[str, Any]) -> dict[str, list[Taken]]:
+    """Return the rows of a kept run by their benchmark, in its order."""
+    taken = [Taken.from_json(row) for row in values["rows"]]
+    return {one["name"]: [row for row in taken if row.benchmark == one["name"]] for one in values["benchmarks"]}
+
+
 def _about(values: dict[str, Any]) -> str:
-    return f"{machine.describe(values['machine'])}; {SIZES_TOLD[values['sizes']]}, {values['seconds']:.0f} s."
+    return f"{machine.describe(values['machine'])}; {SIZES_TOLD[values['sizes']]}, {values['seconds']:.0f} s"
 
 
 def every_benchmark() -> list[Path]:
@@ -251,10 +270,13 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
     how.add_argument("--write-page", action="store_true", help=f"fill docs/{PAGE.name} from a kept run")
     parser.add_argument("--output", type=Path, help="the JSON file (default out/bench.json or one named after the run)")
+    parser.add_argument("--again", type=Path, help="a later run of some benchmarks, for --write-page")
     parser.set_defaults(sizes="full")
     options = parser.parse_args(arguments)
     if options.write_page and options.words:
         parser.error("--write-page takes no words: the page tells of a run of all benchmarks")
+    if options.again and not options.write_page:
+        parser.error("--again is of --write-page")
     return options
 
 
@@ -269,7 +291,7 @@ def main(arguments: Sequence[str]) -> int:
     options = read_arguments(arguments)
     output = options.output or default_output(options.sizes, bool(options.words))
     if options.write_page:
-        return write_page(output)
+        return write_page(output, options.again)
     scripts = chosen(options.words)
     if not scripts:
         names = ", ".join(name_of(one) for one in every_benchmark())

@@ -186,6 +186,26 @@ def test_the_page_is_written_from_a_kept_run(sizes: str, blank: Path, tmp_path: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.json", "performance.md"]
 
 
+def test_rows_of_a_later_run_of_some_stand_in_place_of_theirs(
+    blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, later = kept_run(tmp_path / "kept.json"), kept_run(tmp_path / "later.json")
+    values = json.loads(later.read_text())
+    values["benchmarks"] = [one for one in values["benchmarks"] if one["name"] == "kernel"]
+    values["rows"] = [one | {"ours": 3.25} for one in values["rows"] if one["benchmark"] == "kernel"]
+    later.write_text(json.dumps(values))
+
+    assert bench.main(["--write-page", "--output", str(kept), "--again", str(later)]) == 0
+
+    text = blank.read_text()
+    assert text.count("3.25 s") == 1
+    assert text.count("| 2 s ") == len(NAMES) - 1
+    assert "Of it again" in text
+    later.write_text(json.dumps(values | {"sizes": "quick"}))
+    assert bench.main(["--write-page", "--output", str(kept), "--again", str(later)]) == 2
+    assert "is of other sizes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
