@@ -26,7 +26,8 @@ from fleetcount_client.answering import (
 )
 from fleetcount_client.ledger import Ledger, budget_of, charge_of, pure_loss
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.spool import Beginning, OutboxEntry, Phase, Report, SpoolFile
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_client.stored import encode_instalment
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -11,7 +11,8 @@ from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import Trust
-from fleetcount_client.spool import Phase, SpoolFile
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.spool_rows import Phase
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, RejectReason

@@ -13,7 +13,8 @@ from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.series_rows import SeriesRows
-from fleetcount_client.spool import Phase, Report, Spool
+from fleetcount_client.spool import Spool
+from fleetcount_client.spool_rows import Phase, Report
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.messages import (

@@ -16,7 +16,8 @@ from fleetcount_client.panel_coin import unit_id
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_series
 from fleetcount_client.reservation import charges_of_series, open_units
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
-from fleetcount_client.spool import Beginning, Phase, Report, SpoolFile
+from fleetcount_client.spool import SpoolFile
+from fleetcount_client.spool_rows import Beginning, Phase, Report
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -14,16 +14,8 @@ from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.series_rows import SeriesRow, SeriesRows, SeriesState
-from fleetcount_client.spool import (
-    MAX_NOTED_REFUSALS,
-    Beginning,
-    OutboxEntry,
-    Phase,
-    Report,
-    SessionRow,
-    Spool,
-    SpoolFile,
-)
+from fleetcount_client.spool import MAX_NOTED_REFUSALS, Spool, SpoolFile
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError

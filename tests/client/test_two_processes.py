@@ -8,7 +8,7 @@ from pathlib import Path
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
-from fleetcount_client.spool import Phase
+from fleetcount_client.spool_rows import Phase
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.task.task import Aggregator, Task
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # `fleetcount --help` and the two reading commands start with
     from fleetcount_client.config import DeviceSettings
     from fleetcount_client.device import Device
     from fleetcount_client.outcome import Outcome
-    from fleetcount_client.spool import NotedRefusal, Spool
+    from fleetcount_client.spool import Spool
+    from fleetcount_client.spool_rows import NotedRefusal
 
 __all__ = ["CONFIG", "decimal_text", "device", "open_spool", "time_text"]
 

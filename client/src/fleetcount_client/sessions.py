@@ -19,7 +19,8 @@ from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.task.task import Aggregator, HpkeKey
 
 from fleetcount_client.backoff import Backoff, Retry
-from fleetcount_client.spool import SessionRow, Spool
+from fleetcount_client.spool import Spool
+from fleetcount_client.spool_rows import SessionRow
 from fleetcount_client.timer import Timer
 from fleetcount_client.transport import Transport, Unreachable
 

@@ -4,16 +4,11 @@ What a method has returned survives a power cut (`spool_file`). Decides nothing 
 nothing, and shows no coin, secret or ciphertext.
 """
 
-import enum
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from decimal import Decimal
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, TaskId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_SECRET_BYTES
@@ -21,118 +16,32 @@ from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_SECRET_BYTES
 from fleetcount_client.charges import Charge, LedgerAge
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool_file import StateFile
+from fleetcount_client.spool_rows import (
+    NEXT,
+    Answer,
+    Beginning,
+    NotedRefusal,
+    OutboxEntry,
+    Phase,
+    Report,
+    SessionRow,
+    charge_of_row,
+    loss_text,
+    refusal_of_row,
+    report_of_row,
+    session_of_row,
+)
 
 if TYPE_CHECKING:
-    from fleetcount_mechanisms.accounting.vectors import LossVector
-
     from fleetcount_client.ledger import Ledger
 
-__all__ = ["Answer", "Beginning", "NotedRefusal", "OutboxEntry", "Phase", "Report", "SessionRow", "Spool", "SpoolFile"]
+__all__ = ["Spool", "SpoolFile"]
 
 MAX_NOTED_REFUSALS: Final = 1000
 _LEDGERS_KEPT: Final = 16
 _LEDGER: Final = (
     "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,series_id,sent"
 )
-
-
-class Phase(enum.Enum):
-    """Where an answer stands. Nothing moves backwards; the last three are final and hold no secret any more."""
-
-    ROUND_ONE = 1
-    """The first bytes are stored, not all of them receipted. A report of one message stays here until it is done."""
-    BETWEEN = 2
-    """Round one is out; only the compact secret is left until round two opens."""
-    ROUND_TWO = 3
-    DELIVERED = 4
-    """Every aggregator has receipted everything."""
-    GIVEN_UP = 5
-    """A window closed before every receipt was there; it counts only if all hold it even so, the charge stands."""
-    REJECTED = 6
-    """An aggregator refused for good; the report does not count anywhere, the charge stands."""
-
-    @property
-    def final(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self in _FINAL
-
-
-_FINAL: Final = frozenset({Phase.DELIVERED, Phase.GIVEN_UP, Phase.REJECTED})
-_NEXT: Final = {
-    Phase.ROUND_ONE: frozenset({Phase.BETWEEN, Phase.DELIVERED, Phase.GIVEN_UP, Phase.REJECTED}),
-    Phase.BETWEEN: frozenset({Phase.ROUND_TWO, Phase.GIVEN_UP}),
-    Phase.ROUND_TWO: frozenset({Phase.DELIVERED, Phase.GIVEN_UP, Phase.REJECTED}),
-}
-"""The one transition table."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxEntry:
-    """The exact bytes for one aggregator, kept until its receipt: `position` is 0..k-1, `round` 0, 1 or 2."""
-
-    round: int
-    position: int
-    instalment: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One answer: its phase, why it ended if it did, and the compact secret: coins, seeds and task keys.
-
-    The secret is empty once the bytes of the last round are there.
-    """
-
-    task_id: TaskId
-    phase: Phase
-    reason: str
-    secret: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One answer as its owner reads about it: when it was asked (Unix seconds), about what, and how it ended."""
-
-    asked_at: int
-    name: str
-    signal: str
-    phase: Phase
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
-    """A session as stored: the chain key of the task that comes next, its `number`, and the key of receipts.
-
-    The receipt key opens nothing. `hpke_key` is the key of the aggregator that the session was sealed to.
-    """
-
-    session_id: SessionId
-    aggregator_id: str
-    hpke_key: bytes
-    secret: bytes = field(repr=False)
-    receipt_key: bytes = field(repr=False)
-    number: int
-    expiry: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """What an answer begins with: its report, the bytes of its first round, and its sessions moved on by one task."""
-
-    report: Report
-    entries: Sequence[OutboxEntry]
-    sessions: Sequence[SessionRow]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedRefusal:
-    """A task the device did not answer, and why, for its owner to read."""
-
-    task_id: TaskId
-    name: str
-    rule: str
-    message: str
-    refused_at: float
 
 
 class Spool:
@@ -193,7 +102,7 @@ class Spool:
             "SELECT charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,"
             "series_id,sent FROM ledger WHERE device=?"
         )
-        return map(_charge, self._file.rows(query, (self._device,)))
+        return map(charge_of_row, self._file.rows(query, (self._device,)))
 
     def begin(
         self,
@@ -270,7 +179,7 @@ class Spool:
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
         named = (charge.charge_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
         cost = (epsilon, str(charge.exposure), charge.relation.value, str(charge.answers), charge.promise)
-        row = (self._device, *named, *cost, _loss_text(charge.loss), charge.series_id, charge.sent)
+        row = (self._device, *named, *cost, loss_text(charge.loss), charge.series_id, charge.sent)
         connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
     def _insert(self, connection: sqlite3.Connection, charge: Charge, signed_task: bytes, report: Report) -> None:
@@ -308,12 +217,12 @@ class Spool:
         """Return the answer to a task, None when there is none."""
         query = "SELECT task_id,phase,reason,secret FROM report WHERE device=? AND task_id=?"
         rows = self._file.rows(query, (self._device, task_id))
-        return _report(rows[0]) if rows else None
+        return report_of_row(rows[0]) if rows else None
 
     def reports(self) -> tuple[Report, ...]:
         """Return every answer, finished or not."""
         query = "SELECT task_id,phase,reason,secret FROM report WHERE device=? ORDER BY task_id"
-        return tuple(_report(row) for row in self._file.rows(query, (self._device,)))
+        return tuple(report_of_row(row) for row in self._file.rows(query, (self._device,)))
 
     def answers(self) -> tuple[Answer, ...]:
         """Return what was answered, oldest first, in the words of its charge; nothing of what was said."""
@@ -358,7 +267,7 @@ class Spool:
             UsageError: the transition table has no such step.
             MachineError: the store failed, or another process has moved the report on.
         """
-        if phase not in _NEXT.get(report.phase, frozenset()):
+        if phase not in NEXT.get(report.phase, frozenset()):
             raise UsageError(f"a report in phase {report.phase.name} cannot become {phase.name}")
         secret = report.secret if phase is Phase.BETWEEN else b""
         moved = Report(task_id=report.task_id, phase=phase, reason=reason, secret=secret)
@@ -386,7 +295,7 @@ class Spool:
             "SELECT session_id,aggregator_id,hpke_key,secret,receipt_key,number,expiry FROM session WHERE device=?"
             " ORDER BY expiry DESC, session_id"
         )
-        return tuple(_session(row) for row in self._file.rows(query, (self._device,)))
+        return tuple(session_of_row(row) for row in self._file.rows(query, (self._device,)))
 
     def forget_session(self, session_id: SessionId) -> None:
         """Erase the keys of a session, as if all were used; what is left checks the receipts of answers under way."""
@@ -430,7 +339,7 @@ class Spool:
     def refusals(self) -> tuple[NotedRefusal, ...]:
         """Return the tasks that were not answered, oldest first."""
         query = "SELECT task_id,name,rule,message,refused_at FROM refusal WHERE device=? ORDER BY refused_at,task_id"
-        return tuple(_refusal(row) for row in self._file.rows(query, (self._device,)))
+        return tuple(refusal_of_row(row) for row in self._file.rows(query, (self._device,)))
 
 
 class SpoolFile(StateFile):
@@ -441,62 +350,3 @@ class SpoolFile(StateFile):
     def device(self, name: str = "") -> Spool:
         """Return the part of the file that belongs to one device."""
         return Spool(self, name)
-
-
-def _charge(row: tuple[Any, ...]) -> Charge:
-    return Charge(
-        charge_id=bytes(row[0]),
-        name=row[1],
-        signal=row[2],
-        asked_at=row[3],
-        asked_until=row[4],
-        epsilon=None if row[5] is None else Decimal(row[5]),
-        exposure=Fraction(row[6]),
-        relation=Relation(row[7]),
-        answers=Fraction(row[8]),
-        promise=row[9],
-        loss=_loss(row[10]),
-        series_id=None if row[11] is None else bytes(row[11]),
-        sent=bool(row[12]),
-    )
-
-
-def _loss_text(loss: "LossVector | None") -> str | None:
-    """Return a loss as the file keeps it: "order:loss" of every order, then the pure one if it is finite."""
-    if loss is None:
-        return None
-    parts = [f"{order}:{at}" for order, at in zip(loss.orders, loss.at, strict=True)]
-    return " ".join(parts if loss.pure is None else [*parts, str(loss.pure)])
-
-
-def _loss(text: str | None) -> "LossVector | None":
-    from fleetcount_mechanisms.accounting.vectors import LossVector  # As in `ledger`.
-
-    if text is None:
-        return None
-    parts = [part.partition(":") for part in text.split()]
-    pure = [int(first) for first, colon, _ in parts if not colon]
-    orders = [(int(first), int(at)) for first, colon, at in parts if colon]
-    return LossVector(
-        orders=tuple(order for order, _ in orders), at=tuple(at for _, at in orders), pure=pure[0] if pure else None
-    )
-
-
-def _report(row: tuple[Any, ...]) -> Report:
-    return Report(task_id=TaskId(row[0]), phase=Phase(row[1]), reason=row[2], secret=bytes(row[3]))
-
-
-def _session(row: tuple[Any, ...]) -> SessionRow:
-    return SessionRow(
-        session_id=SessionId(row[0]),
-        aggregator_id=row[1],
-        hpke_key=bytes(row[2]),
-        secret=bytes(row[3]),
-        receipt_key=bytes(row[4]),
-        number=row[5],
-        expiry=row[6],
-    )
-
-
-def _refusal(row: tuple[Any, ...]) -> NotedRefusal:
-    return NotedRefusal(task_id=TaskId(row[0]), name=row[1], rule=row[2], message=row[3], refused_at=row[4])
