@@ -75,13 +75,24 @@ class RowSeal:
         if not isinstance(tag, bytes):
             return False
         spelt = _spelt(place, values)
-        return any(hmac.compare_digest(tag, hmac.digest(key, spelt, "sha256")[:SEAL_BYTES]) for key in self._keys)
+        for key in self._keys:  # Not any(): a start checks a hundred thousand rows, and this is a tenth of each.
+            if hmac.compare_digest(tag, hmac.digest(key, spelt, "sha256")[:SEAL_BYTES]):
+                return True
+        return False
 
 
 def _spelt(place: str, values: Sequence[object]) -> bytes:
     """Return values so that no others are spelt alike: first all of them with lengths for bytes, then the bytes."""
-    head = repr((place, [(len(value),) if isinstance(value, bytes) else value for value in values]))
-    return b"".join((head.encode(), *(value for value in values if isinstance(value, bytes))))
+    shown: list[object] = []
+    parts = [b""]
+    for value in values:
+        if isinstance(value, bytes):
+            shown.append((len(value),))
+            parts.append(value)
+        else:
+            shown.append(value)
+    parts[0] = repr((place, shown)).encode()
+    return b"".join(parts)
 
 
 @dataclass(frozen=True)
