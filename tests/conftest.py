@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 # Everything here that forks begins another program; gRPC's own handlers of forks have ended a process in the middle.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -11,8 +13,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.support.postgres import postgres_cluster, postgres_url
+from tests.support.processes import pace
 
 __all__ = ["postgres_cluster", "postgres_url"]
+
+GIVES_WAY = 10
+"""Niceness of a lane that computes while others wait for windows (`scripts/test`): it may get a tenth of a core."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let a test's limit end what hangs, not what gets little of the machine."""
+    factor = 10.0 if os.nice(0) >= GIVES_WAY else pace()
+    for item in items:
+        marked = item.get_closest_marker("timeout")
+        limit_s = float(marked.args[0] if marked else item.config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(factor * limit_s), append=False)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

@@ -126,9 +126,10 @@ def windows_for(
 def with_outage(windows: Windows, start_s: float) -> Windows:
     """Return windows whose last one has room for an aggregator that goes down in its middle, twice at most.
 
-    In half a window it starts twice, each time in up to `start_s` seconds, and stays down for a quarter of it.
+    In half a window it starts twice, each time in up to one and a half times `start_s` seconds, which is what the first
+    start took, and stays down for a quarter of it.
     """
-    length = max(OUTAGE_S, math.ceil(8 * start_s))
+    length = max(OUTAGE_S, math.ceil(12 * start_s))
     if windows.round_two_s:
         # Round one is not to be missed for want of time: a run with an outage cannot be asked again.
         first = max(windows.round_one_s, length // 2)
