@@ -26,14 +26,14 @@ test: ## every test, then a dozen planted bugs; says what could not run here
 
 campaign: ## the tests that take minutes each: coverage, a week of records, real windows, a million lists of failures, 1,000 trials under a fault; writes docs/reliability.md
 	@$(PYTHON) scripts/bootstrap.py test
-	@FLEETCOUNT_CAMPAIGN=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py tests/integration/test_fleet_runner.py tests/integration/test_postgres_stores.py tests/aggregator/storage/test_postgres.py tests/cli/test_demo.py tests/cli/test_demo_walk.py tests/cli/test_simulate.py tests/analysis/answers/test_zooms.py tests/integration/test_network_engine.py::test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device
+	@FLEETCOUNT_NIGHTLY=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py tests/integration/test_fleet_runner.py tests/integration/test_postgres_stores.py tests/aggregator/storage/test_postgres.py tests/cli/test_demo.py tests/cli/test_demo_walk.py tests/cli/test_simulate.py tests/analysis/answers/test_zooms.py tests/integration/test_network_engine.py::test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device
 	@$(BIN)/python -m tests.model --lists 1000000 --processes 2 --result out/lists.json
 	@$(BIN)/python -m tests.campaign.soak --seconds 600 --result out/soak.json
 	@$(BIN)/python -m tests.campaign --trials 1000 --seconds 3600 --lists-result out/lists.json --soak-result out/soak.json
 
 test-quick: ## the tests that take less than ten seconds each
 	@$(PYTHON) scripts/bootstrap.py test
-	@scripts/test -m "not slow" $(ARGS)
+	@scripts/test -m "not nightly and not processes" $(ARGS)
 
 mutants: ## plant every known bug and see its tests fail, under half an hour; ARGS="--package client"
 	@$(PYTHON) scripts/bootstrap.py test

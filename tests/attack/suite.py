@@ -105,7 +105,7 @@ def read_attacks(path: Path = ROWS) -> list[Attack]:
 def run(attacks: Sequence[Attack], *, short: bool) -> dict[str, Tried]:
     """Run the tests of the attacks in one pytest and return what became of each attack, by id."""
     tests = sorted({name for one in attacks for name in one.tests})
-    environment = {**os.environ} if short else {**os.environ, "FLEETCOUNT_CAMPAIGN": "1"}
+    environment = {**os.environ} if short else {**os.environ, "FLEETCOUNT_NIGHTLY": "1"}
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "attacks.xml"
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *tests]

@@ -27,7 +27,7 @@ STARTS_PROCESSES = {
 
 @pytest.mark.timeout(900)  # The first on a machine compiles.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in STARTS_PROCESSES else []) for name in NAMES]
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in STARTS_PROCESSES else []) for name in NAMES]
 )
 def test_every_benchmark_runs_in_its_smallest_size(name: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"

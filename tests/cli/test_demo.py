@@ -17,8 +17,6 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import record_from_json, verify_record_signatures
 from fleetcount_simulator.demo_scenarios import Sighting, bologna_position
 
-from tests.support.campaign import campaign
-
 
 def options(**changes: object) -> DemoOptions:
     plain: dict[str, object] = {
@@ -143,7 +141,7 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "cells"),
     [
@@ -187,7 +185,7 @@ def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
     assert processes_of(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     demo = start(tmp_path / "out", "--vehicles", "40")
@@ -208,8 +206,7 @@ def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path
     assert processes_of(tmp_path) == []
 
 
-@campaign
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fleetcount: Callable) -> None:
     output = tmp_path / "out"

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.test_demo import processes_of
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(200)]
 
 
 TAKES = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"

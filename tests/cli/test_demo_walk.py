@@ -31,7 +31,6 @@ from fleetcount_simulator.network.run import Asked
 from fleetcount_simulator.network.series_run import SeriesAsked
 
 from tests.cli.test_demo import options, processes_of, start
-from tests.support.campaign import campaign
 from tests.support.protocol_samples import record, signing_key
 from tests.support.series_samples import HOURLY, drill_down_series, sign_everywhere
 
@@ -193,8 +192,7 @@ def test_what_a_walk_cannot_be_asked_with_is_refused(changes: dict[str, object],
         question_of(options(drill_down=True, **changes))
 
 
-@campaign
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Callable[..., Any]) -> None:
     output = tmp_path / "out"

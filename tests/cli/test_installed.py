@@ -27,7 +27,7 @@ def bare(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return install(tmp_path_factory.mktemp("bare") / "venv", built)
 
 
-@pytest.mark.slow  # Two aggregators, a broker and 60 vehicles as processes, windows of ten seconds.
+@pytest.mark.nightly  # Two aggregators, a broker and 60 vehicles as processes, windows of ten seconds.
 @pytest.mark.timeout(400)
 def test_the_demo_runs_from_the_wheel_in_an_empty_folder(built: Path, tmp_path: Path) -> None:
     everything = install(tmp_path / "venv", built, ["all"])

@@ -45,7 +45,7 @@ def claims(quick: Path) -> dict[str, dict[str, Any]]:
     return {claim["claim"]: claim for claim in content["claims"]}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_claim_of_every_catalogue_has_a_verdict(claims: dict[str, dict[str, Any]]) -> None:
     expected = [identifier for paper in CATALOGUES for identifier in Catalogue.load(paper).entries]
 
@@ -59,7 +59,7 @@ def test_every_claim_of_every_catalogue_has_a_verdict(claims: dict[str, dict[str
     assert {claim["verdict"] for claim in claims.values()} == {verdict.value for verdict in Reproduction}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_documentation_has_the_verdicts_of_a_run(claims: dict[str, dict[str, Any]]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| ((?:SP|ADP|GEO|INF)-[^ ]+) \|.*\| ([a-z -]+)[^|]* \|$", text, flags=re.MULTILINE)
@@ -70,7 +70,7 @@ def test_the_documentation_has_the_verdicts_of_a_run(claims: dict[str, dict[str,
     assert len(documented) == len(claims) - 5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_claims_about_every_theta_ran_every_theta(claims: dict[str, dict[str, Any]], quick: Path) -> None:
     for name in ("inferential_mse", "inferential_queries"):
         rows = csv.DictReader((quick / f"{name}.csv").read_text(encoding="utf-8").splitlines())
@@ -79,7 +79,7 @@ def test_claims_about_every_theta_ran_every_theta(claims: dict[str, dict[str, An
         assert "theta = 2, 4, 8, 16, 32" in claims[identifier]["why"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_growth_shows_what_sampling_costs(quick: Path) -> None:
     rows = list(csv.DictReader((quick / "sampling_growth.csv").read_text(encoding="utf-8").splitlines()))
 
@@ -88,7 +88,7 @@ def test_the_growth_shows_what_sampling_costs(quick: Path) -> None:
     assert min(largest, key=largest.__getitem__) == "hardened release, p = 1, ε′ = 1, k = 2"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("identifier", "verdict", "ours"),
     [
@@ -121,7 +121,7 @@ def test_claims_have_the_known_numbers(
     assert claims[identifier]["ours"] == pytest.approx(ours, rel=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_theorems_of_the_geometric_mechanism_hold(claims: dict[str, dict[str, Any]]) -> None:
     assert abs(claims["GEO-3.1-gap"]["ours"]) < 1e-7
     assert {c["verdict"] for name, c in claims.items() if name.startswith("GEO")} == {
@@ -130,7 +130,7 @@ def test_the_theorems_of_the_geometric_mechanism_hold(claims: dict[str, dict[str
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_figure_is_there_as_svg_and_png_and_every_table_has_rows(quick: Path) -> None:
     figures = {path.stem for path in quick.glob("*.png")}
 
@@ -146,14 +146,14 @@ def test_every_figure_is_there_as_svg_and_png_and_every_table_has_rows(quick: Pa
         assert {len(row) for row in rows} == {len(rows[0])}, path.name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_census_of_the_user_stands_beside_adult(quick: Path) -> None:
     rows = list(csv.DictReader((quick / "inferential_mse.csv").read_text(encoding="utf-8").splitlines()))
 
     assert {row["table"] for row in rows} == {"Adult, occupation", "Adult, education", "census, job"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     for output, seed in ((first, "5"), (second, "5"), (third, "6")):

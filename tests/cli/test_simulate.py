@@ -24,8 +24,6 @@ from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
 
-from tests.support.campaign import campaign
-
 STUDY = """
 name = "small"
 seed = 3
@@ -78,7 +76,7 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=campaign if name == "commuters-month" else ())
+        pytest.param(name, marks=pytest.mark.nightly if name == "commuters-month" else ())
         for name in EXAMPLES
         if not name.startswith("network-")
     ],
@@ -95,10 +93,11 @@ def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> 
     assert json.loads((output / "run.json").read_text())["status"] == "complete"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("name", "released"), [("network-small", " 1/1 "), pytest.param("network-series", " 10/12 ", marks=campaign)]
+    ("name", "released"),
+    [("network-small", " 1/1 "), pytest.param("network-series", " 10/12 ", marks=pytest.mark.nightly)],
 )
 def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: Path, name: str, released: str) -> None:
     output = tmp_path / "out"

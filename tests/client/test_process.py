@@ -81,7 +81,7 @@ async def command(config: Path, *options: str, **environment: str) -> tuple[int,
     return await ended(await start(config, *options, **environment))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)  # The windows alone are 32 s, three times that on a loaded machine.
 async def test_a_device_killed_at_any_point_delivers_one_valid_report_with_its_first_coins(tmp_path: Path) -> None:
     world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(480)]
 
 KILLED = -9
 ENDED_ITSELF = 137

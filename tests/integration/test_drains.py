@@ -12,7 +12,7 @@ from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 POINTS = {
     0: ("helper.after_seal_store", "helper.after_sign_store"),

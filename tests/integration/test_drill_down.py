@@ -19,7 +19,7 @@ from tests.integration.test_series_devices import owned_device
 from tests.support.broker import LiveBroker
 from tests.support.deployment import LiveDeployment
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 PLACES = (*[0xABC00000 + number for number in range(6)], 0x12300000)
 """Six vehicles in one place of twelve bits, one alone: noise of 3 or more at epsilon 10 has a chance below 1e-12."""

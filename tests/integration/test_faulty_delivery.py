@@ -29,7 +29,7 @@ from tests.support.fleet import Fleet, Misfortune, signed_task_of
 from tests.support.oracle import check_release
 from tests.support.proxy import Fate, Proxy, proxied
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 BAD_LUCK = Misfortune(lose_request=0.2, lose_answer=0.25, send_twice=0.5, most_delay_s=0.3)
 

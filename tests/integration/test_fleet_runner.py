@@ -22,8 +22,6 @@ from fleetcount_simulator.network.series_question import faultless_plan
 from fleetcount_simulator.network.series_run import ask_series
 from fleetcount_simulator.network.windows import Windows, doubled
 
-from tests.support.campaign import campaign
-
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = pytest.mark.timeout(400)
 COLOURS = ("red", "green", "blue")
@@ -67,7 +65,7 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
 
 @pytest.mark.parametrize(
     ("transports", "broker"),
-    [(("grpc", "mqtt"), "auto"), pytest.param(("mqtt",), "embedded", marks=pytest.mark.slow, id="in turns")],
+    [(("grpc", "mqtt"), "auto"), pytest.param(("mqtt",), "embedded", marks=pytest.mark.processes, id="in turns")],
 )
 async def test_every_window_of_a_series_has_its_record_and_all_devices(
     tmp_path: Path, transports: tuple[str, ...], broker: str
@@ -87,8 +85,7 @@ async def test_every_window_of_a_series_has_its_record_and_all_devices(
     assert (second.chain.previous, second.chain.missing) == (first.digest, ())
 
 
-@campaign
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_walk_is_followed_from_record_to_record_to_the_places_of_all_devices(tmp_path: Path) -> None:
     places = [None, *[0xABC00000] * 11, *[0xABD00000] * 11, 0x12300000]
     one = question(noise=Fraction(8))
@@ -136,7 +133,7 @@ async def test_every_device_is_counted_once_over_both_transports(tmp_path: Path,
     assert answer.stages["ready"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 async def test_devices_that_may_not_stay_connected_take_turns_and_lose_nothing(tmp_path: Path) -> None:
     """The embedded broker takes sixteen of the twenty-four devices at once."""
     answer = await answered(tmp_path, asked_of("own", "mqtt"), "embedded")
@@ -144,7 +141,7 @@ async def test_devices_that_may_not_stay_connected_take_turns_and_lose_nothing(t
     assert answer.account.counted.tolist() == [6, 6, 6, 6]
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 async def test_owners_who_allow_exactly_what_is_asked_answer_it(tmp_path: Path) -> None:
     """The loss of the release is no short fraction: rounded the wrong way it would be refused."""
     answer = await answered(tmp_path, asked_of("own", "grpc", noise=Fraction(1, 3), exactly=True))
@@ -152,7 +149,7 @@ async def test_owners_who_allow_exactly_what_is_asked_answer_it(tmp_path: Path) 
     assert int(answer.account.counted.sum()) == DEVICES
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 async def test_an_aggregator_that_ends_while_devices_enrol_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
     async with running(tmp_path, 2, limits={"allow_exact_release": "true"}) as parties:
 

@@ -25,7 +25,7 @@ from fleetcount_simulator.network.ports import free_ports
 from tests.integration.test_pki import NAME, answered, deployed
 from tests.support.shipped_broker import mosquitto
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 FLOOD = int(os.environ.get("FLEETCOUNT_FLOOD", "40000"))
 """Bad requests; a review sent 159,000 in 20 s."""

@@ -21,7 +21,7 @@ from tests.support.oracle import check_release
 from tests.support.processes import pace
 from tests.support.raw_calls import DEVICE, status_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 KILLS = 6
 QUEUED = 10

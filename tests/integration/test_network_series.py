@@ -12,7 +12,6 @@ from fleetcount_simulator.series import Coin
 
 from tests.simulator.network.test_series_question import GAUSSIAN, asked
 from tests.simulator.network_cases import People
-from tests.support.campaign import campaign
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = pytest.mark.timeout(600)
@@ -64,8 +63,7 @@ def test_devices_join_answer_and_leave_through_a_pause_and_every_window_is_as_th
     assert [(one.index, one.reason) for one in link.missing] == [(2, "paused")]
 
 
-@campaign
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_panel_of_both_transports_meets_the_faults_of_every_window() -> None:
     sampling = Mechanism(name="s", kind="sampling", sampling_rate=Fraction(2, 5), noise_variance=Fraction(1, 2))
     share = Fraction(1, 8)
@@ -84,7 +82,7 @@ def test_a_panel_of_both_transports_meets_the_faults_of_every_window() -> None:
         assert 1 <= one.account.tallies["half_pairs"] <= 30
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 def test_real_ledgers_let_join_from_the_window_on_that_the_oracle_says() -> None:
     ledger = Fraction(30)
     case = asked(6, 24, joins=Fraction(1, 2), device_epsilon=ledger)
@@ -97,8 +95,7 @@ def test_real_ledgers_let_join_from_the_window_on_that_the_oracle_says() -> None
     conserved(case, got)
 
 
-@campaign
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_hundred_windows_of_a_fleet_that_comes_and_goes() -> None:
     case = asked(100, 40, GAUSSIAN, joins=SOME, leaves=SOME, outages=((30, 32), (70, 70)))

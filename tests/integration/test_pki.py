@@ -25,7 +25,7 @@ from tests.support.deployment import LiveDeployment
 from tests.support.fleet import answered
 from tests.support.shipped_broker import client, mosquitto
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parents[2]
 NAME = "bologna"

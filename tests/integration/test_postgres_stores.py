@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 from fleetcount_protocol.task.task import Task
 
-from tests.support.campaign import campaign
 from tests.support.deployment import NAMES, LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 ENDED_ITSELF = 137
 
 
-@campaign
+@pytest.mark.nightly
 async def test_killed_with_their_server_two_aggregators_release_the_one_exact_result(tmp_path: Path) -> None:
     with own_cluster() as cluster:
         deployment = LiveDeployment(tmp_path / "two", 2)

@@ -11,7 +11,7 @@ from tests.support.fleet import Fleet, authorities_of, identity_of, signed_task_
 from tests.support.live_relay import LiveRelay, transport_through
 from tests.support.oracle import check_release
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 
 async def test_a_count_through_a_relay_that_is_killed_in_each_round_is_exact(

@@ -22,7 +22,7 @@ from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import expected_difference, raw_cells
 from tests.support.replicas import Balancer, Replicas, balanced
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 ROLES = {
     "intake-1": "intake",

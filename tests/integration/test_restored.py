@@ -39,7 +39,7 @@ async def released(deployment: LiveDeployment, directory: Path, seed: int) -> Ta
     return task
 
 
-@pytest.mark.slow  # Three starts of real aggregators, and two tasks with their windows.
+@pytest.mark.processes  # Three starts of real aggregators, and two tasks with their windows.
 @pytest.mark.timeout(300)
 async def test_a_helper_that_got_an_old_backup_back_adopts_and_releases_again(tmp_path: Path) -> None:
     here = LiveDeployment(tmp_path / "pair").start_all()

@@ -33,7 +33,7 @@ from tests.support.deployment import LiveDeployment, categories
 from tests.support.fleet import identity_of, transport_of
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 TRUTHS = (1, 1, 1, 2, 2, 3)
 COUNTS = [3, 2, 1]

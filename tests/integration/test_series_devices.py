@@ -26,7 +26,7 @@ from tests.integration.test_series import MOST_NOISE, check_chain, finished, sta
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import identity_of, transport_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 SIGNAL = "Vehicle.CurrentLocation"
 TRUTHS = (1, 1, 1, 2, 2, 3)

@@ -12,10 +12,9 @@ from fleetcount.__main__ import run_command
 from fleetcount.series_files import read_series
 
 from tests.cli.conftest import Ran
-from tests.support.campaign import campaign
 from tests.support.town import Town
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 SPEC = """
 [task]
@@ -82,7 +81,8 @@ async def ask(fleetcount: Callable[..., Ran], town: Town, windows: int, epsilon:
 
 
 @pytest.mark.parametrize(
-    ("windows", "epsilon", "pause"), [(12, "2.6", range(5, 7)), pytest.param(168, "9.9", range(50, 55), marks=campaign)]
+    ("windows", "epsilon", "pause"),
+    [(12, "2.6", range(5, 7)), pytest.param(168, "9.9", range(50, 55), marks=pytest.mark.nightly)],
 )
 async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     fleetcount: Callable[..., Ran],

@@ -35,7 +35,7 @@ from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import wait_until
 from tests.support.replicas import Replicas, balanced
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 SLOTS = 2
 PROCESSES = ("alpha-1", "alpha-2")

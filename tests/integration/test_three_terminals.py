@@ -16,7 +16,7 @@ import pytest
 from tests.support.processes import ChildProcess, pace
 from tests.support.wire_reader import verify_record
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 KEYS_INIT_S = 0.5
 """How long `keys init` takes on an idle machine."""

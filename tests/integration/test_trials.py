@@ -13,7 +13,7 @@ from tests.support.deployment import LiveDeployment
 from tests.support.live_relay import LiveRelay
 
 
-@pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.timeout(240)
 async def test_tasks_through_killed_devices_have_one_exact_end_each(
     pair: LiveDeployment, broker: LiveBroker, tmp_path: Path

@@ -25,7 +25,7 @@ from tests.support.oracle import expected_difference, raw_cells
 from tests.support.processes import wait_until
 from tests.support.replicas import NEXT_RELEASE, Replicas, balanced
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 ALL = "intake,worker,coordinator"
 DEVICES = 16

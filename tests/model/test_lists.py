@@ -28,7 +28,7 @@ def runner() -> Iterator[Runner]:
     configure_logs(**logs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("first", range(0, LISTS, AT_ONCE))
 def test_no_order_of_faults_breaks_a_promise(runner: Runner, first: int) -> None:

@@ -147,7 +147,7 @@ async def persist(transport: GrpcTransport, task: Task, device: TestDevice, part
             return attempts
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     async with relayed() as here, asyncio.timeout(90):
         task = await here.network.ask(values=4)

@@ -145,7 +145,7 @@ def test_with_uv_a_file_that_is_not_the_locked_one_is_refused(
     assert not setup.STAMP.exists()
 
 
-@pytest.mark.slow  # Makes a whole environment with a pip of its own, as without uv: five seconds of a core.
+@pytest.mark.nightly  # Makes a whole environment with a pip of its own, as without uv: five seconds of a core.
 def test_where_uv_fails_pip_installs(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     uv_that(setup, "echo no index >&2; exit 2")
 

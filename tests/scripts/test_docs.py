@@ -94,7 +94,7 @@ def test_a_series_is_read_from_an_empty_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow  # Two aggregators, three devices and nine commands are processes of their own: ten CPU seconds.
+@pytest.mark.nightly  # Two aggregators, three devices and nine commands are processes of their own: ten CPU seconds.
 @pytest.mark.timeout(300)
 def test_keys_aggregators_devices_and_a_signed_release_from_an_empty_folder(tmp_path: Path) -> None:
     told = run(tmp_path, str(ROOT / "examples" / "operate.sh"), str(int(12 * pace())))

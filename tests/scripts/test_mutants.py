@@ -111,7 +111,7 @@ def test_tests_that_fail_without_the_bug_prove_nothing(tree: Path) -> None:
     assert "do not pass WITHOUT a bug" in output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("hangs", "code"), [("true", 0), ("false", 1)])
 def test_a_hang_is_caught_only_where_it_is_declared(tree: Path, hangs: str, code: int) -> None:
     endless = bug(old="return 2 *", new="while True: number =").replace("[[bug]]", f"[[bug]]\nhangs = {hangs}")

@@ -51,7 +51,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@pytest.mark.slow  # Seven builds, eight seconds of a core.
+@pytest.mark.nightly  # Seven builds, eight seconds of a core.
 @with_builder
 def test_a_release_is_built_alike_three_times_checked_listed_and_signed(tree: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"

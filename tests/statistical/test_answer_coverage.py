@@ -2,7 +2,7 @@
 
 Where the exact law or what is not public leaves no other honest interval it covers more: counts too small for their
 noise, and devices that may have been counted in both windows or in all of them. The seeds are fixed. At a coverage of
-95 % fewer than 94.5 % of 60,000 runs (the campaign, `FLEETCOUNT_CAMPAIGN=1`) or 93.9 % of 10,000 (otherwise) have a
+95 % fewer than 94.5 % of 60,000 runs (`make nightly`) or 93.9 % of 10,000 (otherwise) have a
 probability below 1e-6. Power both ways: half of the noises, and a toss that is shared and not allowed for, cover too
 seldom; noise of twice the spread too often.
 """
@@ -25,11 +25,11 @@ from fleetcount_mechanisms.responses import KaryResponse, MangatVector, Optimize
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 
-from tests.support.campaign import CAMPAIGN
+from tests.support.nightly import NIGHTLY
 
-RUNS = 60_000 if CAMPAIGN else 10_000
+RUNS = 60_000 if NIGHTLY else 10_000
 LEVEL = Fraction(19, 20)
-LOWEST, HIGHEST = (0.945, 0.999) if CAMPAIGN else (0.939, 0.9995)
+LOWEST, HIGHEST = (0.945, 0.999) if NIGHTLY else (0.939, 0.9995)
 Integers = NDArray[np.int64]
 Draw = np.random.Generator
 

@@ -507,13 +507,13 @@ def power(view: View, claim: float, repetitions: int = 100) -> float:
     return sum(caught) / repetitions
 
 
-@pytest.mark.slow  # Ten seconds for both power tests together.
+@pytest.mark.nightly  # Ten seconds for both power tests together.
 @pytest.mark.parametrize("view", BUGS, ids=BUG_NAMES)
 def test_the_audit_catches_every_planted_bug_a_hundred_times_in_a_hundred(view: View):
     assert power(view, view.claim) == 1
 
 
-@pytest.mark.slow  # Ten seconds for both power tests together.
+@pytest.mark.nightly  # Ten seconds for both power tests together.
 @pytest.mark.parametrize("view", [v for v in VIEWS if v.tight and v.claim > 0], ids=lambda view: view.name)
 def test_the_audit_would_see_a_claim_ten_percent_too_low(view: View):
     assert power(view, 0.9 * view.claim) >= 0.99

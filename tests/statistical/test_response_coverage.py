@@ -221,7 +221,7 @@ def test_an_interval_is_not_wider_than_it_must_be(level: Fraction) -> None:
     assert coverage(corner, corner.narrowed(0.02)) < level - ALLOWED
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_the_corners_of_wide_noise_are_covered() -> None:
     for corner in corners([10], [Fraction(1, 20)], [2], [PLAIN]):  # More of them in `sweep`: minutes each.

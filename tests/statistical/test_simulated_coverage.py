@@ -88,7 +88,7 @@ def coverage(one: Case, name: EngineName = "exact-law", number: int = 1, told: M
 
 
 @pytest.mark.parametrize(
-    "faults", [Faults(), pytest.param(UNRELIABLE, marks=pytest.mark.slow)], ids=["faultless", "unreliable"]
+    "faults", [Faults(), pytest.param(UNRELIABLE, marks=pytest.mark.nightly)], ids=["faultless", "unreliable"]
 )
 @pytest.mark.parametrize(("mechanism", "counts"), CASES, ids=NAMES)
 def test_intervals_cover_the_counted_devices(mechanism: Mechanism, counts: tuple[int, ...], faults: Faults) -> None:
@@ -98,7 +98,7 @@ def test_intervals_cover_the_counted_devices(mechanism: Mechanism, counts: tuple
     assert max(shares) <= HIGHEST
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mechanism", "counts"), CASES, ids=NAMES)
 def test_intervals_cover_what_devices_send_one_by_one(mechanism: Mechanism, counts: tuple[int, ...]) -> None:
     shares = coverage(case(fleet(counts), mechanism, faults=UNRELIABLE), "per-device", 2)

@@ -20,7 +20,7 @@ TOLD = {
 """What ends the connection; the other attacks are endured."""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("party", ["device", "aggregator"])
 async def test_a_hostile_broker_fills_no_memory(party: str) -> None:

@@ -32,7 +32,6 @@ from fleetcount_aggregator.storage.store import (
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, TaskId
 
-from tests.support.campaign import campaign
 from tests.support.instalments import StoredInstalment, add
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
@@ -478,7 +477,7 @@ def test_a_standby_that_is_not_waited_for_is_refused_and_a_backup_is_none(
     wait_until(lambda: postgres_cluster.run(query) == [(0,)], "nobody takes the server's log any more")
 
 
-@pytest.mark.slow  # A server of its own, put back twice.
+@pytest.mark.nightly  # A server of its own, put back twice.
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("recovery", "said"),
@@ -538,7 +537,7 @@ def test_a_mark_that_was_changed_says_so(tmp_path: Path, text: str) -> None:
         ServerMark(tmp_path / "aggregator.server")
 
 
-@campaign
+@pytest.mark.nightly
 def test_a_promoted_standby_is_another_server_until_it_is_accepted(tmp_path: Path) -> None:
     """The whole way: a synchronous standby, its primary killed, promoted, refused, accepted, with all that was held."""
     with own_cluster() as primary, primary.standby() as standby:
@@ -575,7 +574,7 @@ def part(number: int) -> StoredInstalment:
     )
 
 
-@pytest.mark.slow  # A server of its own, which fills its disk.
+@pytest.mark.nightly  # A server of its own, which fills its disk.
 @pytest.mark.timeout(240)
 async def test_a_disk_that_is_full_takes_no_receipt_back_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     with own_cluster() as cluster, cluster.small_disk(24) as enlarge:

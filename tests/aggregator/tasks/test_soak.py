@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.aggregators import START, Network, answer_all
-from tests.support.campaign import campaign
 
 COINS = [(0, 1), (0, 2), (3, 3)]
 EVERY_S = 150
@@ -73,7 +72,7 @@ async def test_a_few_questions_leave_nothing_that_grows(tmp_path: Path, monkeypa
     assert max(counts) == min(counts), counts
 
 
-@campaign
+@pytest.mark.nightly
 async def test_an_hour_of_a_question_every_two_and_a_half_seconds(tmp_path: Path) -> None:
     grown, counts = await soak(tmp_path, questions=1_440, settled=240)
 

@@ -22,7 +22,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.zooms import Zooms
 from numpy.typing import NDArray
 
-from tests.support.campaign import CAMPAIGN
+from tests.support.nightly import NIGHTLY
 
 LEVEL = Fraction(19, 20)
 ZOOMS = Zooms(4, 4, 2)
@@ -114,12 +114,12 @@ def test_consistent_counts_add_up_and_are_closer_than_the_raw_ones(rate: Fractio
 
 @pytest.mark.parametrize("name", LAWS)
 def test_consistent_intervals_cover_at_every_zoom(name: str) -> None:
-    """At 95 %: squares of a zoom miss in more than the room of 300 runs (the campaign: 6,000) with a chance of 1e-6.
+    """At 95 %: squares of a zoom miss in more than the room of 300 runs (`make nightly`: 6,000) with a chance of 1e-6.
 
     The squares of one run hold each other's noise, so a run counts as one and not as sixteen. Sampled counts, whose
     intervals are wide, have a tenth of the runs.
     """
-    runs, room = (6_000, 0.014) if CAMPAIGN else (300, 0.062)
+    runs, room = (6_000, 0.014) if NIGHTLY else (300, 0.062)
     assert max(missed(question(LAWS[name]), runs)) <= 0.05 + room
     assert max(missed(question(LAWS[name], RATE), runs // 10)) <= 0.05
 

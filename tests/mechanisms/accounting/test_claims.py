@@ -23,7 +23,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 Law = np.ndarray
 SLACK = 1e-12
-FEW_AND_MANY = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+FEW_AND_MANY = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 10))]
 DELTAS = [Fraction(1, 10**n) for n in (2, 3, 5, 7)]
 
 

@@ -145,7 +145,7 @@ def test_an_engine_draws_the_law_of_the_mechanism(
     assert p_value(found, fleet_law(case(fleet(counts), slightly_off(mechanism), faults=LOSSY))) < ALPHA
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("faults", [Faults(), LOSSY], ids=["faultless", "lossy"])
 @pytest.mark.parametrize(("mechanism", "counts"), CASES, ids=NAMES)

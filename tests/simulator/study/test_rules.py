@@ -32,7 +32,7 @@ def test_a_day_of_maps_needs_the_noise_of_each_rule() -> None:
     assert len(last) == 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_month_of_maps_needs_what_the_page_on_privacy_says() -> None:
     last = {rule: sd for (rule, windows), sd in sds(720).items() if windows == 720}
 
