@@ -1,7 +1,7 @@
 # The front door. Every target sets up what it needs in .venv (never as root, never outside the repository).
 #   make demo ARGS="--vehicles 500 --epsilon 0.5"      options of a target go into ARGS
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test campaign test-quick mutants mutants-quick attack attack-load fuzz check docs bench bench-quick reproduce wheel lock clean
+.PHONY: help setup demo test test-quick nightly mutants mutants-quick attack attack-load fuzz check docs bench bench-quick reproduce wheel lock clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -19,21 +19,25 @@ setup: ## prepare .venv in the repository, and nothing else
 demo: setup ## count 2,000 vehicles on the Bologna map with two aggregators; writes out/
 	@$(BIN)/fleetcount demo $(ARGS)
 
-test: ## every test, then a dozen planted bugs; says what could not run here
+test: ## all that a change can break, then a dozen planted bugs: under ten minutes on two cores; says what could not run here
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test $(ARGS)
 	@$(if $(ARGS),,scripts/mutants --quick)
 
-campaign: ## the tests that take minutes each: coverage, a week of records, real windows, a million lists of failures, 1,000 trials under a fault; writes docs/reliability.md
+test-quick: ## of them those that start no program: under two minutes
 	@$(PYTHON) scripts/bootstrap.py test
-	@FLEETCOUNT_NIGHTLY=1 scripts/test tests/statistical/test_answer_coverage.py tests/integration/test_series_month.py tests/integration/test_network_series.py tests/integration/test_fleet_runner.py tests/integration/test_postgres_stores.py tests/aggregator/storage/test_postgres.py tests/cli/test_demo.py tests/cli/test_demo_walk.py tests/cli/test_simulate.py tests/analysis/answers/test_zooms.py tests/integration/test_network_engine.py::test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device
+	@scripts/test --quick $(ARGS)
+
+nightly: ## what is long: all tests with more draws, every planted bug, fuzzing, attacks, a million lists of failures, 1,000 trials under a fault; writes docs/attacks.md and docs/reliability.md
+	@$(PYTHON) scripts/bootstrap.py nightly
+	@echo "nightly: about six hours on two cores: tests 2 h, planted bugs 15 min, fuzzing 1 h, attacks 10 min, lists 1.5 h, trials 1 h"
+	@scripts/test --nightly
+	@scripts/mutants
+	@$(BIN)/python -m tests.support.fuzz_decoders --seconds 3600
+	@$(BIN)/python -m tests.attack.suite
 	@$(BIN)/python -m tests.model --lists 1000000 --processes 2 --result out/lists.json
 	@$(BIN)/python -m tests.campaign.soak --seconds 600 --result out/soak.json
 	@$(BIN)/python -m tests.campaign --trials 1000 --seconds 3600 --lists-result out/lists.json --soak-result out/soak.json
-
-test-quick: ## the tests that take less than ten seconds each
-	@$(PYTHON) scripts/bootstrap.py test
-	@scripts/test -m "not nightly and not processes" $(ARGS)
 
 mutants: ## plant every known bug and see its tests fail, under half an hour; ARGS="--package client"
 	@$(PYTHON) scripts/bootstrap.py test

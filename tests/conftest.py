@@ -1,5 +1,6 @@
 """What tests of every folder may ask for."""
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -12,25 +13,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell lets what it begins in the background ignore it, and all that this begins: some tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+from tests.support import record
 from tests.support.postgres import postgres_cluster, postgres_url
 from tests.support.processes import pace
 
 __all__ = ["postgres_cluster", "postgres_url"]
 
-GIVES_WAY = 10
-"""Niceness of a lane that computes while others wait for windows (`scripts/test`): it may get a tenth of a core."""
+SIDE_BY_SIDE = 5.0
+"""How much longer a test's limit is where other tests compute beside it: it may get a fifth of a core."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the run write a line a test."""
+    config.pluginmanager.register(record, "record")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a test's limit end what hangs, not what gets little of the machine."""
-    factor = 10.0 if os.nice(0) >= GIVES_WAY else pace()
+    """Begin with the files that took longest, and let a test's limit end what hangs, not what waits for its turn."""
+    factor = SIDE_BY_SIDE if record.WORKER in os.environ else pace()
     for item in items:
         marked = item.get_closest_marker("timeout")
         limit_s = float(marked.args[0] if marked else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(factor * limit_s), append=False)
-
-
-def pytest_runtest_logstart(nodeid: str) -> None:
-    """Leave word of the test that begins, for whoever finds the run hanging (`scripts/test`)."""
-    if now := os.environ.get("FLEETCOUNT_TEST_NOW"):
-        Path(now).write_text(nodeid)
+    took: dict[str, float] = json.loads((Path(__file__).parent / "durations.json").read_text())
+    # A file that is not known yet may take long.
+    items.sort(key=lambda item: -took.get(item.nodeid.split("::")[0], 0.0 if took else 1.0))
