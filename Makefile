@@ -6,6 +6,8 @@
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+# Nothing that a command below it started outlives it.
+SUPERVISED := $(PYTHON) scripts/supervised.py
 # Compiled code of the batch verifier stays in the repository too.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.venv/cache
 
@@ -22,7 +24,7 @@ demo: setup ## count 2,000 vehicles on the Bologna map with two aggregators; wri
 test: ## all that a change can break, then a dozen planted bugs: under ten minutes on two cores; says what could not run here
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test $(ARGS)
-	@$(if $(ARGS),,scripts/mutants --quick)
+	@$(if $(ARGS),,$(SUPERVISED) scripts/mutants --quick)
 
 test-quick: ## of them those that start no program: under two minutes
 	@$(PYTHON) scripts/bootstrap.py test
@@ -32,7 +34,7 @@ nightly: ## what is long: all tests with more draws, every planted bug, fuzzing,
 	@$(PYTHON) scripts/bootstrap.py nightly
 	@echo "nightly: about six hours on two cores: tests 2 h, planted bugs 15 min, fuzzing 1 h, attacks 10 min, lists 1.5 h, trials 1 h"
 	@scripts/test --nightly
-	@scripts/mutants
+	@$(SUPERVISED) scripts/mutants
 	@$(BIN)/python -m tests.support.fuzz_decoders --seconds 3600
 	@$(BIN)/python -m tests.attack.suite
 	@$(BIN)/python -m tests.model --lists 1000000 --processes 2 --result out/lists.json
@@ -41,11 +43,11 @@ nightly: ## what is long: all tests with more draws, every planted bug, fuzzing,
 
 mutants: ## plant every known bug and see its tests fail, under half an hour; ARGS="--package client"
 	@$(PYTHON) scripts/bootstrap.py test
-	@scripts/mutants $(ARGS)
+	@$(SUPERVISED) scripts/mutants $(ARGS)
 
 mutants-quick: ## a dozen of them, as after the tests of `make test`
 	@$(PYTHON) scripts/bootstrap.py test
-	@scripts/mutants --quick $(ARGS)
+	@$(SUPERVISED) scripts/mutants --quick $(ARGS)
 
 attack: ## every known attack on real processes; writes docs/attacks.md; ARGS="K3 H7" runs some
 	@$(PYTHON) scripts/bootstrap.py test

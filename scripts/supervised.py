@@ -44,7 +44,7 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None,
     Everything it started has ended when this returns. The code is `LEFT_BEHIND` where it was 0 and something had to be
     ended.
     """
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     if "MAKELEVEL" in os.environ:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # A make that is killed tells nobody.
     ours, keepers = os.pipe()
@@ -71,7 +71,7 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None,
 
 def _keep(command: Sequence[str], environment: Mapping[str, str] | None, place: Path | None, *, front_gone: int) -> int:
     """Start the command, wait for it, and end all that it leaves; return what `run` returns."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     asked: list[int] = []
     for number in _ENDING:
         signal.signal(number, lambda got, _: asked.append(got))
@@ -93,6 +93,11 @@ def _keep(command: Sequence[str], environment: Mapping[str, str] | None, place: 
     end_descendants()
     code = 128 - code if code < 0 else code
     return LEFT_BEHIND if left and not code else code
+
+
+def adopt_orphans() -> None:
+    """Let every process below this one whose parent ends become a child of this one (Linux only)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def descendants(root: int | None = None) -> dict[int, str]:

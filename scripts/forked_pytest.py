@@ -1,0 +1,112 @@
+"""Run pytest again and again, each time in a fork of one process that has imported the libraries already.
+
+    python scripts/forked_pytest.py [--libraries]
+
+It reads a JSON object a line, {"arguments": [...], "output": FILE, "timeout_s": SECONDS}, and writes one a line,
+{"code": CODE}, null where the time ran out.
+
+Importing the libraries takes longer than most tests that are named for one planted bug. Nothing of ours is imported
+before the fork, so that each run reads the sources as they are then. Without `--libraries` only pytest is imported.
+What a run leaves behind is ended after it.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import supervised
+
+LIBRARIES: Final = (
+    "pytest",
+    "hypothesis",
+    "hypothesis.extra.numpy",
+    "numpy",
+    "scipy.optimize",
+    "scipy.signal",
+    "scipy.special",
+    "scipy.stats",
+    "numba",
+    "duckdb",
+    "grpc",
+    "grpc.aio",
+    "google.protobuf.descriptor_pb2",
+    "cryptography.x509",
+    "cryptography.hazmat.primitives.asymmetric.ed25519",
+    "cryptography.hazmat.primitives.serialization",
+    "Crypto.Hash.TurboSHAKE128",
+    "aiomqtt",
+    "click",
+    "structlog",
+    "prometheus_client",
+    "psycopg",
+    "h3",
+    "rich.console",
+)
+"""What the tests and our packages import from elsewhere and what takes long; one that is missing here is left out."""
+
+
+def load(names: Sequence[str]) -> None:
+    """Import libraries."""
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Its handlers of forks need a gRPC that has begun to run.
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def run(arguments: Sequence[str], output: Path, timeout_s: float) -> int | None:
+    """Run pytest in a fork; return its exit code, None if it still ran after `timeout_s` and was killed."""
+    until = time.monotonic() + timeout_s
+    child = os.fork()
+    if child == 0:
+        _become_pytest(arguments, output)
+    code: int | None = None
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            break
+        time.sleep(0.01)
+    supervised.end_descendants()
+    return code
+
+
+def _become_pytest(arguments: Sequence[str], output: Path) -> None:
+    """Be a pytest that was just started: its own session, no input, its output in a file."""
+    code = 1
+    try:
+        os.setsid()
+        written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for place, of in ((0, nothing), (1, written), (2, written)):
+            os.dup2(of, place)
+        import pytest
+
+        # The libraries' own helpers for tests were imported without rewritten asserts, which changes nothing for ours.
+        code = int(pytest.main(["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> int:
+    """Answer requests until standard input closes."""
+    supervised.adopt_orphans()
+    load(LIBRARIES if "--libraries" in sys.argv else ("pytest",))
+    sys.path[0] = str(Path.cwd())  # As `python -m pytest` has it: not the folder of this script.
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        code = run(asked["arguments"], Path(asked["output"]), asked["timeout_s"])
+        print(json.dumps({"code": code}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
