@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Everything here that forks begins another program; gRPC's own handlers of forks have ended a process in the middle.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -14,10 +15,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.support import record
+from tests.support.nightly import NIGHTLY
 from tests.support.postgres import postgres_cluster, postgres_url
 from tests.support.processes import pace
 
 __all__ = ["postgres_cluster", "postgres_url"]
+
+# Before any test is read, since each takes what holds at that moment. How long an example takes says how busy the
+# machine is, how many come too large what was drawn, and neither that a test is wrong. `make test` draws the same
+# examples of a test each time, so that it says the same of the same commit; `make nightly` looks for others. With an
+# example that fails stands the line that repeats it.
+settings.register_profile(
+    "fleetcount",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    derandomize=not NIGHTLY,
+    print_blob=True,
+)
+settings.load_profile("fleetcount")
 
 SIDE_BY_SIDE = 5.0
 """How much longer a test's limit is where other tests compute beside it: it may get a fifth of a core."""

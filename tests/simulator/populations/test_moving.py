@@ -50,7 +50,7 @@ sightings = st.lists(
 ).map(sorted)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(sightings, st.integers(1, 30), st.integers(0, 30), st.integers(0, 20) | st.none(), st.integers(1, 9))
 def test_an_epoch_holds_each_vehicle_s_first_sighting_in_its_window(
     rows: list[Sighting], interval: int, window: int, start: int | None, piece: int
