@@ -75,6 +75,7 @@ def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
         _ = import_module(f"fleetcount_{package}").Tusk
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("package", EXPORTING)
 def test_a_root_alone_loads_none_of_its_modules(package: str) -> None:
     code = f"import sys, fleetcount_{package}; print([m for m in sys.modules if m.startswith('fleetcount_{package}.')])"
@@ -84,6 +85,7 @@ def test_a_root_alone_loads_none_of_its_modules(package: str) -> None:
     assert shown.stdout.strip() in ("[]", "['fleetcount_mechanisms.lazy_exports']")
 
 
+@pytest.mark.processes
 def test_an_error_class_loads_no_scipy() -> None:
     code = "import fleetcount_analysis as f, sys; f.AnalysisError; print(sorted({'numpy', 'scipy'} & set(sys.modules)))"
 

@@ -43,6 +43,7 @@ def benchmark(directory: Path, program: str) -> Path:
     return script
 
 
+@pytest.mark.processes
 def test_rows_come_back_under_the_name_of_their_benchmark(tmp_path: Path) -> None:
     ended = bench.run(benchmark(tmp_path, ""), "smoke", tmp_path / "rows")
     [one] = ended.taken
@@ -50,6 +51,7 @@ def test_rows_come_back_under_the_name_of_their_benchmark(tmp_path: Path) -> Non
     assert (ended.name, ended.broke) == ("made", "")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -66,6 +68,7 @@ def test_a_benchmark_that_breaks_keeps_its_rows_and_says_why(program: str, why: 
     assert why in ended.broke
 
 
+@pytest.mark.processes
 def test_a_benchmark_without_rows_is_broken(tmp_path: Path) -> None:
     script = tmp_path / "bench_silent.py"
     script.write_text("print('hello')")
@@ -73,6 +76,7 @@ def test_a_benchmark_without_rows_is_broken(tmp_path: Path) -> None:
     assert ended.broke == "it gave no row"
 
 
+@pytest.mark.processes
 def test_a_benchmark_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench.LIMIT_S, "smoke", 1)
     script = tmp_path / "bench_slow.py"
@@ -81,6 +85,7 @@ def test_a_benchmark_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     assert ended.broke == "it took longer than 1 s and was ended"
 
 
+@pytest.mark.processes
 def test_the_children_of_a_benchmark_end_with_it() -> None:
     program = (
         "import subprocess, sys\n"

@@ -11,23 +11,15 @@ from rows import Taken
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "bench.py"
 NAMES = sorted(script.stem for script in (ROOT / "benchmarks").glob("bench_*.py"))
-STARTS_PROCESSES = {
-    "bench_attack_load",
-    "bench_intake",
-    "bench_lifecycle",
-    "bench_million",
-    "bench_million_postgres",
-    "bench_network",
-    "bench_postgres",
-    "bench_series",
-    "bench_start",
-    "bench_takeover",
-}
+QUICK = {"bench_buckets", "bench_client", "bench_mechanisms", "bench_window"}
+"""A second of a core or less; together they use most of what benchmarks share."""
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.timeout(900)  # The first on a machine compiles.
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in STARTS_PROCESSES else []) for name in NAMES]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in NAMES]
 )
 def test_every_benchmark_runs_in_its_smallest_size(name: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"

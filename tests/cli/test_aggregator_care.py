@@ -172,6 +172,7 @@ def test_a_damaged_backup_with_keys_leaves_no_key_file(fleetcount: Shell, state:
     assert not (state / "aggregator.db").exists()
 
 
+@pytest.mark.processes
 def test_repair_says_what_is_beyond_it(fleetcount: Shell, state: Path) -> None:
     """What was signed of the task is no task: nobody can be asked about it."""
     change(state, "UPDATE tasks SET state = 'agreeing'")

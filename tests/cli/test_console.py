@@ -60,6 +60,7 @@ def test_a_port_that_is_taken_and_one_out_of_range_are_refused(
     assert len(said.err.splitlines()) == 1
 
 
+@pytest.mark.processes
 def test_it_serves_on_loopback_until_it_is_interrupted(config: Path, state: StorePlace) -> None:
     open_engine(state).close()
     command = [sys.executable, "-m", "fleetcount", "console", "--config", str(config), "--port", "0"]

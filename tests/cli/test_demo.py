@@ -141,6 +141,7 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("arguments", "cells"),
@@ -185,6 +186,7 @@ def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
@@ -206,6 +208,7 @@ def test_an_interrupted_demo_ends_its_children_and_leaves_nothing(tmp_path: Path
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_morning_of_windows_is_one_series_that_can_be_asked(tmp_path: Path, fleetcount: Callable) -> None:

@@ -1,4 +1,4 @@
-"""The plain demo on a real terminal: bars that are drawn over, then the table; Ctrl-C typed there ends it."""
+"""Long commands on a real terminal: bars that are drawn over, then the table; Ctrl-C typed there ends them."""
 
 import os
 import pty
@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_demo import processes_of
+from tests.cli.test_simulate import LONG, study
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(200)]
 
 
 TAKES = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -24,9 +25,9 @@ TAKES = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); o
 
 
 class Terminal:
-    """A demo whose stdin, stdout and stderr are one terminal of 100 columns."""
+    """A command whose stdin, stdout and stderr are one terminal of 100 columns."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, command: str, *words: str) -> None:
         self.screen, inner = pty.openpty()
         termios.tcsetwinsize(inner, (40, 100))
         (folder / "tmp").mkdir()
@@ -38,7 +39,7 @@ class Terminal:
                 sys.executable,
                 "-m",
                 "fleetcount",
-                "demo",
+                command,
                 "--output",
                 str(folder / "out"),
                 *words,
@@ -82,8 +83,26 @@ class Terminal:
         os.close(self.screen)
 
 
+def test_bars_are_drawn_over_and_ctrl_c_gives_the_cursor_back(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, "simulate", str(study(tmp_path, LONG)))
+    try:
+        terminal.read_until("0/")
+        os.write(terminal.screen, b"\x03")
+        terminal.read_until(None, 60)
+        code = terminal.process.wait(timeout=30)
+    finally:
+        terminal.close()
+
+    assert code == 130, terminal.lines[-5:]
+    assert "\x1b[?25l" in terminal.written, "the cursor is hidden while bars move"
+    assert terminal.written.rindex("\x1b[?25h") > terminal.written.rindex("\x1b[?25l"), "and shown again"
+    assert terminal.lines[-1] == "fleetcount simulate: interrupted"
+    assert "Traceback" not in terminal.written
+
+
+@pytest.mark.nightly
 def test_a_demo_on_a_terminal_draws_bars_and_ends_with_its_table(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "--vehicles", "60", "--transport", "grpc")
+    terminal = Terminal(tmp_path, "demo", "--vehicles", "60", "--transport", "grpc")
     try:
         terminal.read_until(None)
         code = terminal.process.wait(timeout=30)
@@ -103,8 +122,9 @@ def test_a_demo_on_a_terminal_draws_bars_and_ends_with_its_table(tmp_path: Path)
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.nightly
 def test_ctrl_c_typed_on_the_terminal_ends_everything(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, "--vehicles", "40", "--transport", "grpc")
+    terminal = Terminal(tmp_path, "demo", "--vehicles", "40", "--transport", "grpc")
     try:
         terminal.read_until("connecting")
         os.write(terminal.screen, b"\x03")

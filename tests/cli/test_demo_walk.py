@@ -192,6 +192,7 @@ def test_what_a_walk_cannot_be_asked_with_is_refused(changes: dict[str, object],
         question_of(options(drill_down=True, **changes))
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Callable[..., Any]) -> None:

@@ -76,6 +76,25 @@ def test_an_error_of_the_run_is_told_to_the_page_and_to_the_caller(
     assert ran.out.startswith("watch it at http://127.0.0.1:")
 
 
+def test_an_interruption_is_told_to_the_page(
+    tmp_path: Path, fleetcount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fleetcount_site.watch.telling import Teller
+
+    told: list[tuple[str, str]] = []
+
+    def interrupted(teller: Teller, question: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Teller, "now", lambda teller, state, text: told.append((state, text)))
+    monkeypatch.setattr(Teller, "asked", interrupted)
+
+    ran = fleetcount("demo", "--watch", "--vehicles", "20", "--output", tmp_path / "out")
+
+    assert (ran.code, ran.err.splitlines()[-1]) == (130, "fleetcount demo: interrupted")
+    assert told[-1] == ("interrupted", "Somebody ended the demo.")
+
+
 def test_the_cars_of_sumo_are_waited_for_on_the_page_and_drive_on_no_street_of_bologna(
     tmp_path: Path, fleetcount: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

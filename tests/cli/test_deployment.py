@@ -356,6 +356,7 @@ def test_doctor_names_what_is_wrong(fleetcount: Callable, deployed: Path) -> Non
     assert "checks failed" in ran.error_line
 
 
+@pytest.mark.processes
 def test_the_core_of_grpc_writes_nothing_between_doctors_lines(deployed: Path) -> None:
     stranger = grpc.server(ThreadPoolExecutor(1))
     strangers = CertificateAuthority.create("strangers")

@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Iterator
 
 import click
-import pytest
 from fleetcount.__main__ import cli
 from fleetcount.command_examples import EXAMPLES
+
+from tests.support.cases import case
 
 WITHOUT_JSON = {
     "keys init": "makes a deployment; its files are the result",
@@ -94,41 +95,37 @@ def test_every_command_that_prints_a_statement_explains_it() -> None:
     assert {name for name in EVERY if "--explain" in options(name)} == STATEMENTS
 
 
-@pytest.mark.parametrize("name", sorted(EVERY))
-def test_the_help_of_every_command_ends_with_an_example_of_it(name: str) -> None:
-    context = context_of(name)
+def test_the_help_of_every_command_ends_with_an_example_of_it() -> None:
+    for name in EVERY:
+        context = context_of(name)
 
-    shown = context.command.get_help(context)
-
-    assert f"Example:\n  fleetcount {name}" in shown
-    assert all(len(line) <= 120 for line in EXAMPLES[name].splitlines())
+        assert f"Example:\n  fleetcount {name}" in context.command.get_help(context), name
+        assert all(len(line) <= 120 for line in EXAMPLES[name].splitlines()), name
 
 
-@pytest.mark.parametrize("name", sorted(EVERY))
-def test_an_example_is_one_that_the_command_takes(name: str) -> None:
-    words = shlex.split(EXAMPLES[name])
-    depth = len(name.split())
-    command = EVERY[name]
+def test_an_example_is_one_that_the_command_takes() -> None:
+    for name, command in EVERY.items():
+        words = shlex.split(EXAMPLES[name])
+        depth = len(name.split())
 
-    values, left, _ = command.make_parser(click.Context(command, info_name=name)).parse_args(words[1 + depth :])
+        with case(name):
+            parser = command.make_parser(click.Context(command, info_name=name))
+            values, left, _ = parser.parse_args(words[1 + depth :])
 
-    assert words[: 1 + depth] == ["fleetcount", *name.split()]
-    assert left == []
-    missing = [one.name for one in command.params if one.required and one.name not in values]
-    assert missing == []
-    for parameter in command.params:
-        if values.get(str(parameter.name)) is not None:
-            parameter.type_cast_value(click.Context(command), values[str(parameter.name)])
+            assert words[: 1 + depth] == ["fleetcount", *name.split()]
+            assert left == []
+            assert [one.name for one in command.params if one.required and one.name not in values] == []
+            for parameter in command.params:
+                if values.get(str(parameter.name)) is not None:
+                    parameter.type_cast_value(click.Context(command), values[str(parameter.name)])
 
 
-@pytest.mark.parametrize("name", sorted(GROUPS))
-def test_the_help_of_every_group_ends_with_the_example_of_one_of_its_commands(name: str) -> None:
-    context = context_of(name)
+def test_the_help_of_every_group_ends_with_the_example_of_one_of_its_commands() -> None:
+    for name in GROUPS:
+        context = context_of(name)
 
-    shown = context.command.get_help(context)
-
-    assert EXAMPLES[name] in {EXAMPLES[one] for one in EVERY if one.startswith(name)}
-    assert f"Example:\n  {EXAMPLES[name]}" in shown
+        assert EXAMPLES[name] in {EXAMPLES[one] for one in EVERY if one.startswith(name)}, name
+        assert f"Example:\n  {EXAMPLES[name]}" in context.command.get_help(context), name
 
 
 def test_no_example_is_of_a_command_that_is_gone() -> None:

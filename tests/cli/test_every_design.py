@@ -33,6 +33,7 @@ from fleetcount_simulator.study.readings import read_releases
 from fleetcount_simulator.study.statements import statement_of
 
 from tests.simulator.scenario_doubles import EvenPopulation
+from tests.support.cases import case
 from tests.support.designs import design_name, every_design
 from tests.support.protocol_samples import aggregator, sampling_task
 
@@ -98,19 +99,24 @@ def opened(design: Design) -> list[int]:
     return [230, 90, -4, 84][: design.output_count] if design.values > 1 else [310, 90][-design.output_count :]
 
 
-@pytest.mark.parametrize("design", SPELLED, ids=design_name)
-def test_a_scenario_shows_what_the_design_shows(design: Design) -> None:
-    case, outputs = case_of(design), opened(design)
+def test_a_scenario_shows_what_the_design_shows() -> None:
+    for design in SPELLED:
+        with case(design_name(design)):
+            _scenario_shows(design)
+
+
+def _scenario_shows(design: Design) -> None:
+    asked, outputs = case_of(design), opened(design)
     outcome = CaseOutcome(
         outputs=np.array([outputs, outputs]),
         released=np.ones(2, dtype=np.bool_),
-        counted=np.tile(case.population.histogram(0), (2, 1)),
+        counted=np.tile(asked.population.histogram(0), (2, 1)),
     )
 
-    reading, expected = read_releases(case, outcome), read(design, outputs, LEVEL)
+    reading, expected = read_releases(asked, outcome), read(design, outputs, LEVEL)
 
-    assert case.design == design
-    assert [(one.epsilon, one.delta, one.text) for one in statement_of(case)] == [
+    assert asked.design == design
+    assert [(one.epsilon, one.delta, one.text) for one in statement_of(asked)] == [
         (view.epsilon, view.delta, view.sentence) for view in design.views()
     ]
     for run in (0, 1):
@@ -118,8 +124,13 @@ def test_a_scenario_shows_what_the_design_shows(design: Design) -> None:
             assert getattr(reading, name)[run].tolist() == getattr(expected, name).tolist()
 
 
-@pytest.mark.parametrize("design", [one for one in EVERY if on_the_wire(one)], ids=design_name)
-def test_a_task_and_its_record_show_what_the_design_shows(design: Design) -> None:
+def test_a_task_and_its_record_show_what_the_design_shows() -> None:
+    for design in filter(on_the_wire, EVERY):
+        with case(design_name(design)):
+            _task_and_record_show(design)
+
+
+def _task_and_record_show(design: Design) -> None:
     task, outputs = task_of(design), opened(design)
 
     record = decode_record(encode_record(build_record(decode_task(task.canonical), outputs, task.round_two_closes)))
@@ -137,8 +148,14 @@ def test_a_task_and_its_record_show_what_the_design_shows(design: Design) -> Non
     assert [(cell.low, cell.high) for cell in record.cells] == list(zip(reading.low, reading.high, strict=True))
 
 
-@pytest.mark.parametrize("design", [one for one in SPELLED if on_the_wire(one) and one.noised], ids=design_name)
-def test_a_plan_shows_the_statement_and_the_noise_of_the_design(fleetcount: Callable, design: Design) -> None:
+def test_a_plan_shows_the_statement_and_the_noise_of_the_design(fleetcount: Callable) -> None:
+    for design in SPELLED:
+        if on_the_wire(design) and design.noised:
+            with case(design_name(design)):
+                _plan_shows(fleetcount, design)
+
+
+def _plan_shows(fleetcount: Callable, design: Design) -> None:
     local = ["--epsilon-local", "1.5"] if design.device_randomizes else []
     rate = ["--sampling-rate", "1/4"] if design.rounds == 2 else []
     # The loss is rounded up: the noise for it is at least as weak, and at most by a step of its grid.
@@ -173,19 +190,19 @@ ZOOMED = [
 @pytest.mark.parametrize("design", ZOOMED, ids=design_name)
 def test_several_zooms_are_the_same_in_scenario_task_record_and_plan(fleetcount: Callable, design: Design) -> None:
     plain = replace(design, zooms=None)
-    task, case = task_of(plain), case_of(plain)
+    task, asked = task_of(plain), case_of(plain)
     thresholds = task.release.thresholds and (5,) * design.cell_count
     task = replace(task, domain=GRID, release=replace(task.release, zooms=2, thresholds=thresholds))
-    case.population.question = replace(case.population.question, domain=GRID)  # type: ignore[misc]  # a test's own double.
-    case = replace(case, mechanism=replace(case.mechanism, zooms=2))
+    asked.population.question = replace(asked.population.question, domain=GRID)  # type: ignore[misc]  # a test's own double.
+    asked = replace(asked, mechanism=replace(asked.mechanism, zooms=2))
     outputs = list(range(design.output_count))
 
     record = decode_record(encode_record(build_record(decode_task(task.canonical), outputs, task.round_two_closes)))
 
     reading = read(design, outputs, LEVEL)
-    assert task.design == record.task.design == case.design == design
+    assert task.design == record.task.design == asked.design == design
     assert record.statement == design.views()
-    assert [(one.epsilon, one.text) for one in statement_of(case)] == [
+    assert [(one.epsilon, one.text) for one in statement_of(asked)] == [
         (view.epsilon, view.sentence) for view in design.views()
     ]
     assert [cell.raw for cell in record.cells] == outputs
@@ -253,8 +270,8 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     task = decode_task(task_of(design).canonical)
     parts = one_round_parts(task, truth_of(task, "value 2"), SeededRandom(3), device=DEVICE)
     record = build_record(task, [120, 80, 150, 50], task.round_two_closes)
-    case = case_of(design)
-    outcome = ExactLaw().run(case, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))
+    asked = case_of(design)
+    outcome = ExactLaw().run(asked, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))
     ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
 
     assert task.mechanism == law
@@ -263,8 +280,8 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     assert tuple(cell.estimate for cell in record.cells) == law.estimate_from_counts([120, 80, 150, 50])
     assert record.statement == design.views()
     assert (design.relation, design.exposure) == (Relation.ANY_VALUE, Fraction(1, 2))
-    assert read_releases(case, outcome).estimates.mean(axis=0) == pytest.approx([100] * 3, abs=8)
-    assert [one.text for one in statement_of(case)] == [view.sentence for view in design.views()]
+    assert read_releases(asked, outcome).estimates.mean(axis=0) == pytest.approx([100] * 3, abs=8)
+    assert [one.text for one in statement_of(asked)] == [view.sentence for view in design.views()]
     assert ran.code == 0, ran.err
 
 

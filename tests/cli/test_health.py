@@ -162,6 +162,7 @@ async def test_doctor_asks_a_server_that_runs_and_speaks_json(
     ]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("options", "severity", "text"),
     [("", "ok", "synchronous_commit on"), ("-cdefault_transaction_read_only=on", "FAILED", "takes no writes")],
@@ -188,6 +189,7 @@ def test_doctor_asks_the_server_of_a_store_whether_it_may_hold_it(
     assert "host=" not in found["text"]
 
 
+@pytest.mark.processes
 def test_doctor_says_which_slot_lacks_its_certificate_and_who_holds_which(
     fleetcount: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.installed import Installed, install, link, needed_by, with_bu
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-pytestmark = with_builder
+pytestmark = [with_builder, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ import pytest
 
 COMMAND = [sys.executable, "-m", "fleetcount"]
 
+pytestmark = pytest.mark.processes
+
 
 def run(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **settings)  # type: ignore[call-overload,no-any-return] # subprocess's own keywords

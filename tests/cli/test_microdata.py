@@ -337,6 +337,7 @@ def test_an_input_that_is_a_pipe_is_refused_and_not_waited_for(run: Run, place: 
     assert "a pipe, not a file" in run()[1]
 
 
+@pytest.mark.processes
 def test_the_command_runs_as_a_program(place: Path) -> None:
     command = [sys.executable, "-m", "fleetcount", "microdata", "--sensitive", "disease", "--output", "out"]
 

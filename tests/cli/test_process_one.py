@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.processes
 def test_as_process_1_it_ends_with_zero_and_all_its_processes_when_it_is_told_to(
     fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

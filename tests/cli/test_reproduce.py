@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from fleetcount_analysis.papers.claims import CATALOGUES, Catalogue
 from fleetcount_analysis.papers.experiments import EXPERIMENTS
 from fleetcount_analysis.papers.verdicts import Reproduction
 from fleetcount_protocol.errors import UsageError
+
+from tests.cli.conftest import Ran
 
 COMMAND = [sys.executable, "-m", "fleetcount", "reproduce"]
 # A quick run of all four takes forty seconds of one core.
@@ -177,12 +180,15 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Pa
         (["sampling", "--output", "/dev/null"], "/dev/null"),
     ],
 )
-def test_wrong_usage_is_one_line_and_code_2(arguments: list[str], named: str) -> None:
-    done = run(*arguments)
+def test_wrong_usage_is_one_line_and_code_2(
+    fleetcount: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    assert done.returncode == 2
-    assert named in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    ran = fleetcount("reproduce", *arguments)
+
+    assert ran.code == 2
+    assert named in ran.error_line
     assert not Path("x").exists()
 
 
@@ -207,6 +213,7 @@ def test_census_columns_without_a_census_are_a_usage_error() -> None:
     assert isinstance(result.exception, UsageError)
 
 
+@pytest.mark.processes
 def test_an_interrupted_run_is_code_130_and_writes_nothing(tmp_path: Path) -> None:
     output = tmp_path / "results"
     arguments = [*COMMAND, "inferential", "--output", str(output)]

@@ -172,7 +172,7 @@ async def test_a_record_that_names_another_one_before_it_breaks_the_chain(runnin
 
 
 async def test_waiting_goes_on_until_the_last_window_ends(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleetcount.series_reading._LOOK_S", 0.01)
+    monkeypatch.setattr("fleetcount.series_reading._LOOK_S", 0.1)
     monkeypatch.setattr("fleetcount.series_reading.time.sleep", time.sleep, raising=False)
     waiting = asyncio.create_task(running.records("--wait", "86400"))
     for index in range(5):

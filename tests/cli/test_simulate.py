@@ -17,10 +17,12 @@ from fleetcount.simulate_command import summary_lines
 from fleetcount_simulator.attackers import KINDS as ATTACKERS
 from fleetcount_simulator.examples import EXAMPLES, example_about, example_text
 from fleetcount_simulator.model import Epochs, Faults
+from fleetcount_simulator.scenario.file import read_scenario
 from fleetcount_simulator.scenario.grid import LIST_KEYS
 from fleetcount_simulator.scenario.mechanisms import mechanism_keys, mechanism_kinds
 from fleetcount_simulator.scenario.series import SERIES_KEYS
 from fleetcount_simulator.study.experiment import CaseSummary
+from fleetcount_simulator.study.making import STANDARD
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
 
@@ -72,11 +74,19 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
         assert 40 < len(example_about(name)) < 140
 
 
+def test_every_example_is_a_scenario(tmp_path: Path) -> None:
+    for name in EXAMPLES:
+        plan = read_scenario(study(tmp_path, example_text(name)), STANDARD.population)
+
+        assert plan.name == name
+        assert plan.plans, name
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.nightly if name == "commuters-month" else ())
+        pytest.param(name, marks=() if name in ("coverage", "liars") else pytest.mark.nightly)
         for name in EXAMPLES
         if not name.startswith("network-")
     ],
@@ -94,10 +104,11 @@ def test_every_example_runs(fleetcount: Callable, tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "released"),
-    [("network-small", " 1/1 "), pytest.param("network-series", " 10/12 ", marks=pytest.mark.nightly)],
+    [("network-small", " 1/1 "), ("network-series", " 10/12 ")],
 )
 def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: Path, name: str, released: str) -> None:
     output = tmp_path / "out"
@@ -109,6 +120,7 @@ def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: 
     assert released in ran.out
 
 
+@pytest.mark.processes
 def test_the_same_seed_gives_the_same_tables_whatever_the_workers(fleetcount: Callable, tmp_path: Path) -> None:
     file = study(tmp_path)
 
@@ -225,10 +237,18 @@ def _children(parent: int) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("by", "workers"),
+    [
+        pytest.param(signal.SIGINT, 1, id="Ctrl-C"),
+        pytest.param(signal.SIGTERM, 1, id="SIGTERM", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGINT, 2, id="Ctrl-C-workers", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, 2, id="SIGTERM-workers"),
+    ],
+)
 def test_an_interruption_ends_everything_and_the_study_goes_on(
-    tmp_path: Path, workers: int, by: signal.Signals
+    tmp_path: Path, by: signal.Signals, workers: int
 ) -> None:
     file, output = study(tmp_path, LONG), tmp_path / "out"
     command = [sys.executable, "-m", "fleetcount", "simulate", str(file), "--output", str(output)]

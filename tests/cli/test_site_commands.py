@@ -104,6 +104,7 @@ def test_a_record_that_is_missing_from_the_chain_and_mixed_series_are_refused(fl
     assert not Path("site").exists()
 
 
+@pytest.mark.processes
 def test_only_a_site_is_served_and_ctrl_c_ends_it(fleetcount: Callable, got: Path) -> None:
     assert fleetcount("publish", got, "--output", "site").code == 0
     refused = fleetcount("serve", got)

@@ -21,6 +21,7 @@ def token() -> Token:
     return the_token()
 
 
+@pytest.mark.processes
 def test_a_signing_key_moves_into_a_token_and_its_aggregator_serves_from_there(
     fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: Token
 ) -> None:

@@ -309,6 +309,7 @@ def played(well: Shown, ill: Shown, raised: set[str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.processes
 async def test_every_alert_is_raised_by_a_fault_and_by_no_other(tmp_path: Path) -> None:
     if PROMTOOL is None:
         pytest.skip("promtool is not on this machine (Debian: apt install prometheus): no alert was raised")

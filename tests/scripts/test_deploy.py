@@ -38,6 +38,7 @@ def accepted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
     return code == 2 and absent in capsys.readouterr().err
 
 
+@pytest.mark.processes
 def test_every_file_is_looked_at_by_a_test() -> None:
     looked_at = {
         *UNITS,
@@ -72,6 +73,7 @@ def test_no_unit_starts_again_what_a_newer_process_has_ended() -> None:
         assert re.search(r"^RestartPreventExitStatus=2 3$", unit.read_text(), re.MULTILINE), unit.name
 
 
+@pytest.mark.processes
 def test_systemd_understands_every_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not on this machine (Debian: apt install systemd): units NOT verified")
@@ -230,6 +232,7 @@ def test_compose_mounts_what_keys_init_makes_and_every_configuration_fits(
         assert config.metrics is not None
 
 
+@pytest.mark.processes
 def test_compose_s_broker_gets_every_file_that_its_configuration_names(
     compose: dict[str, Any], deployment: Path, tmp_path: Path
 ) -> None:
@@ -271,6 +274,7 @@ def test_compose_s_database_is_the_one_that_its_first_lines_name(compose: dict[s
     assert store.password_file.read_text() == secret.read_text()
 
 
+@pytest.mark.processes
 def test_compose_s_prometheus_asks_every_page_and_reads_the_shipped_rules(
     compose: dict[str, Any], deployment: Path, tmp_path: Path
 ) -> None:
@@ -294,6 +298,7 @@ def test_compose_s_prometheus_asks_every_page_and_reads_the_shipped_rules(
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.processes
 def test_promtool_finds_the_bounds_of_the_rules_where_they_are_said_to_be() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -449,6 +454,7 @@ def test_what_runs_on_kubernetes_is_what_the_command_and_its_configuration_say(
     assert (getattr(config, "store", None) is not None and config.store.url is not None) == (folder == "replicated")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_kustomize_builds_it(folder: str) -> None:
     kubectl = shutil.which("kubectl")

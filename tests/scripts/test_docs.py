@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 PAGES = {"README.md": "# Top\n\n[there](docs/there.md)\n", "docs/there.md": "# There\n\n[back](../README.md#top)\n"}
 
+AUTO = "```{eval-rst}\n.. autofunction:: fleetcount.gone\n```"
+
 
 def run(folder: Path, *command: str) -> str:
     """Run an example as a person does, in a folder of its own, and return what it printed."""
@@ -46,14 +48,15 @@ def test_the_gallery_lists_its_notebooks_and_each_has_code_to_run() -> None:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("page", "text", "complaint"),
     [
         ("docs/there.md", "", ""),
         ("docs/there.md", "[nowhere](gone.md)", "gone.md"),
-        ("docs/there.md", "[no heading](../README.md#bottom)", "bottom"),
-        ("docs/unlisted.md", "# A page that no list holds", "toctree"),
-        ("docs/there.md", "```{eval-rst}\n.. autofunction:: fleetcount.gone\n```", "gone"),
+        pytest.param("docs/there.md", "[no heading](../README.md#bottom)", "bottom", marks=pytest.mark.nightly),
+        pytest.param("docs/unlisted.md", "# A page that no list holds", "toctree", marks=pytest.mark.nightly),
+        pytest.param("docs/there.md", AUTO, "gone", marks=pytest.mark.nightly),
     ],
 )
 def test_what_leads_nowhere_fails_the_build(tmp_path: Path, page: str, text: str, complaint: str) -> None:
@@ -84,6 +87,7 @@ def test_what_leads_nowhere_fails_the_build(tmp_path: Path, page: str, text: str
     assert (root / "out" / "docs" / "html" / "index.html").is_file()
 
 
+@pytest.mark.processes
 def test_a_series_is_read_from_an_empty_folder(tmp_path: Path) -> None:
     program, sample = ROOT / "examples" / "read_series.py", GALLERY / "sample"
 
@@ -94,6 +98,7 @@ def test_a_series_is_read_from_an_empty_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.processes
 @pytest.mark.nightly  # Two aggregators, three devices and nine commands are processes of their own: ten CPU seconds.
 @pytest.mark.timeout(300)
 def test_keys_aggregators_devices_and_a_signed_release_from_an_empty_folder(tmp_path: Path) -> None:

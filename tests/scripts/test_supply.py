@@ -120,6 +120,7 @@ def changed(source: Path, target: Path, mode: int, moment: int) -> Path:
     return target
 
 
+@pytest.mark.processes
 @with_builder
 @pytest.mark.parametrize(("project", "name"), [(".", "fleetcount"), ("client", "fleetcount_client")])
 def test_two_builds_at_other_places_and_times_give_the_same_bytes_and_another_source_does_not(

@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_site.pages import LINE_SCRIPTS, MAP_SCRIPTS, RECORD_SCRIPTS, page
+from fleetcount_simulator import report
+from fleetcount_site.pages import LINE_SCRIPTS, MAP_SCRIPTS, RECORD_SCRIPTS, page, report_files
 from playwright.sync_api import Browser
 
+from tests.simulator.report_studies import MadeUp, write_study
 from tests.site.conftest import Visit
+from tests.site.test_report_map import SQUARES as OUTLINES
 
 SQUARES = """fleetcount.made = fleetcount.drawMap(document.getElementById('map'), {
   cells: [1, 2, 3, 4].map(value => { const x = (value - 1) % 2, y = value > 2 ? 1 : 0;
@@ -31,8 +34,9 @@ def test_a_title_stays_a_text() -> None:
     assert "<title>A &lt;title&gt; &quot;x&quot;</title>" in page('A <title> "x"', "")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_a_page_from_a_file_shows_its_map_and_breaks_no_rule(
     browser: Browser, assets_folder: Path, width: int, scheme: str
 ) -> None:
@@ -48,12 +52,12 @@ def test_a_page_from_a_file_shows_its_map_and_breaks_no_rule(
     visit.close()
 
 
-def test_a_script_in_the_page_does_not_run(browser: Browser, assets_folder: Path) -> None:
-    found = written(assets_folder, "")
-    found.write_text(found.read_text().replace("<h1>Map", "<script>document.title='taken'</script><h1>Map"))
+def test_a_report_without_places_or_scripts_loads_nothing(tmp_path: Path) -> None:
+    for name, outlines, files in (("values", (), report_files()), ("pictures", OUTLINES, {})):
+        study = MadeUp(**({"outlines": outlines, "labels": tuple("abcdef")} if outlines else {}))
+        written = report.write(write_study(tmp_path / name, study), files)
 
-    visit = Visit(browser, found.as_uri())
-
-    assert visit.page.title() == "A <title>"
-    assert any("script-src" in one for one in visit.complaints)
-    visit.close()
+        text = written.read_text("utf-8")
+        assert "<script" not in text
+        assert "script-src" not in text
+        assert not (written.parent / "assets").exists()

@@ -13,6 +13,9 @@ from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit
 
+pytestmark = [pytest.mark.nightly, pytest.mark.processes]
+"""A browser each: what every run asks of one is in tests/site/test_walk.py."""
+
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 RECORDS = json.loads((VECTORS / "wire/records.json").read_text())
 TASKS = json.loads((VECTORS / "wire/tasks.json").read_text())

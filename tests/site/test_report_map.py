@@ -13,6 +13,9 @@ from playwright.sync_api import Browser
 from tests.simulator.report_studies import MadeUp, write_study
 from tests.site.conftest import Visit
 
+pytestmark = [pytest.mark.nightly, pytest.mark.processes]
+"""A browser each: what every run asks of one is in tests/site/test_walk.py."""
+
 HOSTILE = "</script><script>document.title='taken'</script>"
 SQUARES = tuple(
     f"POLYGON(({x} {y}, {x + 1} {y}, {x + 1} {y + 1}, {x} {y + 1}, {x} {y}))" for y in range(2) for x in range(3)
@@ -20,17 +23,16 @@ SQUARES = tuple(
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = MadeUp(outlines=SQUARES, labels=(HOSTILE, *"bcdef"))
     return report.write(write_study(tmp_path_factory.mktemp("report") / "study", study), report_files())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
-    browser: Browser, written: Path, width: int, scheme: str
+    browser: Browser, report_page: Path, width: int, scheme: str
 ) -> None:
-    visit = Visit(browser, written.as_uri(), width=width, scheme=scheme)
+    visit = Visit(browser, report_page.as_uri(), width=width, scheme=scheme)
     page = visit.page
     page.get_by_role("button", name="Truth").click()
     # By the map's own picture: the middle of the first cell, which is south-west.
@@ -38,7 +40,7 @@ def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + 30)
 
-    found = re.search(r"(?s)id=\"map-data\">(.*?)</script>", written.read_text("utf-8"))
+    found = re.search(r"(?s)id=\"map-data\">(.*?)</script>", report_page.read_text("utf-8"))
     assert found is not None
     data = json.loads(found[1])
     told = page.locator("#map-told").text_content() or ""
@@ -54,9 +56,9 @@ def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
     visit.close()
 
 
-def test_a_report_alone_shows_pictures(browser: Browser, written: Path, tmp_path: Path) -> None:
+def test_a_report_alone_shows_pictures(browser: Browser, report_page: Path, tmp_path: Path) -> None:
     alone = tmp_path / "report.html"
-    shutil.copy(written, alone)
+    shutil.copy(report_page, alone)
 
     visit = Visit(browser, alone.as_uri())
 
@@ -64,14 +66,3 @@ def test_a_report_alone_shows_pictures(browser: Browser, written: Path, tmp_path
     assert visit.page.locator("#figure-map .panels").is_visible()
     assert not visit.page.locator("#map-live").is_visible()
     visit.close()
-
-
-def test_a_report_without_places_or_scripts_loads_nothing(tmp_path: Path) -> None:
-    for name, outlines, files in (("values", (), report_files()), ("pictures", SQUARES, {})):
-        study = MadeUp(**({"outlines": outlines, "labels": tuple("abcdef")} if outlines else {}))
-        written = report.write(write_study(tmp_path / name, study), files)
-
-        text = written.read_text("utf-8")
-        assert "<script" not in text
-        assert "script-src" not in text
-        assert not (written.parent / "assets").exists()

@@ -93,6 +93,8 @@ VERIFY = """async ([key, signature, message]) => {
 }"""
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["127.0.0.1", "plain.test"])
 def test_signatures_verify_with_and_without_a_secure_context(browser: Browser, name: str) -> None:
     key, message = Ed25519PrivateKey.generate(), b"FCRECD01 and what follows"

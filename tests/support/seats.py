@@ -33,8 +33,8 @@ def reports_and_stays(seat: int, results: Any, _: object) -> None:
         time.sleep(FOREVER_S)
 
 
-def fills_memory(mebibytes: int) -> None:
-    """Hold some memory for a moment."""
+def fills_memory(mebibytes: int, seen: Any) -> None:
+    """Hold some memory until an event is set."""
     held = bytearray(os.urandom(2**20)) * mebibytes
-    time.sleep(0.5)
+    seen.wait(FOREVER_S)
     del held

@@ -23,6 +23,7 @@ def test_the_root_exports_what_has_a_stability_word_and_nothing_else() -> None:
         assert getattr(fleetcount, name).__module__.startswith("fleetcount.analyst.")
 
 
+@pytest.mark.processes
 def test_the_root_alone_loads_nothing() -> None:
     program = "import sys; before = set(sys.modules); import fleetcount; print(sorted(set(sys.modules) - before))"
 

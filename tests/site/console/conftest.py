@@ -1,6 +1,9 @@
 """A console over a store that aggregators of this process wrote, and pages that a test decides."""
 
+import contextlib
 import json
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +16,9 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.roles.readiness import Readiness, Watched
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.parties import Parties
+from fleetcount_site import serving
 from fleetcount_site.console.looking import Looker
+from fleetcount_site.console.showing import Looking, console_app
 
 from tests.support.aggregators import Network
 
@@ -41,6 +46,21 @@ class Process:
         ready = 'fleetcount_ready{check="store"} 1\n'
         self.pages = {"/metrics": (ready + metrics).encode()}
         self.pages |= {f"/{name}": json.dumps(value).encode() for name, value in pages.items()}
+
+
+@contextlib.contextmanager
+def served(looker: Looker) -> Iterator[str]:
+    """Serve a console that looks all the time until the block ends."""
+    listener = serving.listen()
+    with listener, Looking(looker, every_s=0.2) as looking:
+        running = serving.server(console_app(looking))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield serving.address_of(listener)
+        finally:
+            running.should_exit = True
+            thread.join(10)
 
 
 @pytest.fixture(scope="session")
@@ -77,3 +97,12 @@ async def network(tmp_path: Path) -> Network:
 def looker(configured: AggregatorConfig, process: Process, network: Network) -> Looker:
     """Return what looks at both, at the network's time."""
     return Looker(configured, process.ask, network.clock.now)
+
+
+@pytest.fixture
+def console(configured: AggregatorConfig, process: Process) -> Iterator[str]:
+    """Return where a console without a store is shown, with an alert and a check that fails."""
+    checks = [{"name": "peers", "ok": False, "reason": "beta: <b>silent</b> since 40 s"}]
+    process.say('fleetcount_certificate_days_left{certificate="own"} 2\n', readyz={"checks": checks})
+    with served(Looker(configured, process.ask)) as address:
+        yield address

@@ -164,6 +164,7 @@ async def test_a_store_of_a_later_version_is_refused(
         looker.check()
 
 
+@pytest.mark.processes
 def test_a_store_in_postgresql_is_read_in_a_transaction_that_may_not_write(
     configured: AggregatorConfig, process: Process, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from fleetcount.__main__ import run_command
@@ -17,6 +16,13 @@ from playwright.sync_api import Browser, Page, expect
 from tests.site.conftest import Visit
 from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
 
+pytestmark = [pytest.mark.nightly, pytest.mark.processes]
+"""A browser each: what every run asks of one is in tests/site/test_walk.py."""
+
+PAGES = (
+    "index",
+    *(f"{name}/{what}" for name in ("map", "bologna", "colours", "speed") for what in ("index", "release")),
+)
 READY = "body[data-ready=all]"
 PINNED = "2 of 2 signatures verified in your browser, under the keys that this page's publisher pins."
 
@@ -37,26 +43,18 @@ def quiet(visit: Visit) -> Page:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "index",
-        "map/index",
-        "map/release",
-        "bologna/index",
-        "colours/index",
-        "colours/release",
-        "speed/index",
-        "speed/release",
-    ],
-)
-def test_every_page_is_whole_at_every_width(browser: Browser, site: Path, name: str, width: int, scheme: str) -> None:
-    visit = opened(browser, site / f"{name}.html", name != "index", width=width, scheme=scheme)
+def test_every_page_is_whole_at_every_width(browser: Browser, site: Path, width: int, scheme: str) -> None:
+    visit = opened(browser, site / "index.html", ready=False, width=width, scheme=scheme)
 
-    assert quiet(visit).evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert visit.page.locator("h1").count() == 1
-    assert "undefined" not in visit.page.inner_text("body")
-    assert visit.page.locator("b").count() == 0
+    for name in PAGES:
+        visit.page.goto((site / f"{name}.html").as_uri())
+        if name != "index":
+            visit.page.wait_for_selector(READY)
+
+        assert quiet(visit).evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        assert visit.page.locator("h1").count() == 1, name
+        assert "undefined" not in visit.page.inner_text("body"), name
+        assert visit.page.locator("b").count() == 0, name
     visit.close()
 
 
@@ -282,23 +280,3 @@ def test_a_grid_with_a_frame_lies_on_earth_with_its_streets(browser: Browser, si
     assert "EPL-2.0" in quiet(visit).inner_text("#map")
     assert "streets" not in (site / "map/data/series.js").read_text().partition('"streets":[]')[0]
     visit.close()
-
-
-def test_feeds_name_every_window_by_its_digest(site: Path) -> None:
-    atom = ElementTree.parse(site / "map/feed.xml").getroot()
-    feed = json.loads((site / "map/feed.json").read_text())
-    name = "{http://www.w3.org/2005/Atom}"
-
-    assert len(atom.findall(f"{name}entry")) == len(feed["items"]) == len(RELEASED)
-    ids = [one.findtext(f"{name}id") for one in atom.findall(f"{name}entry")]
-    assert ids == [one["id"] for one in feed["items"]]
-    assert len(set(ids)) == len(RELEASED)
-    assert feed["items"][0]["url"] == f"release.html#{RELEASED[-1]}"
-
-
-def test_files_hold_the_same_numbers(site: Path) -> None:
-    names = {path.name for path in (site / "map").iterdir()}
-
-    assert {"counts.csv", "counts.parquet", "latest.geojson"} <= names
-    assert len((site / "map/counts.csv").read_text().splitlines()) == 2 + len(RELEASED) * COLUMNS * ROWS
-    assert "latest.geojson" not in {path.name for path in (site / "colours").iterdir()}

@@ -19,6 +19,9 @@ from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit
 
+pytestmark = [pytest.mark.nightly, pytest.mark.processes]
+"""A browser each: what every run asks of one is in tests/site/test_walk.py."""
+
 LEVEL = Fraction(19, 20)
 DIE = SamplingDie.uniform(Fraction(9, 20), 400)
 DESIGNS = {
@@ -43,23 +46,24 @@ def adding(browser: Browser, assets_folder: Path) -> Iterator[Page]:
     visit.close()
 
 
-@pytest.mark.parametrize("name", list(DESIGNS))
-def test_the_interval_of_a_sum_is_that_of_python(adding: Page, name: str) -> None:
-    design, chosen = DESIGNS[name], random.Random(name)
-    shapes = [(1, 1, 1), (7, 1, 1), (400, 1, 1), (3, 24, 24 if "sampled" in name else 1), (40, 12, 4)]
-    cases = [(value, *shape) for shape in shapes for value in (0, -30, chosen.randrange(1000), 12_345)]
+def test_the_interval_of_a_sum_is_that_of_python(adding: Page) -> None:
+    for name, design in DESIGNS.items():
+        chosen = random.Random(name)
+        shapes = [(1, 1, 1), (7, 1, 1), (400, 1, 1), (3, 24, 24 if "sampled" in name else 1), (40, 12, 4)]
+        cases = [(value, *shape) for shape in shapes for value in (0, -30, chosen.randrange(1000), 12_345)]
 
-    found = adding.evaluate(
-        "([law, cases]) => cases.map(c => { const r = fleetcount.sumInterval(law, ...c); "
-        "return [r.estimate, r.low, r.high]; })",
-        [law_of(design, LEVEL), cases],
-    )
+        found = adding.evaluate(
+            "([law, cases]) => cases.map(c => { const r = fleetcount.sumInterval(law, ...c); "
+            "return [r.estimate, r.low, r.high]; })",
+            [law_of(design, LEVEL), cases],
+        )
 
-    for (value, cells, windows, together), (estimate, low, high) in zip(cases, found, strict=True):
-        sums = Sums(values=np.array([value]), cells=cells, windows=windows, together=together)
-        expected = sum_ends(design, sums, LEVEL)
-        assert (low, high) == (int(expected[0][0]), int(expected[1][0])), (value, cells, windows, together)
-        assert estimate == pytest.approx(float(estimates_of(design, sums)[0]))
+        for (value, cells, windows, together), (estimate, low, high) in zip(cases, found, strict=True):
+            sums = Sums(values=np.array([value]), cells=cells, windows=windows, together=together)
+            expected = sum_ends(design, sums, LEVEL)
+            place = (name, value, cells, windows, together)
+            assert (low, high) == (int(expected[0][0]), int(expected[1][0])), place
+            assert estimate == pytest.approx(float(estimates_of(design, sums)[0])), place
 
 
 def test_sums_of_randomized_answers_and_laws_too_wide_are_refused(adding: Page) -> None:

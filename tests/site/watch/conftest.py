@@ -10,6 +10,7 @@ from fleetcount_protocol.release import ReleaseRecord, sign_record
 from fleetcount_protocol.release.record import Cell
 from fleetcount_protocol.task.domain import SquareGrid
 from fleetcount_protocol.task.task import Task
+from fleetcount_simulator.network.happenings import Held, Refused, Signed
 from fleetcount_site.watch.showing import Shown, showing
 from fleetcount_site.watch.telling import Asked
 
@@ -32,6 +33,16 @@ def question(task: Task) -> Asked:
         aggregators=len(task.aggregators),
         readings=READINGS,
     )
+
+
+def run(shown: Shown, task: Task) -> None:
+    """Tell the page of a run up to its last receipts."""
+    shown.teller.asked(question(task))
+    shown.teller.expected(question(task), 1)
+    shown.teller.step("connecting", 10, 10)
+    shown.teller.happened(Signed(task=task))
+    shown.teller.happened(Held(first=(0, 1, 2, 5), every=(0, 1, 5)))
+    shown.teller.happened(Refused(process="fleet-0", reasons={"too late": 2}))
 
 
 @pytest.fixture

@@ -1,24 +1,22 @@
 """The page of a demo in a real browser: at once, live, after a reload, at the end, and when it is lied to."""
 
-import http.client
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord, sign_record
 from fleetcount_protocol.task.task import Task
-from fleetcount_simulator.network.happenings import Held, Refused, Signed
 from fleetcount_site.watch.showing import Shown, showing
 from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit
-from tests.site.watch.conftest import question
+from tests.site.watch.conftest import question, run
 from tests.support.protocol_samples import signing_key
+
+pytestmark = [pytest.mark.nightly, pytest.mark.processes]
+"""A browser each: what every run asks of one is in tests/site/test_walk.py."""
 
 Released = tuple[ReleaseRecord, tuple[bytes, ...]]
 
@@ -45,16 +43,6 @@ def visit(browser: Browser, shown: Shown) -> Iterator[Callable[..., Visit]]:
         assert one.complaints == []
         assert all(asked.startswith((shown.address, "data:")) for asked in one.requests)
         one.close()
-
-
-def run(shown: Shown, task: Task) -> None:
-    """Tell the page of a run up to its last receipts."""
-    shown.teller.asked(question(task))
-    shown.teller.expected(question(task), 1)
-    shown.teller.step("connecting", 10, 10)
-    shown.teller.happened(Signed(task=task))
-    shown.teller.happened(Held(first=(0, 1, 2, 5), every=(0, 1, 5)))
-    shown.teller.happened(Refused(process="fleet-0", reasons={"too late": 2}))
 
 
 def rows(page: Page) -> list[list[str]]:
@@ -197,33 +185,3 @@ def test_the_end_is_told_before_the_server_goes(browser: Browser, task: Task) ->
     assert visit.page.inner_text("#state") == "ended The demo was ended with Ctrl-C."
     assert visit.complaints == []
     visit.close()
-
-
-def ask(shown: Shown, path: str, host: str | None = None) -> tuple[int, bytes]:
-    """Return status and body of a path, asked under another name of the host if one is given."""
-    where = urlsplit(shown.address)
-    assert where.hostname is not None
-    connection = http.client.HTTPConnection(where.hostname, where.port or 0, timeout=10)
-    connection.request("GET", path, headers={"Host": host} if host else {})
-    answer = connection.getresponse()
-    body = b"" if path == "/events" and answer.status == 200 else answer.read()
-    connection.close()
-    return answer.status, body
-
-
-def test_nothing_is_split_before_a_task_is_signed_and_nobody_else_is_answered(shown: Shown, task: Task) -> None:
-    status, body = ask(shown, "/report.json")
-    assert (status, json.loads(body)) == (404, {"error": "the task is not signed yet"})
-
-    run(shown, task)
-
-    assert ask(shown, "/report.json")[0] == 200
-    for path in ("/", "/events", "/report.json"):
-        assert ask(shown, path, "evil.example")[0] == 421
-
-
-def test_a_port_that_is_taken_is_refused(shown: Shown) -> None:
-    port = urlsplit(shown.address).port or 0
-
-    with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1 port {port}"), showing(port):
-        raise AssertionError("served twice")

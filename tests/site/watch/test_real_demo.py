@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 from tests.site.conftest import Visit
 from tests.support.processes import pace
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def wait(page: Page, words: str, seconds: float = 150) -> None:

@@ -1,0 +1,27 @@
+"""What lies beside the pages of a published site: feeds that name every window, and tables of the same numbers."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
+
+
+def test_feeds_name_every_window_by_its_digest(site: Path) -> None:
+    atom = ElementTree.parse(site / "map/feed.xml").getroot()
+    feed = json.loads((site / "map/feed.json").read_text())
+    name = "{http://www.w3.org/2005/Atom}"
+
+    assert len(atom.findall(f"{name}entry")) == len(feed["items"]) == len(RELEASED)
+    ids = [one.findtext(f"{name}id") for one in atom.findall(f"{name}entry")]
+    assert ids == [one["id"] for one in feed["items"]]
+    assert len(set(ids)) == len(RELEASED)
+    assert feed["items"][0]["url"] == f"release.html#{RELEASED[-1]}"
+
+
+def test_files_hold_the_same_numbers(site: Path) -> None:
+    names = {path.name for path in (site / "map").iterdir()}
+
+    assert {"counts.csv", "counts.parquet", "latest.geojson"} <= names
+    assert len((site / "map/counts.csv").read_text().splitlines()) == 2 + len(RELEASED) * COLUMNS * ROWS
+    assert "latest.geojson" not in {path.name for path in (site / "colours").iterdir()}
