@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable
 from fractions import Fraction
 
-import opendp.prelude as dp
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss
+from peers import opendp
 from rows import Row, quick, report, smoke
 from scipy import stats
 
+dp, MISSING = opendp()
 ROUNDS = 1 if smoke() else 3 if quick() else 12
 CATEGORIES = 1000
 PEER = "OpenDP randomized response, 1,000 categories"
@@ -37,27 +38,29 @@ def least_us(operations: dict[str, tuple[Callable[[], object], int]]) -> dict[st
     return least
 
 
-def beside(path: str, ours: float, peer: str, theirs: float) -> None:
+def beside(path: str, ours: float, peer: str, theirs: float | None) -> None:
     """Report microseconds beside the peer's, and how many times faster ours is."""
-    note = f"least of {ROUNDS} batches"
-    report(Row(path=path, ours=ours, unit="us", peer=peer, peer_value=theirs, ratio=theirs / ours, note=note))
+    note = f"least of {ROUNDS} batches{MISSING and f'; {MISSING}'}"
+    ratio = None if theirs is None else theirs / ours
+    report(Row(path=path, ours=ours, unit="us", peer=peer, peer_value=theirs, ratio=ratio, note=note))
 
 
 def compare_answers() -> None:
     """Report the time of an answer: ours for many V, OpenDP's randomized response with 1,000 categories."""
     source = SystemRandom()
-    peer = dp.m.make_randomized_response(list(range(CATEGORIES)), prob=0.5)
     response = KaryResponse(Fraction(1, 2), CATEGORIES - 1)
     operations: dict[str, tuple[Callable[[], object], int]] = {
-        PEER: (lambda: peer(7), 200),
         "an answer, k-ary response, 1,000 categories": (lambda: response.randomize(7, source), 5000),
     }
+    if dp:
+        peer = dp.m.make_randomized_response(list(range(CATEGORIES)), prob=0.5)
+        operations[PEER] = (lambda: peer(7), 200)
     for values in (1, CATEGORIES, 10**7):
         die = SamplingDie.uniform(Fraction(1, 4), values)
         name = f"an answer, toss of both rounds, V = {values:,}"
         operations[name] = (lambda die=die: toss(die, 1, source), 5000)  # type: ignore[misc] # bound in the loop
     least = least_us(operations)
-    theirs = least.pop(PEER)
+    theirs = least.pop(PEER, None)
     for name, microseconds in least.items():
         beside(name, microseconds, PEER, theirs)
 
@@ -65,20 +68,20 @@ def compare_answers() -> None:
 def compare_noise() -> None:
     """Report the time of a noise value: ours for 1 and for 10,000 cells, OpenDP's one by one and as a vector."""
     source, cells = SystemRandom(), 10_000
-    single = dp.m.make_geometric(dp.atom_domain(T=int), dp.absolute_distance(T=int), scale=1.0)
-    vector = dp.m.make_geometric(dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int), scale=1.0)
     noise, zeros = TwoSidedGeometric(Fraction(1)), [0] * cells
-    least = least_us(
-        {
-            "call": (lambda: single(0), 300),
-            "vector": (lambda: vector(zeros), 1),
-            "sample": (lambda: noise.sample(source), 1000),
-            "sample_many": (lambda: noise.sample_many(source, cells), 1),
-        }
-    )
-    beside("a noise value, one call", least["sample"], "OpenDP, one call", least["call"])
+    operations: dict[str, tuple[Callable[[], object], int]] = {
+        "sample": (lambda: noise.sample(source), 1000),
+        "sample_many": (lambda: noise.sample_many(source, cells), 1),
+    }
+    if dp:
+        single = dp.m.make_geometric(dp.atom_domain(T=int), dp.absolute_distance(T=int), scale=1.0)
+        vector = dp.m.make_geometric(dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int), scale=1.0)
+        operations |= {"call": (lambda: single(0), 300), "vector": (lambda: vector(zeros), 1)}
+    least = least_us(operations)
+    beside("a noise value, one call", least["sample"], "OpenDP, one call", least.get("call"))
     path = f"a noise value, {cells:,} cells at once"
-    beside(path, least["sample_many"] / cells, f"OpenDP, a vector of {cells:,}", least["vector"] / cells)
+    vectors = least["vector"] / cells if dp else None
+    beside(path, least["sample_many"] / cells, f"OpenDP, a vector of {cells:,}", vectors)
 
 
 def correlate_time_with_value() -> None:
@@ -105,7 +108,6 @@ def correlate_time_with_value() -> None:
 
 def main() -> None:
     """Report all three comparisons."""
-    dp.enable_features("contrib")
     compare_answers()
     compare_noise()
     correlate_time_with_value()

@@ -3,9 +3,11 @@
 Runs on the bare python3 of the machine with nothing but the standard library. Never needs root, never writes outside
 the repository (but for the cache of the installer), and does nothing when nothing has changed. Installs with uv, which
 takes seconds: the machine's, else the locked one that pip puts into .venv/installer. Where neither can be had or uv
-fails, pip installs: the same locked files either way.
+fails, pip installs: the same locked files either way. Says first how much there is to fetch, then how far it is; what
+was interrupted goes on where it ended.
 
-    python3 scripts/bootstrap.py EXTRA      EXTRA is all (to run it), test (to test it) or check (to change it)
+    python3 scripts/bootstrap.py EXTRA      EXTRA is all (to run it), test (to test it), check (to change it) or nightly
+                                            (what tests only compare with, drive or fuzz by: larger than all the rest)
 
 Kept to the syntax of Python 3.6, so that an old interpreter is refused by name and not by a syntax error.
 """
@@ -14,7 +16,9 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -33,7 +37,10 @@ INSTALLER = VENV / "installer"
 OTHER_FILES = ("DO NOT MATCH THE HASHES", "Hash mismatch")
 # The machine's own certificates, as pip takes them (the second name is that of older versions), and no other Python.
 UV_ENVIRONMENT = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_PYTHON_DOWNLOADS": "never"}
-EXTRAS = ("all", "test", "check")  # each contains the ones before it
+EXTRAS = {"all": (), "test": ("all",), "check": ("all", "test"), "nightly": ("all", "test")}  # and what each contains
+PART = VENV / "setup-part.txt"
+PARTS = 20  # of about the same size: an installer does not say how far it is, so it is given one after the other
+SAY_S = 5.0  # between two lines where there is no terminal
 GET_PIP = "https://bootstrap.pypa.io/get-pip.py"
 
 
@@ -55,27 +62,152 @@ def check_python():
     raise SetupError(f"{sys.executable} is Python {platform.python_version()}; fleetcount needs 3.11 or newer: {hint}")
 
 
-def wanted(extra):
+def wanted():
     """Return what the stamp must say for this interpreter, this pyproject.toml and these locked versions."""
     files = [ROOT / "pyproject.toml", PINNED, *sorted(LOCKS.glob("*.txt"))]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
-    return {"project": digest, "python": platform.python_version(), "root": str(ROOT), "extra": extra}
+    return {"project": digest, "python": platform.python_version(), "root": str(ROOT)}
 
 
 def installed():
-    """Return the stamp of the last complete setup, or nothing."""
+    """Return the extras that the environment holds as they are wanted now, by the stamp of the last complete setup."""
     try:
         found = json.loads(STAMP.read_text())
     except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and VENV_PYTHON.exists() else {}
+        return []
+    if not isinstance(found, dict) or not VENV_PYTHON.exists():
+        return []
+    extras = found.pop("extras", [])
+    return [one for one in extras if one in EXTRAS] if found == wanted() else []
 
 
 def up_to_date(extra):
     """Whether the environment already holds `extra` or an extra that contains it."""
-    have, want = installed(), wanted(extra)
-    same = all(have.get(key) == want[key] for key in ("project", "python", "root"))
-    return same and have.get("extra") in EXTRAS[EXTRAS.index(extra) :]
+    return any(extra == one or extra in EXTRAS[one] for one in installed())
+
+
+class Locked:
+    """One distribution of a lock file: its name and version, where it is needed, its size in bytes, and its rows."""
+
+    def __init__(self, rows):
+        first = rows.splitlines()[0].partition(" --hash")[0].rstrip(" \\")
+        named, _, self.marker = first.partition(" ; ")
+        name, _, version = named.partition("==")
+        self.pin = f"{plain(name)}=={version}"
+        self.rows = rows
+        size = re.search(r"^ +# (\d+) bytes", rows, re.MULTILINE)
+        self.size = int(size.group(1)) if size else 0
+
+
+def plain(name):
+    """Return a distribution's name in its normal form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def needed_here(marker):
+    """Whether a marker of a lock file (comparisons joined by `and` and `or`) holds on this machine."""
+    here = {
+        "implementation_name": sys.implementation.name,
+        "platform_machine": platform.machine(),
+        "platform_python_implementation": platform.python_implementation(),
+        "python_full_version": platform.python_version(),
+        "sys_platform": sys.platform,
+    }
+
+    def holds(comparison):
+        name, sign, value = comparison.strip(" ()").split(" ", 2)
+        value = value.strip("'\"")
+        if name not in here or sign not in ("==", "!=", "<", ">="):
+            return True  # The installer knows; here it is only counted.
+        if sign in ("==", "!="):
+            return (here[name] == value) == (sign == "==")
+        ours, theirs = ([int(part) for part in re.findall(r"\d+", one)[:3]] for one in (here[name], value))
+        return (ours < theirs) == (sign == "<")
+
+    return any(all(holds(one) for one in way.split(" and ")) for way in marker.split(" or "))
+
+
+def locked(file):
+    """Return the distributions that a lock file and those that it contains have for this machine, in their order."""
+    text = file.read_text()
+    found = []
+    for inner in re.findall(r"^-r (\S+)$", text, re.MULTILINE):
+        found += locked(file.parent / inner)
+    found += [Locked(rows) for rows in re.findall(r"^[A-Za-z0-9].*(?:\n .*)*", text, re.MULTILINE)]
+    return [one for one in found if not one.marker or needed_here(one.marker)]
+
+
+def torn():
+    """Return the pins of what an installer was at when it was interrupted: some of their files may be missing."""
+    return {one.pin for one in locked(PART)} if PART.exists() else set()
+
+
+def held():
+    """Return the pins of what the environment holds, whole or torn."""
+    places = VENV.glob("lib/python*/site-packages/*.dist-info")
+    named = [place.name[: -len(".dist-info")].rpartition("-") for place in places]
+    return {f"{plain(name)}=={version}" for name, _, version in named}
+
+
+def parts_of(missing):
+    """Return distributions in about PARTS parts of about the same number of bytes; a larger file is one alone."""
+    most = sum(one.size for one in missing) / PARTS
+    longest = 2 * len(missing) // PARTS + 1
+    parts = []
+    taken = 0
+    for one in missing:
+        if not parts or len(parts[-1]) == longest or taken + one.size > most:
+            parts.append([])
+            taken = 0
+        parts[-1].append(one)
+        taken += one.size
+    return parts
+
+
+def megabytes(size):
+    """Return bytes in MB, as text."""
+    return f"{size / 1e6:.{0 if size >= 10e6 else 1}f}"
+
+
+class Bar:
+    """How far the installer is: one line rewritten on a terminal, elsewhere a line every few seconds."""
+
+    def __init__(self, missing):
+        self.count = len(missing)
+        self.size = sum(one.size for one in missing)
+        self.done = 0
+        self.fetched = 0
+        self.started = time.time()
+        self.said = self.started
+        self.width = 0
+
+    def text(self):
+        """Return the line."""
+        share = self.fetched / self.size if self.size else self.done / max(1, self.count)
+        size = f"{megabytes(self.fetched)} of {megabytes(self.size)} MB"
+        seconds = time.time() - self.started
+        return f"setup: [{'#' * int(20 * share):<20}] {self.done} of {self.count}, {size}, {seconds:.0f} s"
+
+    def show(self):
+        """Say how far it is, where it is time to."""
+        if sys.stdout.isatty():
+            line = self.text()
+            print("\r" + line.ljust(self.width), end="", flush=True)
+            self.width = len(line)
+        elif time.time() - self.said >= SAY_S:
+            print(self.text(), flush=True)
+            self.said = time.time()
+
+    def add(self, part):
+        """Count a part that is installed."""
+        self.done += len(part)
+        self.fetched += sum(one.size for one in part)
+        self.show()
+
+    def end(self):
+        """Leave the line on the terminal as it is, and go to the next."""
+        if self.width:
+            print(flush=True)
 
 
 def names_other_files(line):
@@ -83,8 +215,8 @@ def names_other_files(line):
     return any(words in line for words in OTHER_FILES)
 
 
-def run(command, what):
-    """Run a command quietly; on failure show the end of what it said."""
+def run(command, what, tick=None):
+    """Run a command quietly, with a `tick` every second; on failure show the end of what it said."""
     VENV.mkdir(exist_ok=True)
     with PIP_LOG.open("ab") as log:
         done = subprocess.Popen(
@@ -95,7 +227,13 @@ def run(command, what):
             stderr=subprocess.STDOUT,
         )
         try:
-            output = done.communicate()[0]
+            while True:
+                try:
+                    output = done.communicate(timeout=1)[0]
+                    break
+                except subprocess.TimeoutExpired:
+                    if tick:
+                        tick()
         except KeyboardInterrupt:
             done.terminate()
             done.wait()
@@ -143,6 +281,7 @@ def fetch_uv():
     if (VENV.is_symlink() or VENV.is_file()) and not venv_fits():
         remove_old()  # It would go before uv gets to work, and uv with it.
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    say(f"fetching uv, which installs faster than pip, about {megabytes(sum(one.size for one in locked(lock)))} MB")
     try:
         run([*pip, "--require-hashes", "--requirement", lock, "--target", INSTALLER, "--upgrade"], "pip install uv")
     except SetupError as error:
@@ -222,6 +361,31 @@ def download_pip():
     run([VENV_PYTHON, program, "--quiet"], "pip's installer")
 
 
+def install_locked(command, extra):
+    """Install what `extra` locks, part by part where it has several, and then all of it, which finds nothing to do.
+
+    `command` is an installer's, up to its options. A part is installed without what it depends on: that is locked too.
+    """
+    every, have, left = locked(LOCKS / f"{extra}.txt"), held(), torn()
+    repaired = [one for one in every if one.pin in left]
+    missing = [one for one in every if one.pin not in have | left]
+    bar = Bar(repaired + missing)
+    if bar.count:
+        size = megabytes(bar.size)
+        say(f"{bar.count} distributions, about {size} MB; fetched is what the cache of the installer does not have")
+    parts = parts_of(missing)
+    try:
+        for part in [repaired] * bool(repaired) + parts:
+            PART.write_text("".join(f"{one.rows}\n" for one in part))
+            if part is repaired or len(parts) > 1:
+                again = ["--force-reinstall"] * (part is repaired)
+                run([*command, "--no-deps", *again, "--require-hashes", "--requirement", PART], "installing", bar.show)
+                bar.add(part)
+        run([*command, "--require-hashes", "--requirement", LOCKS / f"{extra}.txt"], "installing", bar.show)
+    finally:
+        bar.end()
+
+
 def install_by_uv(uv, extra):
     """Install with uv and return whether that went: where it did not, pip may know an index that uv does not.
 
@@ -232,7 +396,7 @@ def install_by_uv(uv, extra):
         if not venv_fits():
             remove_old(spared=INSTALLER)
             run([*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, VENV], "uv venv")
-        run([*command, "--require-hashes", "--requirement", LOCKS / f"{extra}.txt"], "uv pip install")
+        install_locked(command, extra)
         run([*command, "--no-deps", "--no-build-isolation", "--editable", "."], "uv pip install")
     except SetupError as error:
         if names_other_files(str(error)):
@@ -247,10 +411,9 @@ def install_by_pip(extra):
     if not venv_fits() or not works([VENV_PYTHON, "-m", "pip", "--version"]):
         say(f"making .venv for Python {platform.python_version()}")
         make_venv()
-    say("this takes a minute or two the first time")
     pip = [VENV_PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     try:
-        run([*pip, "--require-hashes", "--requirement", LOCKS / f"{extra}.txt"], "pip install")
+        install_locked(pip, extra)
         run([*pip, "--no-deps", "--no-build-isolation", "--editable", "."], "pip install")
     except SetupError as error:
         if names_other_files(str(error)):
@@ -262,13 +425,16 @@ def install_by_pip(extra):
 def install(extra):
     """Install the project and what `extra` needs into .venv, and leave the stamp last."""
     started = time.time()
+    stamp = dict(wanted(), extras=sorted({extra, *installed()}))
     say(f"installing fleetcount[{extra}]")
     uv = find_uv() or fetch_uv()
     by_uv = bool(uv) and install_by_uv(uv, extra)
     if not by_uv:
         install_by_pip(extra)
+    if PART.exists():
+        PART.unlink()
     unfinished = STAMP.with_suffix(".new")
-    unfinished.write_text(json.dumps(wanted(extra)))
+    unfinished.write_text(json.dumps(stamp))
     unfinished.replace(STAMP)
     say(f"done in {time.time() - started:.0f} s{' with uv' if by_uv else ''}")
 
@@ -293,4 +459,5 @@ def main(arguments):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # The installer ends with this program either way.
     sys.exit(main(sys.argv[1:]))

@@ -4,11 +4,14 @@
     scripts/lock.py             renew the locks and the SBOM from pyproject.toml and constraints.txt
     scripts/lock.py --sbom      only the SBOM, from the locks as they are
 
-A lock file starts where the one before it in `CHAIN` ends (`-r`), so that no distribution stands in two of them. They
-name no index: `pip install --require-hashes -r locks/aggregator.txt` takes files from wherever pip is told to look,
-and refuses each that is not one of them. Renewing needs uv (`pip install uv`), which asks an index for the digests of
-files for all platforms and Python versions; a version that constraints.txt lacks is an error, for it would be one that
-nobody tested.
+A lock file starts where the one that it contains ends (`-r`, the first name of its row in `TREE`), so that no
+distribution stands twice in what one of them brings. They name no index: `pip install --require-hashes -r
+locks/aggregator.txt` takes files from wherever pip is told to look, and refuses each that is not one of them. Renewing
+needs uv (`pip install uv`), which asks an index for the digests of files for all platforms and Python versions; a
+version that constraints.txt lacks is an error, for it would be one that nobody tested.
+
+Each distribution has the size of its file for Linux on x86-64 and Python 3.11, from which `scripts/bootstrap.py` says
+how much it fetches; that of another machine is about as large.
 
 `locks/sbom.cdx.json` is the same without digests for programs that look for known weaknesses (CycloneDX 1.6).
 """
@@ -20,25 +23,31 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
+
+from packaging import tags
+from packaging.utils import parse_wheel_filename
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCKS: Final = "locks"
 SBOM: Final = "sbom.cdx.json"
-CHAIN: Final = {
-    "build": (),
-    "device": ("grpc", "mqtt"),
-    "aggregator": ("aggregator", "postgres"),
-    "all": ("all",),
-    "test": ("test",),
-    "check": ("check",),
+TREE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "build": ("", ()),
+    "device": ("build", ("grpc", "mqtt")),
+    "aggregator": ("device", ("aggregator", "postgres")),
+    "all": ("aggregator", ("all",)),
+    "test": ("all", ("test",)),
+    "check": ("test", ("check",)),
+    "nightly": ("test", ("nightly",)),
 }
-"""The lock files in the order in which each contains the one before it, and the extras that each adds."""
+"""The lock files: for each the one that it contains, and the extras that it adds. What is contained stands before."""
 HEAD: Final = "# Written by scripts/lock.py; do not edit.\n"
 INSTALLER: Final = "installer"
 """The lock of uv alone, which `scripts/bootstrap.py` fetches where there is none: the one that wrote the others."""
@@ -47,7 +56,17 @@ SHIPPED: Final = ("device", "aggregator", "all")
 """What runs where fleetcount runs; the rest builds, tests and checks it."""
 _PINNED: Final = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)(?: ; ([^\\\n]+?))? ?\\?$", re.MULTILINE)
 _DIGEST: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
-_WANTED_BY: Final = re.compile(r"^ +# (?:via |  |needed by )([A-Za-z0-9].*)$", re.MULTILINE)
+_WANTED_BY: Final = re.compile(r"^ +# (?:via |  |(?:\d+ bytes, )?needed by )([A-Za-z0-9].*)$", re.MULTILINE)
+_SIZE: Final = re.compile(r"^ +# (\d+) bytes, ", re.MULTILINE)
+_PLATFORMS: Final = [
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(40, 4, -1)),
+    *(f"manylinux{name}_x86_64" for name in ("2014", "2010", "1")),
+]
+MEASURED: Final = [
+    *tags.cpython_tags((3, 11), platforms=_PLATFORMS),
+    *tags.compatible_tags((3, 11), platforms=_PLATFORMS),
+]
+"""Whose files have their sizes in the locks, best first: one machine, so that all write the same."""
 
 
 class LockError(Exception):
@@ -56,13 +75,15 @@ class LockError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """One distribution: its pinned version, where it is needed, the digests of its files, and who needs it."""
+    """One distribution: its pinned version, where it is needed, the digests of its files, its size, who needs it."""
 
     name: str
     version: str
     marker: str
     digests: tuple[str, ...]
     wanted_by: tuple[str, ...]
+    size: int
+    """Bytes of its file for one machine (`MEASURED`)."""
 
     @property
     def pin(self) -> str:
@@ -74,7 +95,7 @@ class Locked:
         """Its lines in a lock file."""
         first = f"{self.pin} ; {self.marker}" if self.marker else self.pin
         digests = [f"    --hash=sha256:{digest}" for digest in self.digests]
-        needed = f"    # needed by {', '.join(self.wanted_by) or BUILD}\n"
+        needed = f"    # {self.size} bytes, needed by {', '.join(self.wanted_by) or BUILD}\n"
         return " \\\n".join([first, *digests]) + "\n" + needed
 
 
@@ -97,13 +118,29 @@ def parse(text: str) -> list[Locked]:
             raise LockError(f"{block.splitlines()[0]!r} is no version with digests of its files")
         name, version, marker = pinned.groups()
         wanted_by = tuple(sorted({one for row in _WANTED_BY.findall(block) for one in row.split(", ")} - {BUILD}))
-        found.append(Locked(name=name, version=version, marker=marker or "", digests=digests, wanted_by=wanted_by))
+        size = _SIZE.search(block)
+        found.append(
+            Locked(
+                name=name,
+                version=version,
+                marker=marker or "",
+                digests=digests,
+                wanted_by=wanted_by,
+                size=int(size[1]) if size else 0,
+            )
+        )
     return found
 
 
 def read_locks(root: Path = ROOT) -> dict[str, list[Locked]]:
-    """Return what each lock file adds to the one before it."""
-    return {name: parse((root / LOCKS / f"{name}.txt").read_text()) for name in CHAIN}
+    """Return what each lock file adds to the one that it contains."""
+    return {name: parse((root / LOCKS / f"{name}.txt").read_text()) for name in TREE}
+
+
+def contained(name: str) -> list[str]:
+    """Return a lock file and those that it contains, itself last."""
+    within = TREE[name][0]
+    return [*contained(within), name] if within else [name]
 
 
 def pins(root: Path = ROOT) -> set[str]:
@@ -119,29 +156,65 @@ def renewed(root: Path) -> dict[str, str]:
         LockError: uv is missing or fails, or it chose a version that constraints.txt does not name.
     """
     known = pins(root)
-    every: dict[str, Locked] = {}
-    new: dict[str, list[str]] = {}
-    extras: list[str] = []
-    for name, added in CHAIN.items():
-        extras += added
-        locked = parse(_resolved(root, extras))
-        if unknown := sorted({one.pin for one in locked} - known):
+    found: dict[str, dict[str, Locked]] = {}
+    for name in TREE:
+        found[name] = {one.pin: one for one in parse(_resolved(root, _extras(name)))}
+        if unknown := sorted(found[name].keys() - known):
             raise LockError(f"constraints.txt lacks {', '.join(unknown)}: test them and write them down first")
-        new[name] = [one.pin for one in locked if one.pin not in every]
-        for one in locked:  # What comes later in the chain may need it too.
-            wanted_by = {*one.wanted_by, *(every[one.pin].wanted_by if one.pin in every else ())}
-            every[one.pin] = replace(one, wanted_by=tuple(sorted(wanted_by)))
-    before = [None, *CHAIN]
-    texts = {
-        name: HEAD + (f"-r {before[number]}.txt\n" if number else "") + "".join(every[pin].text for pin in pinned)
-        for number, (name, pinned) in enumerate(new.items())
-    }
+    measured = sizes(root, sorted({pin for one in found.values() for pin in one}))
+    texts: dict[str, str] = {}
+    for name, (within, _) in TREE.items():
+        start = f"-r {within}.txt\n" if within else ""
+        held = {pin for one in contained(name)[:-1] for pin in found[one]}
+        added = [pin for pin in found[name] if pin not in held]
+        texts[name] = HEAD + start + "".join(joined(name, pin, found, measured[pin]).text for pin in added)
     return texts | {INSTALLER: installer(root)}
+
+
+def joined(name: str, pin: str, found: Mapping[str, Mapping[str, Locked]], size: int) -> Locked:
+    """Return a distribution as a lock file has it: needed wherever one of the files that contain this one needs it."""
+    last = [one for one in TREE if name in contained(one) and one not in {within for within, _ in TREE.values()}]
+    markers = sorted({found[one][pin].marker for one in last if pin in found[one]} or {found[name][pin].marker})
+    marker = "" if "" in markers else markers[0] if len(markers) == 1 else " or ".join(f"({one})" for one in markers)
+    wanted_by = {parent for one in found.values() if pin in one for parent in one[pin].wanted_by}
+    return replace(found[name][pin], marker=marker, wanted_by=tuple(sorted(wanted_by)), size=size)
+
+
+def _extras(name: str) -> list[str]:
+    """Return the extras of a lock file, with those of the files that it contains."""
+    return [extra for one in contained(name) for extra in TREE[one][1]]
 
 
 def installer(root: Path) -> str:
     """Return the lock of the uv that runs here."""
-    return HEAD + "".join(one.text for one in parse(_compiled(root, [f"uv=={importlib.metadata.version('uv')}"])))
+    wanted = [f"uv=={importlib.metadata.version('uv')}"]
+    measured = sizes(root, wanted)
+    return HEAD + "".join(replace(one, size=measured[one.pin]).text for one in parse(_compiled(root, wanted)))
+
+
+def sizes(root: Path, pinned: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of the file of each distribution that one machine (`MEASURED`) takes; of its source without one.
+
+    Raises:
+        LockError: uv fails, or the index does not say how large a file is.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        described = Path(directory) / "pylock.toml"
+        _compiled(root, pinned, "--no-deps", "--output-file", str(described))
+        packages = tomllib.loads(described.read_text())["packages"]
+    found = {f"{plain(one['name'])}=={one['version']}": _size(one) for one in packages}
+    if unknown := sorted(set(pinned) - {pin for pin, size in found.items() if size}):
+        raise LockError(f"the index does not say how large the files of {', '.join(unknown)} are: ask another one")
+    return found
+
+
+def _size(package: Mapping[str, Any]) -> int:
+    ranks = {tag: rank for rank, tag in enumerate(MEASURED)}
+    fitting = []
+    for file in package.get("wheels", ()):
+        found = parse_wheel_filename(file.get("name") or unquote(file["url"].rpartition("/")[2]))[3]
+        fitting += [(ranks[tag], int(file.get("size", 0))) for tag in found if tag in ranks]
+    return min(fitting)[1] if fitting else int(package.get("sdist", {}).get("size", 0))
 
 
 def _resolved(root: Path, extras: Sequence[str]) -> str:
@@ -151,12 +224,17 @@ def _resolved(root: Path, extras: Sequence[str]) -> str:
     return _compiled(root, wanted)
 
 
-def _compiled(root: Path, wanted: Sequence[str]) -> str:
+def _compiled(root: Path, wanted: Sequence[str], *more: str) -> str:
     command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--constraint", "constraints.txt"]
     options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--quiet"]
     leave_out = ["--no-emit-package", "fleetcount"]
     done = subprocess.run(
-        [*command, *options, *leave_out], cwd=root, input="\n".join(wanted), capture_output=True, text=True, check=False
+        [*command, *options, *leave_out, *more],
+        cwd=root,
+        input="\n".join(wanted),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise LockError(f"uv pip compile failed (pip install uv, if it is missing):\n{done.stderr}")
@@ -165,11 +243,12 @@ def _compiled(root: Path, wanted: Sequence[str]) -> str:
 
 def sbom(locks: Mapping[str, Sequence[Locked]], version: str) -> str:
     """Return the CycloneDX description of what each lock file brings; the same locks give the same bytes."""
-    components = [
-        _component(one, "required" if name in SHIPPED else "excluded", name)
-        for name, added in locks.items()
-        for one in added
-    ]
+    where: dict[str, list[str]] = {}
+    for name, added in locks.items():
+        for one in added:
+            where.setdefault(one.pin, []).append(name)
+    first = {one.pin: one for added in locks.values() for one in added}
+    components = [_component(first[pin], files) for pin, files in where.items()]
     every = {plain(one.name): one for added in locks.values() for one in added}
     own = f"pkg:pypi/fleetcount@{version}"
     needs: dict[str, set[str]] = {own: set()} | {_purl(one): set() for one in every.values()}
@@ -195,8 +274,8 @@ def _purl(one: Locked) -> str:
     return f"pkg:pypi/{plain(one.name)}@{one.version}"
 
 
-def _component(one: Locked, scope: str, lock: str) -> dict[str, Any]:
-    properties = [{"name": "fleetcount:lock", "value": lock}]
+def _component(one: Locked, files: Sequence[str]) -> dict[str, Any]:
+    properties = [{"name": "fleetcount:lock", "value": file} for file in files]
     if one.marker:
         properties.append({"name": "fleetcount:where", "value": one.marker})
     return {
@@ -205,7 +284,7 @@ def _component(one: Locked, scope: str, lock: str) -> dict[str, Any]:
         "name": plain(one.name),
         "version": one.version,
         "purl": _purl(one),
-        "scope": scope,
+        "scope": "required" if files[0] in SHIPPED else "excluded",
         "properties": properties,
     }
 
@@ -229,9 +308,8 @@ def main(arguments: Sequence[str]) -> int:
     except (LockError, OSError) as error:
         print(f"lock: {error}", file=sys.stderr)
         return 5
-    print(
-        f"lock: {sum(len(added) for added in read_locks().values())} distributions in {len(CHAIN)} files and the SBOM"
-    )
+    count = len({one.pin for added in read_locks().values() for one in added})
+    print(f"lock: {count} distributions in {len(TREE)} files and the SBOM")
     return 0
 
 

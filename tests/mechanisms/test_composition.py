@@ -186,10 +186,13 @@ def test_the_asymmetric_optimum_is_never_negative():
     assert asymmetric_optimal_epsilon([Fraction(1, 10)], Fraction(1, 2)) == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("epsilon", "queries"), [(0.1, 100), (0.5, 10), (0.05, 40)])
 def test_the_optimum_agrees_with_dp_accounting(epsilon: float, queries: int):
-    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution", reason="dp-accounting is not installed")
-    common = pytest.importorskip("dp_accounting.pld.common", reason="dp-accounting is not installed")
+    pld = pytest.importorskip(
+        "dp_accounting.pld.privacy_loss_distribution", reason="needs dp-accounting (`make nightly` installs it)"
+    )
+    common = pytest.importorskip("dp_accounting.pld.common", reason="needs dp-accounting (`make nightly` installs it)")
     one = pld.from_privacy_parameters(
         common.DifferentialPrivacyParameters(epsilon, 0), value_discretization_interval=1e-5
     )

@@ -77,8 +77,9 @@ def test_draws_follow_the_law_and_not_that_of_a_tenth_more_variance(variance: Fr
     assert p_value(draws, float(variance) / 1.1) < 1e-12
 
 
+@pytest.mark.nightly
 def test_draws_are_those_of_another_exact_sampler() -> None:
-    opendp = pytest.importorskip("opendp.prelude")
+    opendp = pytest.importorskip("opendp.prelude", reason="needs OpenDP (`make nightly` installs it)")
     opendp.enable_features("contrib")
     space = opendp.vector_domain(opendp.atom_domain(T=int)), opendp.l2_distance(T=float)
     theirs = opendp.m.make_gaussian(*space, scale=3.0)([0] * 50_000)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import stat
+import subprocess
 import sys
 import venv
 import zipfile
@@ -63,7 +64,11 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     (root / "pyproject.toml").write_text(PROJECT)
     (root / "backend.py").write_text(BACKEND)
     (root / "constraints.txt").write_text("carried==1.0\n")
-    (root / "locks" / "all.txt").write_text(needed(files))
+    carried = needed(files)
+    (root / "locks" / "all.txt").write_text(carried)
+    (root / "locks" / "test.txt").write_text("-r all.txt\n")
+    for name in ("check", "nightly"):
+        (root / "locks" / f"{name}.txt").write_text("-r test.txt\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     for tool in ("PIP", "UV"):
@@ -73,6 +78,7 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     places = {"ROOT": root, "VENV": root / ".venv", "PINNED": root / "constraints.txt", "LOCKS": root / "locks"}
     places |= {"VENV_PYTHON": root / ".venv" / "bin" / "python", "PIP_LOG": root / ".venv" / "setup.log"}
     places |= {"STAMP": root / ".venv" / ".fleetcount-setup.json", "INSTALLER": root / ".venv" / "installer"}
+    places |= {"PART": root / ".venv" / "setup-part.txt"}
     for name, place in places.items():
         monkeypatch.setattr(module, name, place)
     return module
@@ -115,7 +121,7 @@ def test_without_uv_pip_installs_and_the_second_time_nothing_is_done(
     assert setup.main(["all"]) == 0
 
     assert holds_what_is_locked(setup)
-    assert json.loads(setup.STAMP.read_text())["extra"] == "all"
+    assert json.loads(setup.STAMP.read_text())["extras"] == ["all"]
     assert ("done in" in first, "with uv" in first.splitlines()[-1]) == (True, False)
     assert capsys.readouterr().out == ""
 
@@ -223,3 +229,150 @@ def test_a_uv_that_is_not_the_locked_one_is_refused(
     assert "DO NOT MATCH" in capsys.readouterr().err
     assert not setup.INSTALLER.exists()
     assert not setup.STAMP.exists()
+
+
+# What is in it already, how much there is to fetch, and how far it is.
+
+
+def uv_that_writes_down(setup: ModuleType, more: str = "") -> Path:
+    """Put a uv into the way that makes an environment and writes down how it is called, and the part that it is at."""
+    rows = setup.ROOT.parent / "asked"
+    lines = f"""
+[ "$1" = venv ] && mkdir -p .venv/bin && ln -sf {sys.executable} .venv/bin/python && exit 0
+echo "$@" >> {rows}
+cat .venv/setup-part.txt >> {rows}
+{more}"""
+    uv_that(setup, lines)
+    return rows
+
+
+def lock_of(setup: ModuleType, name: str, *sizes: int) -> None:
+    """Lock distributions a, b, c ... of some sizes."""
+    rows = [f"{chr(97 + n)}==1.{n} \\\n    --hash=sha256:{n:064}\n" for n in range(len(sizes))]
+    (setup.LOCKS / f"{name}.txt").write_text(
+        "".join(f"{row}    # {size} bytes, needed by x\n" for row, size in zip(rows, sizes, strict=True))
+    )
+
+
+def held(setup: ModuleType, *names: str) -> None:
+    """Let the environment look as if it held distributions."""
+    setup.VENV_PYTHON.parent.mkdir(parents=True, exist_ok=True)
+    setup.VENV_PYTHON.unlink(missing_ok=True)
+    setup.VENV_PYTHON.symlink_to(sys.executable)
+    for name in names:
+        (setup.VENV / "lib" / "python3.11" / "site-packages" / f"{name}.dist-info").mkdir(parents=True, exist_ok=True)
+
+
+def test_check_and_nightly_contain_test_and_neither_takes_the_other_away(setup: ModuleType) -> None:
+    asked = uv_that_writes_down(setup)
+
+    for extra in ("nightly", "check"):
+        assert setup.main([extra]) == 0
+    done = asked.read_text()
+    for extra in ("all", "test", "check", "nightly"):
+        assert setup.main([extra]) == 0
+
+    assert asked.read_text() == done
+    assert json.loads(setup.STAMP.read_text())["extras"] == ["check", "nightly"]
+
+
+def test_what_only_the_other_extra_contains_is_not_taken_for_installed(setup: ModuleType) -> None:
+    uv_that_writes_down(setup)
+
+    assert setup.main(["check"]) == 0
+
+    assert [setup.up_to_date(extra) for extra in ("all", "test", "check", "nightly")] == [True, True, True, False]
+    (setup.LOCKS / "check.txt").write_text("-r test.txt\n\n")
+    assert not any(setup.up_to_date(extra) for extra in setup.EXTRAS)
+
+
+def test_it_says_first_how_much_there_is_to_fetch_and_asks_for_no_more(
+    setup: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = uv_that_writes_down(setup)
+    lock_of(setup, "all", 3_000_000, 40_000_000, 2_600_000)
+    held(setup, "a-1.0", "B-1.0")  # Of b another version.
+
+    assert setup.main(["all"]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "setup: 2 distributions, about 43 MB; fetched is what the cache of the installer does not have"
+    rows = asked.read_text()
+    assert [f"\n{name}==1." in rows for name in "abc"] == [False, True, True]
+    assert f"0{2}\n    # 2600000 bytes" in rows
+
+
+def test_what_is_for_another_machine_is_not_counted(setup: ModuleType) -> None:
+    places = {
+        "sys_platform == 'win32'": False,
+        "sys_platform != 'emscripten' and sys_platform != 'win32'": True,
+        "python_full_version < '3.9'": False,
+        "python_full_version < '3.100'": True,
+        "python_full_version < '3.9' or sys_platform != 'win32'": True,
+        "(python_full_version >= '3.100' and platform_machine == 'x') or (implementation_name == 'y')": False,
+        "platform_release == 'who knows'": True,
+    }
+
+    assert {marker: setup.needed_here(marker) for marker in places} == places
+
+
+def test_every_lock_of_this_tree_can_be_counted_before_it_is_fetched(setup: ModuleType) -> None:
+    locks = Path(__file__).resolve().parents[2] / "locks"
+
+    for extra in setup.EXTRAS:
+        found = setup.locked(locks / f"{extra}.txt")
+        assert len({one.pin for one in found}) == len(found) > 50
+        assert all(one.size for one in found)
+        parts = setup.parts_of(found)
+        assert [one for part in parts for one in part] == found
+        assert setup.PARTS / 2 < len(parts) < 3 * setup.PARTS
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_how_far_it_is_rises_to_all_of_it(
+    setup: ModuleType, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uv_that_writes_down(setup)
+    lock_of(setup, "all", 10_000_000, 30_000_000, 60_000_000)
+    monkeypatch.setattr(setup, "SAY_S", 0.0)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+
+    assert setup.main(["all"]) == 0
+
+    said = capsys.readouterr().out
+    bars = [line.rpartition(",")[0] for line in said.replace("\r", "\n").splitlines() if "[" in line and "#" in line]
+    assert list(dict.fromkeys(bars)) == [
+        "setup: [##                  ] 1 of 3, 10 of 100 MB",
+        "setup: [########            ] 2 of 3, 40 of 100 MB",
+        "setup: [####################] 3 of 3, 100 of 100 MB",
+    ]
+    assert ("\r" in said) == terminal
+    assert said.splitlines()[-1].startswith("setup: done in ")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("signal", ["INT", "TERM"])
+def test_an_interruption_ends_the_installer_and_what_it_was_at_is_installed_again(
+    setup: ModuleType, signal: str
+) -> None:
+    (setup.ROOT / "scripts").mkdir()
+    program = shutil.copy(setup.__file__, setup.ROOT / "scripts")
+    lock_of(setup, "all", 10_000_000, 30_000_000, 60_000_000)
+    at_b = 'case "$*" in *setup-part*) grep -q ^b== .venv/setup-part.txt;; *) false;; esac'
+    killing = f"echo $$ > ../installer; kill -{signal} $PPID; exec sleep 60"
+    asked = uv_that_writes_down(setup, f"if {at_b}; then {killing}; fi")
+
+    interrupted = subprocess.run([sys.executable, program, "all"], capture_output=True, text=True, check=False)
+
+    assert (interrupted.returncode, interrupted.stderr) == (130, "setup: interrupted\n")
+    assert not Path(f"/proc/{(setup.ROOT.parent / 'installer').read_text().strip()}").exists()
+    assert not setup.STAMP.exists()
+    held(setup, "a-1.0", "b-1.1")  # Of b some files at least.
+    asked.unlink()
+    uv_that_writes_down(setup)
+    assert setup.main(["all"]) == 0
+    rows = asked.read_text()
+    again, _, rest = rows.partition("\nc==1.2")
+    assert ("\nb==1.1" in again, "--force-reinstall" in again) == (True, True)
+    assert (rest != "", "\na==1.0" in rows, "--force-reinstall" in rest) == (True, False, False)
+    assert not setup.PART.exists()

@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -47,30 +48,75 @@ def wanted(extra: str, seen: frozenset[str] = frozenset()) -> set[str]:
     return found
 
 
-def test_locks_hold_exactly_the_pinned_versions_each_once() -> None:
-    locked = [one.pin for added in lock.read_locks().values() for one in added]
+def test_locks_hold_exactly_the_pinned_versions_and_none_has_what_it_contains() -> None:
+    locks = lock.read_locks()
 
-    assert len(locked) == len(set(locked)) > 90
-    assert set(locked) == lock.pins()
+    for name in locks:
+        within = [one.pin for file in lock.contained(name) for one in locks[file]]
+        assert len(within) == len(set(within))
+    locked = {one.pin for added in locks.values() for one in added}
+    assert len(locked) > 90
+    assert locked == lock.pins()
 
 
-@pytest.mark.parametrize("name", [name for name, extras in lock.CHAIN.items() if extras])
+def test_what_is_only_compared_with_is_fetched_by_nightly_alone() -> None:
+    locks = lock.read_locks()
+    files = {lock.plain(one.name): name for name, added in locks.items() for one in added}
+    compared = (
+        "atheris",
+        "dp-accounting",
+        "eclipse-sumo",
+        "geopandas",
+        "libsumo",
+        "opendp",
+        "polars",
+        "pyarrow",
+        "dask",
+    )
+
+    fetched = sum(one.size for file in lock.contained("test") for one in locks[file])
+
+    assert {name: files[name] for name in compared} == dict.fromkeys(compared, "nightly")
+    assert fetched < 300e6, "`make test` fetches more than a newcomer waits for: does each library serve its tests?"
+
+
+def test_each_distribution_has_the_size_of_its_file() -> None:
+    assert [one.pin for added in lock.read_locks().values() for one in added if one.size < 1000] == []
+
+
+def test_what_two_files_need_in_different_places_is_needed_in_both() -> None:
+    def needing(marker: str) -> dict[str, Any]:
+        where = "x==1 ; " + marker if marker else "x==1"
+        return {"x==1": lock.parse(f"{where} \\\n    --hash=sha256:{'0' * 64}\n    # via y\n")[0]}
+
+    nowhere: dict[str, Any] = {name: {} for name in lock.TREE}
+
+    either = nowhere | {"test": needing("a"), "check": needing("a"), "nightly": needing("b")}
+    always = either | {"nightly": needing("")}
+    check_alone = nowhere | {"check": needing("a")}
+
+    assert lock.joined("test", "x==1", either, 5).marker == "(a) or (b)"
+    assert lock.joined("test", "x==1", always, 5).marker == ""
+    assert lock.joined("check", "x==1", check_alone, 5).text.endswith("    # 5 bytes, needed by y\n")
+    assert lock.joined("check", "x==1", check_alone, 5).marker == "a"
+
+
+@pytest.mark.parametrize("name", [name for name, (_, extras) in lock.TREE.items() if extras])
 def test_each_lock_has_what_its_extras_name(name: str) -> None:
-    chain, locks = list(lock.CHAIN), lock.read_locks()
-    held = {lock.plain(one.name) for file in chain[: chain.index(name) + 1] for one in locks[file]}
+    locks = lock.read_locks()
+    held = {lock.plain(one.name) for file in lock.contained(name) for one in locks[file]}
     base = {lock.plain(re.match(r"[\w.-]+", row)[0]) for row in PROJECT["dependencies"]}
-    asked = base.union(*(wanted(extra) for extra in lock.CHAIN[name]))
+    asked = base.union(*(wanted(extra) for extra in lock.TREE[name][1]))
 
     assert len(asked) > 5
     assert asked - held == set()
 
 
 def test_locks_include_one_another_and_name_no_index_and_no_place() -> None:
-    chain = list(lock.CHAIN)
-    for number, name in enumerate(chain):
+    for name, (within, _) in lock.TREE.items():
         rows = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
         options = [row for row in rows if row.startswith("-")]
-        assert options == ([f"-r {chain[number - 1]}.txt"] if number else [])
+        assert options == ([f"-r {within}.txt"] if within else [])
         assert [row for row in rows if "://" in row or " @ " in row or "index" in row] == []
 
 

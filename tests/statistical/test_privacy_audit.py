@@ -586,8 +586,24 @@ def test_floating_point_laplace_is_caught_because_its_outputs_name_the_count():
 # The peers, where they have the same mechanism.
 
 
+def excess_of_geometric_noise():
+    """Return delta at epsilon 1/4 of noise for epsilon 1/2, by the law."""
+    law, other = noisy(HALF), noisy(HALF, 1)
+    return math.fsum(max(0.0, float(law[z]) - math.exp(0.25) * float(other[z])) for z in law)
+
+
+def test_delta_of_geometric_noise_is_that_of_dp_accounting_0_6():
+    assert excess_of_geometric_noise() == pytest.approx(0.13768751663, abs=1e-4)
+
+
+def test_the_losses_of_warner_s_and_k_ary_response_are_those_of_opendp_0_16():
+    assert Warner(Fraction(3, 4)).epsilon == pytest.approx(1.0986122886681098, abs=1e-9)
+    assert KaryResponse(Fraction(1, 2), 9).epsilon == pytest.approx(2.1972245773362196, abs=1e-9)
+
+
+@pytest.mark.nightly
 def test_opendp_s_geometric_noise_follows_the_law_that_ours_follows():
-    dp = pytest.importorskip("opendp.prelude", reason="OpenDP is not installed")
+    dp = pytest.importorskip("opendp.prelude", reason="needs OpenDP (`make nightly` installs it)")
     dp.enable_features("contrib")
     peer = dp.m.make_geometric(dp.atom_domain(T=int), dp.absolute_distance(T=int), scale=1.0)
 
@@ -600,8 +616,9 @@ def test_opendp_s_geometric_noise_follows_the_law_that_ours_follows():
     assert peer.map(1) == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.nightly
 def test_opendp_states_the_same_loss_of_warner_s_and_k_ary_response():
-    dp = pytest.importorskip("opendp.prelude", reason="OpenDP is not installed")
+    dp = pytest.importorskip("opendp.prelude", reason="needs OpenDP (`make nightly` installs it)")
     dp.enable_features("contrib")
 
     warner = dp.m.make_randomized_response_bool(prob=float(WARNER.keep))
@@ -611,12 +628,12 @@ def test_opendp_states_the_same_loss_of_warner_s_and_k_ary_response():
     assert k_ary.map(1) == pytest.approx(KARY.epsilon, abs=1e-9)
 
 
+@pytest.mark.nightly
 def test_dp_accounting_states_the_same_delta_of_geometric_noise():
-    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution", reason="dp-accounting is not installed")
+    pld = pytest.importorskip(
+        "dp_accounting.pld.privacy_loss_distribution", reason="needs dp-accounting (`make nightly` installs it)"
+    )
     peer = pld.from_discrete_laplace_mechanism(0.5, sensitivity=1, value_discretization_interval=1e-4)
-    law, other = noisy(HALF), noisy(HALF, 1)
 
-    excess = math.fsum(max(0.0, float(law[z]) - math.exp(0.25) * float(other[z])) for z in law)
-
-    assert peer.get_delta_for_epsilon(0.25) == pytest.approx(excess, abs=1e-4)
+    assert peer.get_delta_for_epsilon(0.25) == pytest.approx(excess_of_geometric_noise(), abs=1e-4)
     assert peer.get_delta_for_epsilon(0.5001) == 0

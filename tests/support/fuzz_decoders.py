@@ -2,10 +2,10 @@
 
     python -m tests.support.fuzz_decoders --seconds 60 [DECODER ...]
 
-atheris (libFuzzer) mutates what the vectors hold, beside a plain loop of our own where atheris has no wheel: then the
-run says so, and is guided by the rules that refuse and not by coverage. What a decoder takes must be written again as
-the same bytes. A finding ends the run with code 1 and is kept in `tests/vectors/found/`, where a test replays it for
-ever. For tests only.
+atheris (libFuzzer) mutates what the vectors hold; where it is not installed (it has no wheel for every machine) a plain
+loop of our own does. Then the run says so, and is guided by the rules that refuse and not by coverage. What a decoder
+takes must be written again as the same bytes. A finding ends the run with code 1 and is kept in `tests/vectors/found/`,
+where a test replays it for ever. For tests only.
 """
 
 import argparse
@@ -288,7 +288,7 @@ def main(arguments: Sequence[str], folder: Path = FOUND) -> int:
     names = options.decoders or list(decoders())
     has_atheris = importlib.util.find_spec("atheris") is not None
     if not has_atheris:
-        print("fuzz: atheris has no wheel here: NOT guided by coverage, only by the rules that refuse", file=sys.stderr)
+        print("fuzz: atheris is not installed: NOT guided by coverage, only by the rules that refuse", file=sys.stderr)
     try:
         if has_atheris and not options.unguided:
             found, figures = guided(names, options.seconds)

@@ -70,5 +70,5 @@ def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:
     assert axes.get_xscale() == "log"
     assert axes.get_legend() is not None
     assert planned.plot(ax=axes) is axes
-    assert len(planned.table) == len(planned.to_polars())
+    assert len(planned.table) == len(planned.to_pandas())
     pyplot.close(axes.figure)

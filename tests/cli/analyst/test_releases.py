@@ -78,15 +78,27 @@ def test_before_verify_there_is_no_number(grid: Path, name: str) -> None:
         _ = release.to_pandaz  # type: ignore[attr-defined] # that is the point
 
 
-def test_a_verified_release_is_tidy_in_every_library(release: fc.VerifiedRelease) -> None:
+def test_a_verified_release_is_tidy(release: fc.VerifiedRelease) -> None:
+    pandas = release.to_pandas()
+
+    assert list(pandas.columns) == COLUMNS
+    assert len(pandas) == 12
+    assert pandas["label"].tolist()[:5] == ["0,0", "1,0", "2,0", "3,0", "0,1"]
+    assert pandas["raw"].tolist() == [10 * value - 15 for value in range(1, 13)]
+    assert (pandas["low"] <= pandas["high"]).all()
+    assert str(pandas["raw"].dtype) == "int64"
+
+
+@pytest.mark.nightly
+def test_a_verified_release_is_the_same_in_every_library(release: fc.VerifiedRelease) -> None:
+    pytest.importorskip("polars", reason="needs Polars (`make nightly` installs it)")
+    pytest.importorskip("pyarrow", reason="needs pyarrow (`make nightly` installs it)")
+
     pandas, polars, arrow = release.to_pandas(), release.to_polars(), release.to_arrow()
 
     assert list(pandas.columns) == polars.columns == arrow.column_names == COLUMNS
     assert len(pandas) == len(polars) == arrow.num_rows == 12
-    assert pandas["label"].tolist()[:5] == ["0,0", "1,0", "2,0", "3,0", "0,1"]
-    assert pandas["raw"].tolist() == arrow["raw"].to_pylist() == [10 * value - 15 for value in range(1, 13)]
-    assert (pandas["low"] <= pandas["high"]).all()
-    assert str(pandas["raw"].dtype) == "int64"
+    assert pandas["raw"].tolist() == polars["raw"].to_list() == arrow["raw"].to_pylist()
 
 
 def test_a_sum_has_its_own_interval_which_is_narrower_than_the_sum_of_ends(release: fc.VerifiedRelease) -> None:
@@ -284,7 +296,9 @@ def test_pictures_show_intervals_and_units(release: fc.VerifiedRelease) -> None:
         pyplot.close(made)
 
 
+@pytest.mark.nightly
 def test_squares_with_a_frame_lie_on_earth(tmp_path: Path) -> None:
+    pytest.importorskip("geopandas", reason="needs geopandas (`make nightly` installs it)")
     task = every_task()["sampling_framed"]
     (tmp_path / "trusted.toml").write_text(trusted_toml(task))
     made = true_record(task, [40] * task.design.output_count)
@@ -296,7 +310,9 @@ def test_squares_with_a_frame_lie_on_earth(tmp_path: Path) -> None:
     assert (east, north) == pytest.approx((11.309, 44.492), abs=1e-3)
 
 
-def test_squares_of_nowhere_are_not_put_on_earth_and_hexagons_are(release: fc.VerifiedRelease, tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_hexagons_lie_on_earth(tmp_path: Path) -> None:
+    pytest.importorskip("geopandas", reason="needs geopandas (`make nightly` installs it)")
     task = every_task()["sampling_h3_envelope"]
     (tmp_path / "trusted.toml").write_text(trusted_toml(task))
     made = true_record(task, [40] * task.design.output_count)
@@ -307,6 +323,9 @@ def test_squares_of_nowhere_are_not_put_on_earth_and_hexagons_are(release: fc.Ve
     assert [*COLUMNS, "geometry"] == list(frame.columns)
     assert frame.crs == "EPSG:4326"
     assert frame.geometry.is_valid.all()
+
+
+def test_squares_of_nowhere_are_not_put_on_earth(release: fc.VerifiedRelease) -> None:
     with pytest.raises(UsageError, match="it has no frame that says where on Earth"):
         release.to_geopandas()
     with pytest.raises(UsageError, match="zoom is 1, allowed: 0 to 0"):

@@ -35,6 +35,14 @@ def series(records: Records) -> fc.Series:
     return fc.read_series(records.directory)
 
 
+@pytest.mark.nightly
+def test_a_series_is_the_same_table_in_every_library(series: fc.Series) -> None:
+    pytest.importorskip("polars", reason="needs Polars (`make nightly` installs it)")
+    pytest.importorskip("pyarrow", reason="needs pyarrow (`make nightly` installs it)")
+
+    assert series.to_polars().shape == series.to_arrow().shape == series.to_pandas().shape
+
+
 def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Series) -> None:
     frame = series.to_pandas()
 
@@ -43,7 +51,6 @@ def test_a_series_is_one_tidy_table_and_names_what_is_missing(series: fc.Series)
     assert dict(series.missing) == {2: "paused"}
     assert frame["raw"].tolist() == [raw(window, cell) for window in RELEASED for cell in range(1, 7)]
     assert str(frame["opens"].dt.tz) == "UTC"
-    assert series.to_polars().shape == series.to_arrow().shape == frame.shape
     assert "4 windows of 6 cells, signed by the keys that the series itself names" in repr(series)
     assert "4 of 7" in series._repr_html_()
 

@@ -183,11 +183,19 @@ def test_arguments_out_of_range_are_refused_with_their_value() -> None:
 # Other software.
 
 
+@pytest.mark.parametrize(("sd", "steps", "theirs"), [("25.692", 1440, 9.999965196731512), ("5", 48, 9.305178237976863)])
+def test_renyi_losses_of_the_gaussian_are_those_of_dp_accounting_0_6(sd: str, steps: int, theirs: float) -> None:
+    ours = zcdp_epsilon(Fraction(steps) / (2 * Fraction(sd) ** 2), DELTA)
+
+    assert -1e-9 < theirs - float(ours) < 1e-3
+
+
+@pytest.mark.nightly
 def test_renyi_losses_of_the_gaussian_agree_with_dp_accounting() -> None:
     accountant = pytest.importorskip(
-        "dp_accounting.rdp.rdp_privacy_accountant", reason="dp-accounting is not installed"
+        "dp_accounting.rdp.rdp_privacy_accountant", reason="needs dp-accounting (`make nightly` installs it)"
     )
-    event = pytest.importorskip("dp_accounting.dp_event", reason="dp-accounting is not installed")
+    event = pytest.importorskip("dp_accounting.dp_event", reason="needs dp-accounting (`make nightly` installs it)")
 
     for sd, steps in ((25.692, 1440), (5.0, 48)):
         peer = accountant.RdpAccountant(orders=[1 + n / 50 for n in range(1, 3000)])
@@ -197,8 +205,11 @@ def test_renyi_losses_of_the_gaussian_agree_with_dp_accounting() -> None:
         assert -1e-9 < peer.get_epsilon(1e-9) - float(ours) < 1e-3
 
 
+@pytest.mark.nightly
 def test_the_exact_loss_of_the_gaussian_is_below_ours_by_the_margin_of_the_table() -> None:
-    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution", reason="dp-accounting is not installed")
+    pld = pytest.importorskip(
+        "dp_accounting.pld.privacy_loss_distribution", reason="needs dp-accounting (`make nightly` installs it)"
+    )
 
     exact = pld.from_gaussian_mechanism(25.69 / math.sqrt(1440), value_discretization_interval=1e-4)
 

@@ -18,7 +18,7 @@ from tests.support.fuzz_decoders import Finding, check, main, search
 ROOT = Path(__file__).resolve().parents[3]
 needs_atheris = pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None,
-    reason="atheris has no wheel for this machine (locks/test.txt): decoders were NOT fuzzed by coverage",
+    reason="needs atheris (`make nightly` installs it where it has a wheel): decoders were NOT fuzzed by coverage",
 )
 
 
@@ -29,6 +29,7 @@ def test_a_few_mutations_of_every_decoder_s_input_end_well() -> None:
     assert len(set().union(*found.values())) > 60
 
 
+@pytest.mark.nightly
 @needs_atheris
 @pytest.mark.timeout(240)
 def test_a_few_seconds_of_guided_fuzzing_find_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +57,7 @@ fuzz_guided.fuzz(["-runs=2000000", "-seed=1", "-artifact_prefix=" + sys.argv[1] 
 """
 
 
+@pytest.mark.nightly
 @needs_atheris
 @pytest.mark.timeout(240)
 def test_coverage_leads_to_a_crash_that_chance_would_not_find(tmp_path: Path) -> None:

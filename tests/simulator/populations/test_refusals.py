@@ -505,6 +505,7 @@ def test_a_missing_sumo_is_named_with_the_extra_that_brings_it(tmp_path: Path, m
     assert "pip install 'fleetcount[traffic]'" in refusal(SUMO, SQUARES, tmp_path)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("table", "named"),
     [
@@ -514,7 +515,7 @@ def test_a_missing_sumo_is_named_with_the_extra_that_brings_it(tmp_path: Path, m
     ],
 )
 def test_what_sumo_cannot_drive_is_refused_with_what_it_said(table: dict[str, str], named: str, tmp_path: Path) -> None:
-    pytest.importorskip("sumo", reason="SUMO is not installed: pip install 'fleetcount[traffic]'")
+    pytest.importorskip("sumo", reason="needs SUMO (`make nightly` installs it)")
     for name in ("bad.sumocfg", "bad.net.xml", "bad.rou.xml"):
         (tmp_path / name).write_text("<x")
     (tmp_path / "one.net.xml").write_text('<net><edge id="a"><lane id="a_0" shape="0,0 9,9"/></edge></net>')

@@ -13,9 +13,7 @@ from fleetcount_simulator.populations.sumo_fleet import SUMO_GRID, Fleet, drive_
 
 CARS = 40
 
-needs_sumo = pytest.mark.skipif(
-    find_spec("libsumo") is None, reason="SUMO is not installed: pip install 'fleetcount[traffic]'"
-)
+needs_sumo = pytest.mark.skipif(find_spec("libsumo") is None, reason="needs SUMO (`make nightly` installs it)")
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +21,7 @@ def fleets() -> list[Fleet]:
     return drive_fleet(CARS, 1, 2)
 
 
+@pytest.mark.nightly
 @needs_sumo
 def test_every_car_drives_on_from_window_to_window_within_the_town(fleets: list[Fleet]) -> None:
     cells = [[SUMO_GRID.value_of(reading) for reading in sumo_position(fleet).readings] for fleet in fleets]
@@ -39,6 +38,7 @@ def test_every_car_drives_on_from_window_to_window_within_the_town(fleets: list[
     assert fleets[0] != fleets[1]
 
 
+@pytest.mark.nightly
 @needs_sumo
 def test_the_same_seed_drives_the_same_over_traci_where_libsumo_cannot_be_loaded(
     fleets: list[Fleet], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -52,12 +52,30 @@ def test_the_same_seed_drives_the_same_over_traci_where_libsumo_cannot_be_loaded
     assert capfd.readouterr() == ("", "")  # libsumo speaks of pyarrow when it is imported, traci of ports.
 
 
+@pytest.mark.nightly
 @needs_sumo
 def test_a_library_that_cannot_drive_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sumo_fleet, "LIBRARIES", ("a_library_that_is_not_there",))
 
     with pytest.raises(UsageError, match=r"--sumo: SUMO cannot drive: ModuleNotFoundError: No module named 'a_lib.*'$"):
         drive_fleet(2, 1, 1)
+
+
+@pytest.mark.processes
+def test_cars_stay_on_the_road_from_window_to_window_and_no_word_of_a_library_is_heard(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sumo_fleet, "find_spec", lambda name: object())
+    monkeypatch.setattr(sumo_fleet, "sumo_home", lambda: tmp_path)
+    monkeypatch.setattr(sumo_fleet, "_town", lambda sumo, directory: directory)
+    monkeypatch.setattr(sumo_fleet, "LIBRARIES", ("a_library_that_is_not_there", "tests.support.driven_town"))
+
+    fleets = drive_fleet(CARS, 1, 3)
+
+    assert [fleet.count(None) for fleet in fleets] == [0, 0, 0]
+    assert len({sighting.x for sighting in fleets[0] if sighting}) > 10
+    assert fleets[0] != fleets[1] != fleets[2]
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_missing_sumo_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

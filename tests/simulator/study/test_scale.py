@@ -33,19 +33,21 @@ def test_a_pool_of_processes_gives_the_same_tables(tmp_path: Path) -> None:
 @pytest.fixture
 def cluster() -> Iterator[str]:
     """A Dask cluster of two worker processes on this machine, on free ports."""
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed", reason="needs Dask (`make nightly` installs it)")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, host="127.0.0.1"
     ) as started:
         yield started.scheduler_address
 
 
+@pytest.mark.nightly
 def test_a_dask_cluster_gives_the_same_tables(tmp_path: Path, cluster: str) -> None:
     assert run(tmp_path / "dask", DaskCluster(cluster)) == run(tmp_path / "here", ThisProcess())
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed", reason="needs Dask (`make nightly` installs it)")
     monkeypatch.setattr("fleetcount_simulator.study.scale._CONNECT_S", 1)
 
     with pytest.raises(ProcessError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
