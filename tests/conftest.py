@@ -16,8 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 from tests.support import record
 from tests.support.postgres import postgres_cluster, postgres_url
 from tests.support.processes import pace
+from tests.support.shared import pytest_sessionfinish, pytest_terminal_summary
 
-__all__ = ["postgres_cluster", "postgres_url"]
+__all__ = ["postgres_cluster", "postgres_url", "pytest_sessionfinish", "pytest_terminal_summary"]
 
 SIDE_BY_SIDE = 5.0
 """How much longer a test's limit is where other tests compute beside it: it may get a fifth of a core."""
