@@ -1,5 +1,5 @@
-"""The deployment that attacks share; one that breaks it for good makes its own."""
+"""The deployments that attacks share; one that breaks an aggregator for good makes its own."""
 
-from tests.support.live import broker, pair, pytest_collection_finish
+from tests.support.live import _compiled, broker, pair, target
 
-__all__ = ["broker", "pair", "pytest_collection_finish"]
+__all__ = ["_compiled", "broker", "pair", "target"]

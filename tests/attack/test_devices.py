@@ -25,12 +25,12 @@ from fleetcount_protocol.task.task import Task
 
 from tests.attack.suite import FIGURE
 from tests.support.cheats import Cheat, unit
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import answered, identity_of, transport_of
 from tests.support.raw_calls import DEVICE, healthy, status_of
 from tests.support.twins import twin_of
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 VALUES = 4
 HONEST = (unit(VALUES + 1, 0), unit(VALUES + 1, 2))
@@ -42,7 +42,7 @@ Report = Callable[[str, str], None]
 
 
 @pytest.fixture(scope="module")
-def task(pair: LiveDeployment) -> Task:
+def task(pair: Deployed) -> Task:
     """A task whose round one stays open for as long as these tests may take."""
     return pair.ask(VALUES, lead_s=1.0, windows_s=(60.0, 1.0))
 
@@ -52,7 +52,7 @@ def reasons(answers: Sequence[object]) -> list[RejectReason | None]:
     return [answer.reason if isinstance(answer, Refusal | SessionRefused) else None for answer in answers]
 
 
-def asking(pair: LiveDeployment, device: DeviceIdentity, life_s: int = DAY_S, position: int = 0) -> SessionRequest:
+def asking(pair: Deployed, device: DeviceIdentity, life_s: int = DAY_S, position: int = 0) -> SessionRequest:
     """Return a request for a session with one aggregator, as this device would make it."""
     aggregator = pair.written.aggregators[position]
     expiry = int(time.time()) + life_s
@@ -60,7 +60,7 @@ def asking(pair: LiveDeployment, device: DeviceIdentity, life_s: int = DAY_S, po
 
 
 async def ask(
-    pair: LiveDeployment, kind: str, caller: DeviceIdentity, requests: Sequence[SessionRequest]
+    pair: Deployed, kind: str, caller: DeviceIdentity, requests: Sequence[SessionRequest]
 ) -> list[SessionReply]:
     """Send requests one by one to the first aggregator over the connection of `caller`; return the answers.
 
@@ -82,7 +82,7 @@ async def ask(
             await transport.close()
 
 
-async def test_a_request_under_another_user_s_name_is_refused(pair: LiveDeployment) -> None:
+async def test_a_request_under_another_user_s_name_is_refused(pair: Deployed) -> None:
     victim, thief = identity_of(pair), identity_of(pair)
     transport = transport_of(pair, thief, "mqtt")
     answer = await answered(transport, pair.written.aggregators[0], asking(pair, victim))
@@ -96,7 +96,7 @@ async def opens(moment: int) -> None:
     await asyncio.sleep(max(0.0, moment + 0.05 - time.time()))
 
 
-async def test_round_two_of_another_device_for_a_victim_s_round_one_is_refused(pair: LiveDeployment) -> None:
+async def test_round_two_of_another_device_for_a_victim_s_round_one_is_refused(pair: Deployed) -> None:
     own = pair.ask(VALUES, lead_s=1.0, windows_s=(1.5, 20.0))
     victim, thief = Cheat(pair, own, "grpc"), Cheat(pair, own, "grpc")
     await asyncio.gather(victim.open_sessions(), thief.open_sessions())
@@ -120,7 +120,7 @@ async def test_round_two_of_another_device_for_a_victim_s_round_one_is_refused(p
     assert reasons(honest) == [None, None]
 
 
-async def test_a_part_sealed_for_another_position_is_refused(pair: LiveDeployment, task: Task) -> None:
+async def test_a_part_sealed_for_another_position_is_refused(pair: Deployed, task: Task) -> None:
     cheat = Cheat(pair, task, "grpc")
     await cheat.open_sessions()
     first, _ = cheat.split(cheat.shares(*HONEST)[1])
@@ -138,7 +138,7 @@ async def test_a_part_sealed_for_another_position_is_refused(pair: LiveDeploymen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_replayed_requests_take_no_sessions_from_anybody(pair: LiveDeployment, kind: str) -> None:
+async def test_replayed_requests_take_no_sessions_from_anybody(pair: Deployed, kind: str) -> None:
     victim, thief = identity_of(pair), identity_of(pair)
     requests = [asking(pair, victim) for _ in range(SESSIONS)]
     seen = requests[:1]
@@ -153,7 +153,7 @@ async def test_replayed_requests_take_no_sessions_from_anybody(pair: LiveDeploym
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_request_under_a_foreign_signature_is_refused(pair: LiveDeployment, kind: str) -> None:
+async def test_a_request_under_a_foreign_signature_is_refused(pair: Deployed, kind: str) -> None:
     victim, thief = identity_of(pair), identity_of(pair)
     request = asking(pair, victim)
     forged = replace(request, signature=thief.private_key.sign(request.signed_bytes, ec.ECDSA(hashes.SHA256())))
@@ -164,7 +164,7 @@ async def test_a_request_under_a_foreign_signature_is_refused(pair: LiveDeployme
     assert reasons(answers) == [RejectReason.BAD_SIGNATURE] * 2
 
 
-def other_certificates(pair: LiveDeployment) -> dict[str, DeviceIdentity]:
+def other_certificates(pair: Deployed) -> dict[str, DeviceIdentity]:
     """Return identities under certificates of the deployment's own authorities that are no device's."""
     devices, aggregators = pair.written.authorities.devices, pair.written.authorities.aggregators
     issued = {f"a {one.label} of the devices' authority": devices.issue_new(one, "somebody") for one in Purpose}
@@ -180,7 +180,7 @@ def other_certificates(pair: LiveDeployment) -> dict[str, DeviceIdentity]:
 
 
 async def test_only_a_device_s_certificate_opens_a_session_whoever_brings_the_request(
-    pair: LiveDeployment, record_property: Report
+    pair: Deployed, record_property: Report
 ) -> None:
     others = other_certificates(pair)
     requests = [asking(pair, one) for one in others.values()]
@@ -204,7 +204,7 @@ async def test_only_a_device_s_certificate_opens_a_session_whoever_brings_the_re
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_seventeenth_session_is_refused_also_under_a_second_certificate_for_the_key(
-    pair: LiveDeployment, kind: str
+    pair: Deployed, kind: str
 ) -> None:
     device, other = identity_of(pair), identity_of(pair)
     twin = DeviceIdentity(certificate=twin_of(device.certificate), private_key=device.private_key)
@@ -219,7 +219,7 @@ async def test_the_seventeenth_session_is_refused_also_under_a_second_certificat
     assert reasons(beyond) == [RejectReason.OVER_QUOTA] * 2
 
 
-def short_lived(pair: LiveDeployment, life_s: float) -> DeviceIdentity:
+def short_lived(pair: Deployed, life_s: float) -> DeviceIdentity:
     """Return a device whose certificate ends `life_s` seconds from now."""
     authority, key = pair.written.authorities.devices, ec.generate_private_key(ec.SECP256R1())
     now = datetime.now(UTC)
@@ -230,7 +230,7 @@ def short_lived(pair: LiveDeployment, life_s: float) -> DeviceIdentity:
 
 
 async def test_no_session_outlives_its_certificate_and_none_opens_after_its_end(
-    pair: LiveDeployment, task: Task, record_property: Report
+    pair: Deployed, task: Task, record_property: Report
 ) -> None:
     device, carrier = short_lived(pair, 4.0), identity_of(pair)
     end = int(device.certificate.not_valid_after_utc.timestamp())
@@ -253,9 +253,9 @@ async def test_no_session_outlives_its_certificate_and_none_opens_after_its_end(
     record_property(FIGURE, "receipts after the certificate's end: 0 of 2")
 
 
-async def test_bombs_of_zeros_are_refused_and_cost_little_memory(pair: LiveDeployment, record_property: Report) -> None:
+async def test_bombs_of_zeros_are_refused_and_cost_little_memory(target: Deployed, record_property: Report) -> None:
     size = 64 << 20
-    async with healthy(pair) as growth, pair.channel(0) as channel:
+    async with healthy(target) as growth, target.channel(0) as channel:
         found = [
             await status_of(channel, DEVICE + method, bytes(size), stream=stream, compression=grpc.Compression.Gzip)
             for method, stream in (("Upload", True), ("OpenSessions", False), ("ListTasks", False))

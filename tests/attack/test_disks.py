@@ -5,10 +5,13 @@ import base64
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fleetcount_protocol.messages import TaskState
 
 from tests.attack.suite import FIGURE
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
+
+pytestmark = pytest.mark.processes
 
 
 def holding(secret: bytes, directory: Path) -> list[str]:
@@ -19,7 +22,7 @@ def holding(secret: bytes, directory: Path) -> list[str]:
 
 
 async def test_the_verify_key_is_in_no_file_of_an_aggregator_once_its_task_is_installed(
-    pair: LiveDeployment, record_property: Callable[[str, str], None]
+    pair: Deployed, record_property: Callable[[str, str], None]
 ) -> None:
     task, verify_key = pair.task(4)
     operator_s_copy = pair.submit(task, verify_key)

@@ -18,76 +18,76 @@ from fleetcount_transport.admission.admission import AdmissionTable
 from tests.attack.suite import FIGURE
 from tests.attack.test_devices import asking
 from tests.support import floods
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed, LiveDeployment
 from tests.support.fleet import identity_of, signed_task_of, transport_of
 from tests.support.processes import pace
 from tests.support.raw_calls import DEVICE, PEER, healthy
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 Report = Callable[[str, str], None]
 STRANGERS = 1500
 
 
-async def session_s(pair: LiveDeployment, timeout_s: float) -> float:
+async def session_s(target: Deployed, timeout_s: float) -> float:
     """Return how long a new device takes to connect to the first aggregator and open a session."""
-    device = identity_of(pair)
-    request = asking(pair, device)
-    transport = transport_of(pair, device, "grpc", timeout_s=timeout_s)
+    device = identity_of(target)
+    request = asking(target, device)
+    transport = transport_of(target, device, "grpc", timeout_s=timeout_s)
     begun = time.monotonic()
     try:
-        [answer] = await transport.open_sessions(pair.written.aggregators[0], [request])
+        [answer] = await transport.open_sessions(target.written.aggregators[0], [request])
     finally:
         await transport.close()
     assert isinstance(answer, SessionAccepted), answer
     return time.monotonic() - begun
 
 
-async def sessions_s(pair: LiveDeployment, count: int, timeout_s: float = 5.0) -> list[float]:
-    return [await session_s(pair, timeout_s * pace()) for _ in range(count)]
+async def sessions_s(target: Deployed, count: int, timeout_s: float = 5.0) -> list[float]:
+    return [await session_s(target, timeout_s * pace()) for _ in range(count)]
 
 
-def certified(pair: LiveDeployment, purpose: Purpose, name: str) -> Credential:
-    return pair.written.authorities.aggregators.issue_new(purpose, name, ["127.0.0.1"])
+def certified(target: Deployed, purpose: Purpose, name: str) -> Credential:
+    return target.written.authorities.aggregators.issue_new(purpose, name, ["127.0.0.1"])
 
 
 @pytest.mark.parametrize("purpose", [Purpose.RELAY, Purpose.AGGREGATOR])
 async def test_calls_without_a_message_at_the_peer_port_keep_no_peer_out(
-    pair: LiveDeployment, purpose: Purpose, record_property: Report
+    target: Deployed, purpose: Purpose, record_property: Report
 ) -> None:
-    stranger = certified(pair, purpose, "stranger")
-    async with healthy(pair):
-        with floods.calls(pair, 1, [stranger], PEER + "InstallTask", None, 70, peer=True):
+    stranger = certified(target, purpose, "stranger")
+    async with healthy(target):
+        with floods.calls(target, 1, [stranger], PEER + "InstallTask", None, 70, peer=True):
             begun = time.monotonic()
-            task = pair.ask(4, lead_s=20.0)
-            await signed_task_of(pair, task)
+            task = target.ask(4, lead_s=20.0)
+            await signed_task_of(target, task)
             taken = time.monotonic() - begun
-            pair.wait_state(1, task, TaskState.ANNOUNCED)
+            target.wait_state(1, task, TaskState.ANNOUNCED)
     record_property(FIGURE, f"{purpose.label}: a task is installed in {taken:.1f} s under 70 held calls")
 
 
-async def test_a_stranger_at_the_peer_port_is_told_before_it_has_sent_anything(pair: LiveDeployment) -> None:
+async def test_a_stranger_at_the_peer_port_is_told_before_it_has_sent_anything(target: Deployed) -> None:
     for purpose, name in ((Purpose.RELAY, "relay-9"), (Purpose.RELAY, "alpha"), (Purpose.AGGREGATOR, "stranger")):
-        key, certificate = floods.pem_pair(certified(pair, purpose, name))
-        authorities = (pair.written.root / "ca" / "aggregators.crt").read_bytes()
+        key, certificate = floods.pem_pair(certified(target, purpose, name))
+        authorities = (target.written.root / "ca" / "aggregators.crt").read_bytes()
         credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
-        async with pair.channel(1, credentials, peer=True) as channel, asyncio.timeout(30):
+        async with target.channel(1, credentials, peer=True) as channel, asyncio.timeout(30):
             call = channel.stream_stream(PEER + "InstallTask")()
             assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_bad_signatures_of_one_device_delay_no_session_of_another(
-    pair: LiveDeployment, record_property: Report
+    target: Deployed, record_property: Report
 ) -> None:
-    hostile = identity_of(pair)
-    message = floods.bad_requests(pair, 0, hostile)
-    async with healthy(pair):
-        await sessions_s(pair, 1)
-        idle = await sessions_s(pair, 8)
-        before = pair.children[0].peak_mib
-        with floods.calls(pair, 0, [hostile], DEVICE + "OpenSessions", message, 200):
-            flooded = await sessions_s(pair, 12)
-        peak = pair.children[0].peak_mib
+    hostile = identity_of(target)
+    message = floods.bad_requests(target, 0, hostile)
+    async with healthy(target):
+        await sessions_s(target, 1)
+        idle = await sessions_s(target, 8)
+        before = target.children[0].peak_mib
+        with floods.calls(target, 0, [hostile], DEVICE + "OpenSessions", message, 200):
+            flooded = await sessions_s(target, 12)
+        peak = target.children[0].peak_mib
     # Behind twelve thousand signatures it would wait for seconds, of a machine on which one alone takes milliseconds.
     assert statistics.median(flooded) < max(1.0 * pace(), 20 * statistics.median(idle))
     assert peak < max(512, before + 64)
@@ -98,13 +98,13 @@ async def test_bad_signatures_of_one_device_delay_no_session_of_another(
     )
 
 
-async def test_who_fails_too_often_is_refused_unread_with_a_hint_and_served_again_later(pair: LiveDeployment) -> None:
-    hostile = identity_of(pair)
-    message = floods.bad_requests(pair, 0, hostile)
+async def test_who_fails_too_often_is_refused_unread_with_a_hint_and_served_again_later(target: Deployed) -> None:
+    hostile = identity_of(target)
+    message = floods.bad_requests(target, 0, hostile)
     key, certificate = floods.pem_pair(hostile)  # type: ignore[arg-type] # It has a key and a certificate.
-    authorities = (pair.written.root / "ca" / "aggregators.crt").read_bytes()
+    authorities = (target.written.root / "ca" / "aggregators.crt").read_bytes()
     credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
-    async with healthy(pair), pair.channel(0, credentials) as channel:
+    async with healthy(target), target.channel(0, credentials) as channel:
         for _ in range(AdmissionTable().faults_each):  # Nobody knows it, so one request of a call is judged.
             await channel.unary_unary(DEVICE + "OpenSessions")(message, timeout=10 * pace())
         call = channel.stream_stream(DEVICE + "OpenSessions")()
@@ -115,17 +115,17 @@ async def test_who_fails_too_often_is_refused_unread_with_a_hint_and_served_agai
 
 
 async def test_a_set_of_a_task_that_is_not_there_is_refused_at_its_first_chunk(
-    pair: LiveDeployment, record_property: Report
+    target: Deployed, record_property: Report
 ) -> None:
-    leader = certified(pair, Purpose.AGGREGATOR, "alpha")
+    leader = certified(target, Purpose.AGGREGATOR, "alpha")
     key, certificate = floods.pem_pair(leader)
-    authorities = (pair.written.root / "ca" / "aggregators.crt").read_bytes()
+    authorities = (target.written.root / "ca" / "aggregators.crt").read_bytes()
     ids = b"".join(number.to_bytes(16) for number in range(3 * 16_384))
     named = SealSet(task_id=TaskId(bytes(32)), leaf_digests=bytes(256 * 32), accepted=ids)
     chunks = list(split_seal_set(named))
     async with (
-        healthy(pair) as grown,
-        pair.channel(1, grpc.ssl_channel_credentials(authorities, key, certificate), peer=True) as channel,
+        healthy(target) as grown,
+        target.channel(1, grpc.ssl_channel_credentials(authorities, key, certificate), peer=True) as channel,
     ):
         streams = [channel.stream_unary(PEER + "SealSet")() for _ in range(4)]
         for call in streams:
@@ -137,6 +137,7 @@ async def test_a_set_of_a_task_that_is_not_there_is_refused_at_its_first_chunk(
     record_property(FIGURE, f"4 streams ended at their first chunk; memory +{memory:.0f} MiB")
 
 
+@pytest.mark.nightly
 async def test_idle_connections_of_strangers_use_up_no_descriptor_that_is_needed(
     tmp_path: Path, record_property: Report
 ) -> None:

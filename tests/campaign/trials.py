@@ -25,7 +25,7 @@ from fleetcount_protocol.task.task import Task
 from fleetcount_transport.durable_files import replace_file
 
 from tests.campaign.devices import DEVICES, Spec, certificate_of, ends_of, rounds_of, write_spec
-from tests.support.broker import LiveBroker
+from tests.support.broker import RunningBroker
 from tests.support.deployment import FINAL, NAMES, LiveDeployment
 from tests.support.fleet import signed_tasks_of
 from tests.support.live_relay import LiveRelay
@@ -138,7 +138,7 @@ class Lane:
         self,
         root: Path,
         deployment: LiveDeployment,
-        broker: LiveBroker,
+        broker: RunningBroker,
         relay: LiveRelay,
         *,
         fleets: Path,

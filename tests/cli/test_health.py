@@ -179,7 +179,7 @@ def test_doctor_asks_the_server_of_a_store_whether_it_may_hold_it(
     monkeypatch.chdir(tmp_path)
     assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
     config = tmp_path / "dep" / "alpha" / "aggregator.toml"
-    url = postgres_cluster.url("postgres", options=options)
+    url = postgres_cluster.url(options=options)
     config.write_text(f'{config.read_text()}\n[store]\nurl = "{url}"\n')
 
     ran = fleetcount("doctor", "--config", config, "--json")

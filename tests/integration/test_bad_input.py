@@ -16,12 +16,12 @@ from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.wire.device import INSTALMENTS, RELEASE_QUERY, SESSION_REQUESTS, TASK_LIST_QUERY
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.protocol_samples import instalment
 from tests.support.raw_calls import DEVICE, PEER, healthy, status_of
 from tests.support.wire_messages import session_request
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 NO_ENTRY = {grpc.StatusCode.UNAVAILABLE}
 """What a client sees when the handshake fails."""
@@ -34,8 +34,8 @@ def credentials(authority: bytes, leaf: Credential | None) -> grpc.ChannelCreden
     return grpc.ssl_channel_credentials(authority, key, leaf.certificate.public_bytes(Encoding.PEM))
 
 
-def aggregator_ca(pair: LiveDeployment) -> bytes:
-    return (pair.written.root / "ca" / "aggregators.crt").read_bytes()
+def aggregator_ca(target: Deployed) -> bytes:
+    return (target.written.root / "ca" / "aggregators.crt").read_bytes()
 
 
 def varint(value: int) -> bytes:
@@ -87,10 +87,10 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize(("method", "golden", "stream"), [("Upload", 0, True), ("OpenSessions", 1, False)])
 async def test_bytes_that_are_no_message_are_refused_at_the_device_port(
-    pair: LiveDeployment, method: str, golden: int, stream: bool
+    target: Deployed, method: str, golden: int, stream: bool
 ) -> None:
     data = (GOLDEN_UPLOAD, GOLDEN_SESSIONS)[golden]
-    async with healthy(pair), pair.channel(0) as channel:
+    async with healthy(target), target.channel(0) as channel:
         accepted = await status_of(channel, DEVICE + method, data, stream=stream)
         broken = {name: spoil(data) for name, spoil in BROKEN.items()}
         broken |= {f"cut at {size}": data[:size] for size in range(1, len(data))}
@@ -101,15 +101,15 @@ async def test_bytes_that_are_no_message_are_refused_at_the_device_port(
     assert {name: code for name, code in zip(broken, found, strict=True) if code is not malformed} == {}
 
 
-async def test_a_message_too_large_is_refused_before_it_is_read(pair: LiveDeployment) -> None:
+async def test_a_message_too_large_is_refused_before_it_is_read(target: Deployed) -> None:
     big = field(1, bytes(MAX_BATCH_BYTES + 8192))
-    async with healthy(pair), pair.channel(0) as channel:
+    async with healthy(target), target.channel(0) as channel:
         found = [await status_of(channel, DEVICE + "Upload", big, stream=True) for _ in range(3)]
         compressed = await status_of(channel, DEVICE + "Upload", big, stream=True, compression=grpc.Compression.Gzip)
         metadata = await status_of(
             channel,
             DEVICE + "ListTasks",
-            TASK_LIST_QUERY.encode(pair.written.name),
+            TASK_LIST_QUERY.encode(target.written.name),
             metadata=[("x-filler", "x" * 200_000)],
         )
 
@@ -119,12 +119,12 @@ async def test_a_message_too_large_is_refused_before_it_is_read(pair: LiveDeploy
     assert metadata is not grpc.StatusCode.OK
 
 
-async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimplemented(pair: LiveDeployment) -> None:
-    own = pair.config(1).parent / "keys"
+async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimplemented(target: Deployed) -> None:
+    own = target.config(1).parent / "keys"
     beta = grpc.ssl_channel_credentials(
-        aggregator_ca(pair), (own / "aggregator.key").read_bytes(), (own / "aggregator.crt").read_bytes()
+        aggregator_ca(target), (own / "aggregator.key").read_bytes(), (own / "aggregator.crt").read_bytes()
     )
-    async with healthy(pair), pair.channel(0) as devices, pair.channel(0, beta, peer=True) as peers:
+    async with healthy(target), target.channel(0) as devices, target.channel(0, beta, peer=True) as peers:
         found = [
             await status_of(devices, DEVICE + "DropTables", b""),
             await status_of(devices, PEER + "Commit", b""),
@@ -138,53 +138,53 @@ async def test_methods_that_do_not_exist_and_those_of_the_other_port_are_unimple
     assert found == [grpc.StatusCode.UNIMPLEMENTED] * len(found)
 
 
-async def test_only_certificates_of_the_right_authority_get_in(pair: LiveDeployment) -> None:
+async def test_only_certificates_of_the_right_authority_get_in(target: Deployed) -> None:
     stranger = CertificateAuthority.create("strangers")
-    device = pair.written.authorities.devices.issue_device()
-    ca = aggregator_ca(pair)
+    device = target.written.authorities.devices.issue_device()
+    ca = aggregator_ca(target)
     strangers = {
         "no certificate": credentials(ca, None),
         "a stranger's device": credentials(ca, stranger.issue_device()),
         "a stranger's aggregator": credentials(ca, stranger.issue_aggregator("beta", ["127.0.0.1"])),
     }
-    query = TASK_LIST_QUERY.encode(pair.written.name)
+    query = TASK_LIST_QUERY.encode(target.written.name)
     found: dict[str, grpc.StatusCode] = {}
-    async with healthy(pair):
+    async with healthy(target):
         for name, one in strangers.items():
-            async with pair.channel(0, one) as channel:
+            async with target.channel(0, one) as channel:
                 found[name] = await status_of(channel, DEVICE + "ListTasks", query)
-            async with pair.channel(0, one, peer=True) as channel:
+            async with target.channel(0, one, peer=True) as channel:
                 found[f"{name}, peer port"] = await status_of(channel, PEER + "GetStatus", b"")
-        async with pair.channel(0, credentials(ca, device), peer=True) as channel:
+        async with target.channel(0, credentials(ca, device), peer=True) as channel:
             found["a device at the peer port"] = await status_of(channel, PEER + "GetStatus", b"")
         fooled = credentials(stranger.certificate.public_bytes(Encoding.PEM), device)
-        async with pair.channel(0, fooled) as channel:
+        async with target.channel(0, fooled) as channel:
             found["a client that trusts others"] = await status_of(channel, DEVICE + "ListTasks", query)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{pair.written.plans[0].device_port}") as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{target.written.plans[0].device_port}") as channel:
             found["plaintext"] = await status_of(channel, DEVICE + "ListTasks", query)
 
     assert {name: code for name, code in found.items() if code not in NO_ENTRY} == {}
 
 
-async def test_an_aggregator_may_not_lead_what_another_one_leads(pair: LiveDeployment) -> None:
+async def test_an_aggregator_may_not_lead_what_another_one_leads(target: Deployed) -> None:
     from fleetcount_aggregator.peers import PeerRefusalError
     from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
     from fleetcount_protocol.ids import AggregatorId, Digest
     from fleetcount_protocol.messages import AbortTask, CommitQuery
 
-    task = pair.ask(4)
-    keys = pair.config(1).parent / "keys"
+    task = target.ask(4)
+    keys = target.config(1).parent / "keys"
     beta = grpc.ssl_channel_credentials(
-        aggregator_ca(pair), (keys / "aggregator.key").read_bytes(), (keys / "aggregator.crt").read_bytes()
+        aggregator_ca(target), (keys / "aggregator.key").read_bytes(), (keys / "aggregator.crt").read_bytes()
     )
     forged = credentials(
-        aggregator_ca(pair), pair.written.authorities.aggregators.issue_aggregator("zeta", ["127.0.0.1"])
+        aggregator_ca(target), target.written.authorities.aggregators.issue_aggregator("zeta", ["127.0.0.1"])
     )
-    endpoint = f"127.0.0.1:{pair.written.plans[0].peer_port}"
+    endpoint = f"127.0.0.1:{target.written.plans[0].peer_port}"
     refusals: list[str] = []
-    async with healthy(pair):
+    async with healthy(target):
         for position in (0, 1):
-            await asyncio.to_thread(pair.wait_state, position, task, TaskState.ANNOUNCED)
+            await asyncio.to_thread(target.wait_state, position, task, TaskState.ANNOUNCED)
         for own in (beta, forged):
             peer = GrpcPeer(AggregatorId("alpha"), endpoint, caller=AggregatorId("beta"), timeout_s=5, credentials=own)
             for ask in (
@@ -195,31 +195,31 @@ async def test_an_aggregator_may_not_lead_what_another_one_leads(pair: LiveDeplo
                     await ask()
                 refusals.append(refusal.value.problem.value)
             await peer.close()
-        states = [status.state for status in await pair.statuses(task)]  # type: ignore[union-attr]
+        states = [status.state for status in await target.statuses(task)]  # type: ignore[union-attr]
 
     assert refusals == ["not_leader"] * 4
     assert TaskState.ABORTED not in states
 
 
-async def test_connections_that_say_nothing_or_nonsense_do_not_keep_others_out(pair: LiveDeployment) -> None:
-    port = pair.written.plans[0].device_port
+async def test_connections_that_say_nothing_or_nonsense_do_not_keep_others_out(target: Deployed) -> None:
+    port = target.written.plans[0].device_port
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     try:
-        async with healthy(pair):
+        async with healthy(target):
             for number, one in enumerate(idle):
                 with contextlib.suppress(OSError):
                     one.sendall(
                         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x40\x00", os.urandom(64))[number % 3]
                     )
-            await asyncio.gather(*(abandoned(pair) for _ in range(20)))
+            await asyncio.gather(*(abandoned(target) for _ in range(20)))
     finally:
         for one in idle:
             one.close()
 
 
-async def abandoned(pair: LiveDeployment) -> None:
+async def abandoned(target: Deployed) -> None:
     """Begin an upload, then leave: by cancelling, and by a deadline nobody can keep."""
-    async with pair.channel(0) as channel:
+    async with target.channel(0) as channel:
         call = channel.stream_stream(DEVICE + "Upload")(timeout=60)
         await call.write(GOLDEN_UPLOAD)
         call.cancel()
@@ -228,8 +228,8 @@ async def abandoned(pair: LiveDeployment) -> None:
         assert code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.OK)
 
 
-async def test_a_question_about_a_task_that_is_not_there_is_not_found(pair: LiveDeployment) -> None:
-    async with healthy(pair), pair.channel(0) as channel:
+async def test_a_question_about_a_task_that_is_not_there_is_not_found(target: Deployed) -> None:
+    async with healthy(target), target.channel(0) as channel:
         unknown = await status_of(channel, DEVICE + "GetRelease", RELEASE_QUERY.encode(TaskId(bytes(32))))
         short = await status_of(channel, DEVICE + "GetRelease", field(1, bytes(31)))
 

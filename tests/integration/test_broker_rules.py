@@ -102,6 +102,7 @@ async def heard(spy: aiomqtt.Client) -> set[tuple[str, str]]:
     raise AssertionError("the broker hung up")
 
 
+@pytest.mark.processes
 async def test_everybody_publishes_and_reads_its_own_and_nobody_takes_over_another_s_place(enrolled: Path) -> None:
     """Everybody reads all it can and publishes everywhere, all under the client id of one of the aggregators."""
     names = (*AGGREGATORS, SLOT, *DEVICES, "analyst")
@@ -126,6 +127,7 @@ async def test_everybody_publishes_and_reads_its_own_and_nobody_takes_over_anoth
         assert found[name] == own, name
 
 
+@pytest.mark.processes
 async def test_who_takes_an_outcome_away_leaves_to_slot_0_what_waits_for_it(enrolled: Path) -> None:
     """The certificate that it has is slot 0's, and so is the place at this broker."""
     place = NAME, AggregatorId("alpha")

@@ -17,11 +17,11 @@ from fleetcount_protocol.messages import Instalment, Receipt, Refusal
 from fleetcount_protocol.task.task import Task
 
 from tests.support.cheats import Cheat, unit
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release, raw_cells
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 VALUES = 12
 LENGTH = VALUES + 1
@@ -126,7 +126,7 @@ BAD_MESSAGES: dict[Callable[[Cheat], Awaitable[Sequence[Answer]]], RejectReason]
 
 
 @asynccontextmanager
-async def cheats(pair: LiveDeployment, task: Task, count: int) -> AsyncIterator[list[Cheat]]:
+async def cheats(pair: Deployed, task: Task, count: int) -> AsyncIterator[list[Cheat]]:
     """Cheats with open sessions, every other one over MQTT."""
     made = [Cheat(pair, task, ("grpc", "mqtt")[number % 2]) for number in range(count)]
     try:
@@ -140,9 +140,7 @@ async def until(moment: float) -> None:
     await asyncio.sleep(max(0.0, moment + 0.05 - time.time()))
 
 
-async def test_every_cheat_is_refused_by_name_and_the_result_is_the_honest_one(
-    pair: LiveDeployment, tmp_path: Path
-) -> None:
+async def test_every_cheat_is_refused_by_name_and_the_result_is_the_honest_one(pair: Deployed, tmp_path: Path) -> None:
     task = pair.ask(VALUES, windows_s=(4.0, 4.0))
     fleet = Fleet(pair, tmp_path, task.mechanism, ["grpc", "mqtt"])
     signed = await signed_task_of(pair, task)
@@ -202,7 +200,7 @@ async def two_public_shares(cheat: Cheat) -> None:
 
 
 async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_nothing(
-    pair: LiveDeployment, tmp_path: Path
+    pair: Deployed, tmp_path: Path
 ) -> None:
     task = pair.ask(VALUES, windows_s=(3.0, 2.0))
     poison = await asyncio.to_thread(pair.metric, 0, POISON)
@@ -239,10 +237,11 @@ async def test_a_stranger_who_replays_what_he_saw_or_misuses_topics_changes_noth
     assert raw_cells((await pair.release(task)).record) == expected
     for status in statuses:
         assert dict(status.rejections) == {RejectReason.MALFORMED: 2}
-    assert await asyncio.to_thread(pair.metric, 0, POISON) == poison + 1
+    # Others ask the same aggregators meanwhile.
+    assert await asyncio.to_thread(pair.metric, 0, POISON) >= poison + 1
 
 
-async def misplaced(pair: LiveDeployment, task: Task, stray: Instalment) -> None:
+async def misplaced(pair: Deployed, task: Task, stray: Instalment) -> None:
     """Publish a report of another task on this task's topic: poison, which nobody answers."""
     short = MqttTransport(
         deployment=pair.written.name,

@@ -14,9 +14,10 @@ import pytest
 from fleetcount_protocol.messages import TaskState
 from fleetcount_protocol.task.task import Task
 
-from tests.support.broker import LiveBroker
+from tests.support.broker import RunningBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of
+from tests.support.nightly import NIGHTLY
 from tests.support.oracle import check_release
 from tests.support.processes import pace
 
@@ -40,10 +41,12 @@ POINTS = {
     ),
 }
 """Two points of agreeing, then two of releasing, in the order a task passes them."""
+if not NIGHTLY:  # One of each: tests/aggregator/roles/test_crashes.py ends the process at all of them.
+    POINTS = {side: points[1:3] for side, points in POINTS.items()}
 
 
 @asynccontextmanager
-async def deployed(root: Path, count: int, broker: LiveBroker) -> AsyncIterator[LiveDeployment]:
+async def deployed(root: Path, count: int, broker: RunningBroker) -> AsyncIterator[LiveDeployment]:
     """A deployment of this test's own: it will not stay whole."""
     one = LiveDeployment(root, count, name=root.name, broker=broker.started)
     try:
@@ -64,17 +67,23 @@ async def until(moment: float) -> None:
 
 
 async def test_killed_in_every_state_the_aggregators_release_the_one_exact_result(
-    tmp_path: Path, broker: LiveBroker
+    tmp_path: Path, broker: RunningBroker
 ) -> None:
-    # Three deployments side by side: most of the time they wait for windows.
+    # Two deployments side by side: most of the time they wait for windows.
     await asyncio.gather(
         survives(tmp_path / "two-leader", broker, 2, "leader", ("grpc", "mqtt")),
         survives(tmp_path / "two-helper", broker, 2, "helper", ("grpc", "mqtt")),
-        survives(tmp_path / "three-helper", broker, 3, "helper", ("mqtt", "grpc")),
     )
 
 
-async def survives(root: Path, broker: LiveBroker, count: int, side: str, kinds: tuple[str, str]) -> None:
+@pytest.mark.nightly
+async def test_killed_in_every_state_one_of_three_aggregators_releases_the_one_exact_result(
+    tmp_path: Path, broker: RunningBroker
+) -> None:
+    await survives(tmp_path / "three-helper", broker, 3, "helper", ("mqtt", "grpc"))
+
+
+async def survives(root: Path, broker: RunningBroker, count: int, side: str, kinds: tuple[str, str]) -> None:
     """Kill one aggregator in every state of one task, and check the release."""
     async with deployed(root, count, broker) as deployment:
         victim = 0 if side == "leader" else count - 1
@@ -86,7 +95,7 @@ async def survives(root: Path, broker: LiveBroker, count: int, side: str, kinds:
         await asyncio.gather(murder(deployment, victim, task, POINTS[side]), fleet.answer(signed))
         counted = await check_release(deployment, task, fleet)
 
-        assert child.ends == [KILLED] * 3 + [ENDED_ITSELF] * 4, root.name
+        assert child.ends == [KILLED] * 3 + [ENDED_ITSELF] * len(POINTS[side]), root.name
         assert len(counted) >= len(fleet.devices) // 2, root.name
         assert [len(live.transport.names) for live in counted] == [1] * len(counted)
         assert deployment.troubles() == []
@@ -115,7 +124,7 @@ async def ended_itself(deployment: LiveDeployment, victim: int, closes: float) -
 
 
 async def test_killed_between_release_and_delivery_the_leader_still_hands_out_the_same_bytes(
-    tmp_path: Path, broker: LiveBroker
+    tmp_path: Path, broker: RunningBroker
 ) -> None:
     async with deployed(tmp_path / "late", 2, broker) as deployment:
         await delivers_late(deployment, tmp_path)

@@ -23,7 +23,7 @@ from fleetcount_simulator.network.series_run import ask_series
 from fleetcount_simulator.network.windows import Windows, doubled
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 COLOURS = ("red", "green", "blue")
 DEVICES = 24
 ALLOWED: Mapping[str, Fraction] = {
@@ -63,9 +63,10 @@ def asked_of(connections: str, *transports: str, noise: Fraction | None = None, 
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("transports", "broker"),
-    [(("grpc", "mqtt"), "auto"), pytest.param(("mqtt",), "embedded", marks=pytest.mark.processes, id="in turns")],
+    [pytest.param(("grpc", "mqtt"), "auto", id="both"), pytest.param(("mqtt",), "embedded", id="in turns")],
 )
 async def test_every_window_of_a_series_has_its_record_and_all_devices(
     tmp_path: Path, transports: tuple[str, ...], broker: str
@@ -119,7 +120,7 @@ async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:
         return await ask(parties, asked, root)
 
 
-@pytest.mark.parametrize("connections", ["own", "shared"])
+@pytest.mark.parametrize("connections", [pytest.param("own", marks=pytest.mark.nightly), "shared"])
 async def test_every_device_is_counted_once_over_both_transports(tmp_path: Path, connections: str) -> None:
     answer = await answered(tmp_path, asked_of(connections, "grpc", "mqtt"), "auto")
 
@@ -133,7 +134,7 @@ async def test_every_device_is_counted_once_over_both_transports(tmp_path: Path,
     assert answer.stages["ready"] > 0
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 async def test_devices_that_may_not_stay_connected_take_turns_and_lose_nothing(tmp_path: Path) -> None:
     """The embedded broker takes sixteen of the twenty-four devices at once."""
     answer = await answered(tmp_path, asked_of("own", "mqtt"), "embedded")
@@ -141,7 +142,7 @@ async def test_devices_that_may_not_stay_connected_take_turns_and_lose_nothing(t
     assert answer.account.counted.tolist() == [6, 6, 6, 6]
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 async def test_owners_who_allow_exactly_what_is_asked_answer_it(tmp_path: Path) -> None:
     """The loss of the release is no short fraction: rounded the wrong way it would be refused."""
     answer = await answered(tmp_path, asked_of("own", "grpc", noise=Fraction(1, 3), exactly=True))
@@ -149,7 +150,6 @@ async def test_owners_who_allow_exactly_what_is_asked_answer_it(tmp_path: Path) 
     assert int(answer.account.counted.sum()) == DEVICES
 
 
-@pytest.mark.processes
 async def test_an_aggregator_that_ends_while_devices_enrol_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
     async with running(tmp_path, 2, limits={"allow_exact_release": "true"}) as parties:
 
@@ -161,6 +161,7 @@ async def test_an_aggregator_that_ends_while_devices_enrol_ends_the_run_with_its
             await ask(parties, replace(asked_of("own", "grpc"), progress=kill), tmp_path)
 
 
+@pytest.mark.nightly
 async def test_a_release_without_noise_is_allowed_by_no_owner_who_allows_exactly_what_is_asked(tmp_path: Path) -> None:
     async with running(tmp_path, 2, limits={"allow_exact_release": "true"}) as parties:
         with pytest.raises(ProcessError, match="without noise"):

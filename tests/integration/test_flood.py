@@ -23,11 +23,12 @@ from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
 
 from tests.integration.test_pki import NAME, answered, deployed
+from tests.support.nightly import NIGHTLY
 from tests.support.shipped_broker import mosquitto
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
-FLOOD = int(os.environ.get("FLEETCOUNT_FLOOD", "40000"))
+FLOOD = int(os.environ.get("FLEETCOUNT_FLOOD", "40000" if NIGHTLY else "10000"))
 """Bad requests; a review sent 159,000 in 20 s."""
 RATE = 8_000
 GROWTH_MIB = 64

@@ -11,13 +11,13 @@ from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import SessionAccepted
 
 from tests.attack.test_devices import asking
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import identity_of, transport_of
 from tests.support.processes import pace
 from tests.support.raw_calls import DEVICE, healthy
 from tests.support.relays import pem_pair
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 FRAMES = 20_000
 HEADERS, RST_STREAM, SETTINGS, PING = 1, 3, 4, 6
@@ -59,18 +59,18 @@ def resets() -> Iterator[bytes]:
         yield frame(HEADERS, stream, CALL, END_HEADERS) + frame(RST_STREAM, stream, CANCEL.to_bytes(4))
 
 
-async def flood(pair: LiveDeployment, directory: Path, device: DeviceIdentity, frames: Iterable[bytes]) -> bytes:
+async def flood(target: Deployed, directory: Path, device: DeviceIdentity, frames: Iterable[bytes]) -> bytes:
     """Send frames to the leader's device port over TLS as a device; return what it said until it had read them all.
 
     Or until it hung up.
     """
     for name, pem in zip(("key", "crt"), pem_pair(device), strict=True):  # type: ignore[arg-type]  # It has both.
         (directory / f"flood.{name}").write_bytes(pem)
-    context = ssl.create_default_context(cafile=str(pair.written.root / "ca" / "aggregators.crt"))
+    context = ssl.create_default_context(cafile=str(target.written.root / "ca" / "aggregators.crt"))
     context.check_hostname = False
     context.load_cert_chain(directory / "flood.crt", directory / "flood.key")
     context.set_alpn_protocols(["h2"])
-    reader, writer = await asyncio.open_connection("127.0.0.1", pair.written.plans[0].device_port, ssl=context)
+    reader, writer = await asyncio.open_connection("127.0.0.1", target.written.plans[0].device_port, ssl=context)
     writer.write(PREFACE + frame(SETTINGS, 0, b"") + frame(SETTINGS, 0, b"", ACK))
     said = bytearray(await reader.readexactly(9))
     hearing = asyncio.create_task(hear(reader, said))
@@ -94,37 +94,37 @@ async def hear(reader: asyncio.StreamReader, said: bytearray) -> None:
             said += part
 
 
-async def opens(pair: LiveDeployment, device: DeviceIdentity) -> None:
+async def opens(target: Deployed, device: DeviceIdentity) -> None:
     """Let a device open a session with the leader."""
-    transport = transport_of(pair, device, "grpc", timeout_s=30 * pace())
+    transport = transport_of(target, device, "grpc", timeout_s=30 * pace())
     try:
-        [answer] = await transport.open_sessions(pair.written.aggregators[0], [asking(pair, device)])
+        [answer] = await transport.open_sessions(target.written.aggregators[0], [asking(target, device)])
     finally:
         await transport.close()
     assert isinstance(answer, SessionAccepted), answer
 
 
-async def served_beside(pair: LiveDeployment, flooding: Awaitable[bytes]) -> bytes:
+async def served_beside(target: Deployed, flooding: Awaitable[bytes]) -> bytes:
     """Let new devices open sessions as long as a flood lasts; return what was said to it."""
     under_way = asyncio.ensure_future(flooding)
-    await opens(pair, identity_of(pair))
+    await opens(target, identity_of(target))
     while not under_way.done():
-        await opens(pair, identity_of(pair))
+        await opens(target, identity_of(target))
     return await under_way
 
 
-async def test_who_floods_with_pings_is_hung_up_on_and_others_are_served(pair: LiveDeployment, tmp_path: Path) -> None:
-    async with healthy(pair):
-        said = await served_beside(pair, flood(pair, tmp_path, identity_of(pair), pings()))
+async def test_who_floods_with_pings_is_hung_up_on_and_others_are_served(target: Deployed, tmp_path: Path) -> None:
+    async with healthy(target):
+        said = await served_beside(target, flood(target, tmp_path, identity_of(target), pings()))
 
     assert ANSWER not in said
     assert len(said) < FRAMES, "most pings were answered"
 
 
 async def test_calls_that_are_taken_back_at_once_hold_nothing_and_others_are_served(
-    pair: LiveDeployment, tmp_path: Path
+    target: Deployed, tmp_path: Path
 ) -> None:
-    device = identity_of(pair)
-    async with healthy(pair):
-        await served_beside(pair, flood(pair, tmp_path, device, resets()))
-        await opens(pair, device)
+    device = identity_of(target)
+    async with healthy(target):
+        await served_beside(target, flood(target, tmp_path, device, resets()))
+        await opens(target, device)

@@ -1,6 +1,5 @@
 """A running aggregator that the kernel gives no more descriptors, and then some again (F52)."""
 
-import asyncio
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +14,15 @@ from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.wire.device import TASK_LIST_QUERY
 
 from tests.attack.test_devices import asking
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, identity_of, signed_task_of, transport_of
 from tests.support.oracle import check_release
 from tests.support.processes import pace
-from tests.support.raw_calls import DEVICE, status_of
+from tests.support.raw_calls import DEVICE, healthy, status_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+SHED = 'fleetcount_shed_total{reason="connections"}'
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def no_descriptors(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-async def opens(deployment: LiveDeployment, device: DeviceIdentity, within_s: float) -> None:
+async def opens(deployment: Deployed, device: DeviceIdentity, within_s: float) -> None:
     """Let a device connect to the leader and open a session."""
     transport = transport_of(deployment, device, "grpc", timeout_s=within_s * pace())
     try:
@@ -48,28 +49,23 @@ async def opens(deployment: LiveDeployment, device: DeviceIdentity, within_s: fl
 
 
 async def test_without_descriptors_who_is_connected_is_served_and_who_comes_waits_until_there_are_some(
-    tmp_path: Path,
+    target: Deployed, tmp_path: Path
 ) -> None:
-    deployment = LiveDeployment(tmp_path / "d", 2, name="limits")
-    question = TASK_LIST_QUERY.encode(deployment.written.name)
-    try:
-        await asyncio.to_thread(deployment.start_all)
-        comes = identity_of(deployment)
-        async with deployment.channel(0) as connected:
+    question = TASK_LIST_QUERY.encode(target.written.name)
+    shed = target.metric(0, SHED)
+    comes = identity_of(target)
+    async with healthy(target):
+        async with target.channel(0) as connected:
             assert await status_of(connected, DEVICE + "ListTasks", question) is grpc.StatusCode.OK
-            with no_descriptors(deployment.children[0].pid):
+            with no_descriptors(target.children[0].pid):
                 with pytest.raises(Unreachable):
-                    await opens(deployment, comes, 2.0)
+                    await opens(target, comes, 2.0)
                 for _ in range(20):
                     assert await status_of(connected, DEVICE + "ListTasks", question) is grpc.StatusCode.OK
-        await opens(deployment, comes, 30.0)
+        await opens(target, comes, 30.0)
 
-        task = deployment.ask(8)
-        fleet = Fleet(deployment, tmp_path, task.mechanism, ["grpc"])
-        await fleet.answer(await signed_task_of(deployment, task))
-        assert await check_release(deployment, task, fleet) == fleet.devices
-        assert deployment.metric(0, 'fleetcount_shed_total{reason="connections"}') > 0
-    finally:
-        ended = await asyncio.to_thread(deployment.stop_all)
-    assert ended == [0, 0]
-    assert deployment.troubles() == []
+        task = target.ask(8)
+        fleet = Fleet(target, tmp_path, task.mechanism, ["grpc"])
+        await fleet.answer(await signed_task_of(target, task))
+        assert await check_release(target, task, fleet) == fleet.devices
+    assert target.metric(0, SHED) > shed

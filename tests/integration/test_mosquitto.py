@@ -84,6 +84,7 @@ async def test_a_broker_killed_again_and_again_under_load_loses_and_doubles_no_r
     assert mosquitto.child.ends == [-9] * KILLS
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mosquitto", [(f"max_queued_messages {QUEUED}", "sys_interval 1")], indirect=True)
 async def test_what_a_broker_drops_since_its_queue_is_full_is_sent_again(mosquitto: LiveBroker, tmp_path: Path) -> None:
     """F15: its acknowledgements say nothing about what it drops."""
@@ -106,6 +107,7 @@ async def test_what_a_broker_drops_since_its_queue_is_full_is_sent_again(mosquit
     assert len(dropped) == 2
 
 
+@pytest.mark.nightly
 async def test_what_a_broker_had_in_a_file_that_was_damaged_is_sent_again(
     mosquitto: LiveBroker, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ from tests.support.processes import wait_until
 DEVICE = Digest(bytes(32))
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
 
 
@@ -69,7 +69,7 @@ def raw(asked: Asked) -> list[int]:
     return [cell.raw for cell in asked.record.cells]
 
 
-@pytest.mark.parametrize(("transport", "parties"), [("both", 2), pytest.param("grpc", 3, marks=pytest.mark.processes)])
+@pytest.mark.parametrize(("transport", "parties"), [("both", 2), pytest.param("grpc", 3, marks=pytest.mark.nightly)])
 def test_the_sums_are_those_of_the_clients_answering_rules_on_the_same_coins(transport: str, parties: int) -> None:
     case = case_of(aggregators=parties)
 
@@ -81,7 +81,7 @@ def test_the_sums_are_those_of_the_clients_answering_rules_on_the_same_coins(tra
     assert raw(asked[0]) != raw(asked[1])
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_an_outcome_holds_every_device_and_the_noised_sums_differ_from_run_to_run_by_the_noise_alone() -> None:
     noised = Mechanism(name="m", kind="sampling", sampling_rate=Fraction(2, 5), noise_epsilon=Fraction(1, 50))
     stages: list[str] = []
@@ -100,7 +100,6 @@ def test_an_outcome_holds_every_device_and_the_noised_sums_differ_from_run_to_ru
     assert {"starting", "round one", "release"} <= set(stages)
 
 
-@pytest.mark.processes
 def test_every_fault_befalls_its_devices_and_changes_nothing_else() -> None:
     share = Fraction(1, 8)
     case = case_of(
@@ -121,7 +120,7 @@ def test_every_fault_befalls_its_devices_and_changes_nothing_else() -> None:
     assert tallies["counted_twice"] == asked.account.missing == 0
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_devices_that_are_off_are_absent_and_those_switched_off_leave_half_a_pair() -> None:
     people = People(30, 2, off={1: (0, 1, 2), 2: (2, 3, 4, 5)})
     case = case_of(population=people, faults=Faults(ignition=True))
@@ -132,7 +131,7 @@ def test_devices_that_are_off_are_absent_and_those_switched_off_leave_half_a_pai
     assert int(asked.account.counted.sum()) == 24
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "outage",
     [
@@ -153,7 +152,7 @@ def test_an_aggregator_that_is_killed_and_comes_back_loses_and_doubles_nobody(
     assert raw(asked) == expected_sums(asked, coin_seed_of(SEED, 0), case.population.truths(0, 0, 40))
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_a_message_that_was_stored_and_never_receipted_is_told_from_one_that_was_lost() -> None:
     """The aggregator dies between commit and answer and is away until the window has closed: nobody can send again."""
     case = case_of(60, 3, faults=Faults(outage=((1, "intake.after_commit", Fraction(40)),)))
@@ -168,7 +167,7 @@ def test_a_message_that_was_stored_and_never_receipted_is_told_from_one_that_was
     assert 15 <= counted <= 55
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_an_aggregator_that_never_comes_back_leaves_no_release() -> None:
     case = case_of(20, 2, faults=Faults(outage=((1, "agreeing", Fraction(0)),)))
 
@@ -178,7 +177,7 @@ def test_an_aggregator_that_never_comes_back_leaves_no_release() -> None:
     assert outcome.counted.sum() == outcome.outputs.sum() == 0
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_devices_whose_clocks_are_wrong_are_late_or_counted_and_never_counted_twice() -> None:
     case = case_of(60, 3, faults=Faults(clock_skew_s=Fraction(60)))
 
@@ -204,7 +203,7 @@ def test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device() -
     assert np.abs(outcome.outputs[0] - np.array([3] * 8 + [12] * 2)).max() <= 2
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
@@ -217,6 +216,7 @@ def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
     assert raw(asked) == expected_sums(asked, coin_seed_of(SEED, 0), case.population.truths(0, 0, 40))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mechanism", "values", "outputs"),
     [
@@ -228,7 +228,6 @@ def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
         (Mechanism(name="m", kind="mangat", epsilon_local=Fraction(1), noise_epsilon=Fraction(10)), 1, 2),
     ],
 )
-@pytest.mark.processes
 def test_every_kind_of_question_on_the_wire_can_be_asked(mechanism: Mechanism, values: int, outputs: int) -> None:
     case = case_of(24, values, mechanism)
 
@@ -283,8 +282,7 @@ def descendants(parent: int) -> dict[int, str]:
     return {number: seen[number][1] for number in below - {parent} if number in seen}
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_an_interrupted_study_ends_its_aggregators_their_workers_the_broker_and_the_clients(
     tmp_path: Path, number: signal.Signals
 ) -> None:

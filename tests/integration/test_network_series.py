@@ -14,7 +14,7 @@ from tests.simulator.network.test_series_question import GAUSSIAN, asked
 from tests.simulator.network_cases import People
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
 SOME = Fraction(1, 4)
 MOST_NOISE = 12
@@ -82,7 +82,7 @@ def test_a_panel_of_both_transports_meets_the_faults_of_every_window() -> None:
         assert 1 <= one.account.tallies["half_pairs"] <= 30
 
 
-@pytest.mark.processes
+@pytest.mark.nightly
 def test_real_ledgers_let_join_from_the_window_on_that_the_oracle_says() -> None:
     ledger = Fraction(30)
     case = asked(6, 24, joins=Fraction(1, 2), device_epsilon=ledger)

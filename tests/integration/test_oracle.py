@@ -8,16 +8,18 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.task.task import UploadStyle
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, signed_task_of
 from tests.support.oracle import check_release
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize("fixture", ["pair", "trio"])
 async def test_every_cell_is_what_the_coins_say_over_both_transports(
     request: pytest.FixtureRequest, tmp_path: Path, fixture: str
 ) -> None:
-    deployment: LiveDeployment = request.getfixturevalue(fixture)
+    deployment: Deployed = request.getfixturevalue(fixture)
 
     async def counted_over(kind: str, seed: int) -> None:
         task = deployment.ask(24)
@@ -35,7 +37,7 @@ async def test_every_cell_is_what_the_coins_say_over_both_transports(
 
 
 async def test_both_transports_meet_in_one_set_and_an_envelope_carries_both_rounds(
-    pair: LiveDeployment, tmp_path: Path
+    pair: Deployed, tmp_path: Path
 ) -> None:
     die = SamplingDie.uniform(Fraction(1, 3), 16)
     task = pair.ask(16, mechanism=die, upload_style=UploadStyle.ONE_ENVELOPE, windows_s=(2.0, 0.0))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fleetcount_client.transport import Transport
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, authorities_of, identity_of, signed_task_of
 from tests.support.live_relay import LiveRelay, transport_through
 from tests.support.oracle import check_release
@@ -14,9 +14,7 @@ from tests.support.oracle import check_release
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 
-async def test_a_count_through_a_relay_that_is_killed_in_each_round_is_exact(
-    pair: LiveDeployment, tmp_path: Path
-) -> None:
+async def test_a_count_through_a_relay_that_is_killed_in_each_round_is_exact(pair: Deployed, tmp_path: Path) -> None:
     relay = LiveRelay(pair, tmp_path)
     await relay.start()
 

@@ -23,14 +23,14 @@ from fleetcount_protocol.task.task import Release, ReleaseKind
 from fleetcount_protocol.wire.device import INSTALMENT
 from fleetcount_protocol.wire.topics import parse_topic
 
-from tests.support.broker import LiveBroker
-from tests.support.deployment import LiveDeployment
+from tests.support.broker import RunningBroker
+from tests.support.deployment import Deployed
 from tests.support.fleet import Fleet, LiveDevice, signed_task_of
 from tests.support.oracle import accepted_reports
 from tests.support.processes import wait_until
 from tests.support.wire_reader import verify_record
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 VALUES = 20
 FRACTION_OF_A_READING = 0.7351902
@@ -38,7 +38,7 @@ FRACTION_OF_A_READING = 0.7351902
 
 
 @asynccontextmanager
-async def overheard(broker: LiveBroker) -> AsyncIterator[list[tuple[str, bytes]]]:
+async def overheard(broker: RunningBroker) -> AsyncIterator[list[tuple[str, bytes]]]:
     """Everything a curious broker sees, as (topic, payload)."""
     seen: list[tuple[str, bytes]] = []
     async with aiomqtt.Client("127.0.0.1", broker.port, identifier="curious") as client:
@@ -57,7 +57,7 @@ async def overheard(broker: LiveBroker) -> AsyncIterator[list[tuple[str, bytes]]
                 await listener
 
 
-def canaries(pair: LiveDeployment, fleet: Fleet, verify_key: bytes) -> dict[str, bytes]:
+def canaries(pair: Deployed, fleet: Fleet, verify_key: bytes) -> dict[str, bytes]:
     """Return every secret of this run under a name: as bytes, in hexadecimal, in base64, and readings as text."""
     secrets = {"verify key": verify_key}
     for live in fleet.devices:
@@ -104,11 +104,16 @@ def leaks(secrets: Mapping[str, bytes], artefacts: Mapping[str, bytes]) -> list[
 
 
 def files(paths: Iterable[Path]) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in paths if path.is_file()}
+    """Return what lies in files; one may go meanwhile, since others ask the same aggregators."""
+    found: dict[str, bytes] = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found |= {str(path): path.read_bytes()} if path.is_file() else {}
+    return found
 
 
 async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret_is_anywhere(
-    pair: LiveDeployment, broker: LiveBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pair: Deployed, broker: RunningBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     noise = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))

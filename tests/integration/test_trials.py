@@ -8,15 +8,15 @@ import pytest
 from tests.campaign.faults import FAULTS, fits
 from tests.campaign.page import Run, page, read_lists, read_soak
 from tests.campaign.trials import Lane, Trial
-from tests.support.broker import LiveBroker
-from tests.support.deployment import LiveDeployment
+from tests.support.broker import RunningBroker
+from tests.support.deployment import Deployed
 from tests.support.live_relay import LiveRelay
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(240)
 async def test_tasks_through_killed_devices_have_one_exact_end_each(
-    pair: LiveDeployment, broker: LiveBroker, tmp_path: Path
+    pair: Deployed, broker: RunningBroker, tmp_path: Path
 ) -> None:
     """At a deployment that others go on to use: what needs a new start of it is the campaign's, and test_crashes'."""
     relay = LiveRelay(pair, tmp_path)

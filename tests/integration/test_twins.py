@@ -36,6 +36,7 @@ class Shows:
         self.heard.append(decode_greeting(said))
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(120)
 async def test_the_older_of_two_processes_ends_with_a_line_and_stays_down(tmp_path: Path) -> None:
     here = LiveDeployment(tmp_path / "pair")

@@ -53,6 +53,7 @@ def migrate(config: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 async def test_two_releases_serve_one_task_and_the_older_ends_when_the_tables_are_brought_up(
     postgres_url: str, tmp_path: Path
 ) -> None:

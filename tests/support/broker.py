@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from fleetcount_simulator.network.brokers import (
     EMBEDDED,
@@ -14,9 +15,9 @@ from fleetcount_simulator.network.brokers import (
 )
 from fleetcount_simulator.network.children import Child, Children
 
-from tests.support.processes import ChildProcess
+from tests.support.processes import ChildProcess, SeenProcess
 
-__all__ = ["LiveBroker", "embedded_broker", "find_mosquitto", "mosquitto_broker"]
+__all__ = ["LiveBroker", "RunningBroker", "embedded_broker", "find_mosquitto", "mosquitto_broker"]
 
 
 class LiveBroker:
@@ -45,12 +46,32 @@ class LiveBroker:
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self.started.address.rpartition(":")[2])
+        return _port(self.started)
 
     def stop(self) -> None:
         """End it."""
         self.child.terminate()
         self.child.ended()
+
+
+class RunningBroker:
+    """The embedded broker, which somebody else started and ends."""
+
+    def __init__(self, address: str, pid: int, log: Path) -> None:
+        self.child = SeenProcess("broker", log, pid, {})
+        # Whoever connects looks at no process.
+        self.started = StartedBroker(
+            kind=EMBEDDED, address=address, inflight=None, child=cast("Child", self.child), command=()
+        )
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return _port(self.started)
+
+
+def _port(started: StartedBroker) -> int:
+    return int(started.address.rpartition(":")[2])
 
 
 def embedded_broker(directory: Path) -> LiveBroker:

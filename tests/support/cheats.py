@@ -14,7 +14,7 @@ from fleetcount_protocol.task.circuit import context_of, prio3_for
 from fleetcount_protocol.task.task import Task
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.fleet import identity_of, transport_of
 
 __all__ = ["Cheat", "unit"]
@@ -31,7 +31,7 @@ def unit(length: int, *hot: int, value: int = 1) -> list[int]:
 class Cheat:
     """One enrolled device that does not follow the protocol."""
 
-    deployment: LiveDeployment
+    deployment: Deployed
     task: Task
     kind: str
     secrets: list[SessionSecret] = field(default_factory=list)

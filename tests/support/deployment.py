@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -26,6 +26,7 @@ from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.tasks.status import read_status
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
 from fleetcount_protocol.task.domain import Categories
@@ -34,13 +35,13 @@ from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_simulator.network.brokers import StartedBroker
 from fleetcount_simulator.network.children import Child, Children
-from fleetcount_simulator.network.deployments import NAMES
+from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties
 
-from tests.support.processes import ChildProcess, pace, wait_until
+from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until
 from tests.support.relays import pem_pair
 
-__all__ = ["NAMES", "SIGNAL", "LiveDeployment", "categories", "troubles_of"]
+__all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troubles_of"]
 
 SIGNAL = "Vehicle.CurrentLocation"
 _ENVIRONMENT = {"FLEETCOUNT_LOG__LEVEL": "debug", "FLEETCOUNT_METRICS__LISTEN": "127.0.0.1:0"}
@@ -67,53 +68,33 @@ _TROUBLES = (
 )
 
 
-def troubles_of(child: ChildProcess) -> list[str]:
+def troubles_of(child: ChildProcess | SeenProcess) -> list[str]:
     """Return every line of a process's log that no test may cause: tracebacks and errors nobody expected."""
     lines = child.log.read_text("utf-8", "replace").splitlines() if child.log.exists() else []
     return [f"{child.name}: {line}" for line in lines if any(mark in line for mark in _TROUBLES)]
 
 
-class LiveDeployment:
-    """k aggregators on this machine; seat 0 leads every task."""
+class Deployed:
+    """k aggregators that run on this machine, whoever started them; seat 0 leads every task."""
 
     def __init__(
-        self,
-        root: Path,
-        count: int = 2,
-        *,
-        name: str = "test",
-        broker: StartedBroker | None = None,
-        give_up_s: float = 120.0,
-        call_timeout_s: float = 5.0,
-        peer_endpoint: Callable[[str], str] = str,
+        self, written: Deployment, root: Path, analyst: Path, children: Sequence[Any], *, slowness: float = 1.0
     ) -> None:
-        root.mkdir(parents=True, exist_ok=True)
-        parties = Parties(Children(root), root, broker=broker, environment=_ENVIRONMENT)
-        limits = {"give_up_s": str(give_up_s), "call_timeout_s": str(call_timeout_s)}
-        parties.write(name, count, {"largest_epsilon": '"4"', "allow_exact_release": "true", **limits})
-        self.written: Deployment = parties.deployment
+        self.written = written
         self.root = root
-        self.analyst = write_analyst(self.written)
-        self.children = [
-            ChildProcess(NAMES[position], partial(self._begin, parties, position), root) for position in range(count)
-        ]
-        self.clocks_s: dict[int, float] = {}
+        self.analyst = analyst
+        self.children = list(children)
         self._tasks = 0
-        self._slowness = 1.0
-        for position in range(count):
-            self._meet(position, peer_endpoint)
+        self._slowness = slowness
 
-    def _meet(self, position: int, peer: Callable[[str], str]) -> None:
-        """Let peers meet where the test says."""
-        path = self.config(position)
-        text = path.read_text()
-        for plan in self.written.plans:
-            endpoint = f"{plan.host}:{plan.peer_port}"
-            if plan is not self.written.plans[position]:
-                text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(endpoint)}"')
-        path.write_text(text)
-
-    # Processes.
+    @classmethod
+    def of(cls, description: dict[str, Any]) -> Self:
+        """Return what another process started and described."""
+        place = description["written"] / "ca"
+        authorities = Authorities(aggregators=_authority(place, "aggregators"), devices=_authority(place, "devices"))
+        written = Deployment(root=description["written"], authorities=authorities, **description["fields"])
+        children = [SeenProcess(**child) for child in description["children"]]
+        return cls(written, description["root"], description["analyst"], children, slowness=description["slowness"])
 
     @property
     def count(self) -> int:
@@ -132,37 +113,10 @@ class LiveDeployment:
         """Return where an aggregator's store lies, as its configuration says."""
         return load_config(self.config(position), {}).store_place
 
-    async def _begin(self, parties: Parties, position: int, failpoint: str) -> Child:
-        if not (off_s := self.clocks_s.get(position, 0.0)):
-            return await parties.start(position, failpoint)
-        program = [sys.executable, "-m", "tests.support.off_clock", str(off_s)]
-        command = [*program, *self.written.serve_command(position)[3:]]
-        return await parties.children.start(NAMES[position], command, environment=_ENVIRONMENT)
-
-    def start(self, position: int, failpoint: str = "") -> None:
-        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready.
-
-        Its wall clock is ahead by `clocks_s` of its position, which a test may set.
-        """
-        self.children[position].start(failpoint)
-
-    def start_all(self) -> "LiveDeployment":
-        """Start everyone and wait until all are ready; how long that takes is how slow this machine is now."""
-        begun = time.monotonic()
-        for position in range(self.count):
-            self.start(position)
-        self.wait_ready()
-        self._slowness = (time.monotonic() - begun) / (_START_S * self.count)
-        return self
-
     @property
     def pace(self) -> float:
         """How much longer windows are here than on an idle machine: `pace()`, or more where the start took longer."""
         return max(pace(), min(_SLOWEST, self._slowness))
-
-    def wait_ready(self) -> list[dict[str, Any]]:
-        """Wait until all are ready; return what they say."""
-        return [child.ready() for child in self.children]
 
     def metric(self, position: int, name: str) -> float:
         """Return one number, without labels, of an aggregator's metrics."""
@@ -170,12 +124,6 @@ class LiveDeployment:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return float(next((line.split()[-1] for line in lines if line.startswith(f"{name} ")), 0.0))
-
-    def stop_all(self) -> list[int]:
-        """End everyone; return the exit codes."""
-        for child in self.children:
-            child.terminate()
-        return [child.ended() for child in self.children]
 
     def log_records(self, position: int) -> list[dict[str, Any]]:
         """Return an aggregator's log, a record a line."""
@@ -300,3 +248,99 @@ class LiveDeployment:
             return bool(rows) and order.index(rows[0].state) >= order.index(state)
 
         wait_until(reached, f"{NAMES[position]} has {state.value}", 60 * pace())
+
+
+def _authority(place: Path, name: str) -> CertificateAuthority:
+    return CertificateAuthority(
+        certificate=load_certificate(place / f"{name}.crt"), private_key=load_private_key(place / f"{name}.key")
+    )
+
+
+class LiveDeployment(Deployed):
+    """k aggregators that this process starts, may kill, and ends."""
+
+    def __init__(
+        self,
+        root: Path,
+        count: int = 2,
+        *,
+        name: str = "test",
+        broker: StartedBroker | None = None,
+        give_up_s: float = 120.0,
+        call_timeout_s: float = 5.0,
+        largest_epsilon: int = 4,
+        peer_endpoint: Callable[[str], str] = str,
+    ) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        parties = Parties(Children(root), root, broker=broker, environment=_ENVIRONMENT)
+        limits = {"give_up_s": str(give_up_s), "call_timeout_s": str(call_timeout_s)}
+        parties.write(name, count, {"largest_epsilon": f'"{largest_epsilon}"', "allow_exact_release": "true", **limits})
+        written: Deployment = parties.deployment
+        children = [
+            ChildProcess(NAMES[position], partial(self._begin, parties, position), root) for position in range(count)
+        ]
+        super().__init__(written, root, write_analyst(written), children)
+        self.clocks_s: dict[int, float] = {}
+        for position in range(count):
+            self._meet(position, peer_endpoint)
+
+    def _meet(self, position: int, peer: Callable[[str], str]) -> None:
+        """Let peers meet where the test says."""
+        path = self.config(position)
+        text = path.read_text()
+        for plan in self.written.plans:
+            endpoint = f"{plan.host}:{plan.peer_port}"
+            if plan is not self.written.plans[position]:
+                text = text.replace(f'\nendpoint = "{endpoint}"', f'\nendpoint = "{peer(endpoint)}"')
+        path.write_text(text)
+
+    # Processes.
+
+    async def _begin(self, parties: Parties, position: int, failpoint: str) -> Child:
+        if not (off_s := self.clocks_s.get(position, 0.0)):
+            return await parties.start(position, failpoint)
+        program = [sys.executable, "-m", "tests.support.off_clock", str(off_s)]
+        command = [*program, *self.written.serve_command(position)[3:]]
+        return await parties.children.start(NAMES[position], command, environment=_ENVIRONMENT)
+
+    def start(self, position: int, failpoint: str = "") -> None:
+        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready.
+
+        Its wall clock is ahead by `clocks_s` of its position, which a test may set.
+        """
+        self.children[position].start(failpoint)
+
+    def start_all(self) -> "LiveDeployment":
+        """Start everyone and wait until all are ready; how long that takes is how slow this machine is now."""
+        begun = time.monotonic()
+        for position in range(self.count):
+            self.start(position)
+        self.wait_ready()
+        self._slowness = (time.monotonic() - begun) / (_START_S * self.count)
+        return self
+
+    def wait_ready(self) -> list[dict[str, Any]]:
+        """Wait until all are ready; return what they say."""
+        return [child.ready() for child in self.children]
+
+    def stop_all(self) -> list[int]:
+        """End everyone; return the exit codes."""
+        for child in self.children:
+            child.terminate()
+        return [child.ended() for child in self.children]
+
+    def description(self) -> dict[str, Any]:
+        """Return what others need to ask it; private keys they read where they lie."""
+        one = self.written
+        children = [
+            {"name": child.name, "log": child.log, "pid": child.pid, "ready": child.ready()} for child in self.children
+        ]
+        fields = {name: getattr(one, name) for name in ("name", "plans", "aggregators", "mqtt_broker")}
+        return {
+            "written": one.root,
+            "root": self.root,
+            "analyst": self.analyst,
+            "slowness": self._slowness,
+            "children": children,
+            "fields": fields,
+        }

@@ -26,7 +26,7 @@ from fleetcount_protocol.channel.certificates import Credential
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.wire.device import SESSION_REQUESTS
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.processes import ChildProcess
 from tests.support.relays import pem_pair
 
@@ -60,7 +60,7 @@ def sockets(directory: Path, port: int, count: int) -> Iterator[None]:
 
 @contextmanager
 def calls(
-    deployment: LiveDeployment,
+    deployment: Deployed,
     position: int,
     callers: Sequence[Credential | DeviceIdentity],
     method: str,
@@ -85,7 +85,7 @@ def calls(
         yield
 
 
-def bad_requests(deployment: LiveDeployment, position: int, device: DeviceIdentity, count: int = 64) -> bytes:
+def bad_requests(deployment: Deployed, position: int, device: DeviceIdentity, count: int = 64) -> bytes:
     """Return a message that asks for sessions, none of whose signatures holds."""
     aggregator = deployment.written.aggregators[position]
     expiry = int(time.time()) + 86_400

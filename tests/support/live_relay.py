@@ -14,7 +14,7 @@ from fleetcount_simulator.network.connections import tls_of
 from fleetcount_simulator.network.deployments import HOST
 from fleetcount_simulator.network.ports import free_ports
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 from tests.support.processes import ChildProcess
 
 __all__ = ["LiveRelay", "transport_through"]
@@ -23,7 +23,7 @@ __all__ = ["LiveRelay", "transport_through"]
 class LiveRelay:
     """A relay of a deployment; it keeps its address over its lives."""
 
-    def __init__(self, deployment: LiveDeployment, directory: Path) -> None:
+    def __init__(self, deployment: Deployed, directory: Path) -> None:
         self.address = f"{HOST}:{free_ports(HOST, 1)[0]}"
         credential = deployment.written.authorities.aggregators.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"])
         save_private_key(directory / "relay.key", credential.private_key)

@@ -25,7 +25,7 @@ from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.task.task import Task
 
 if TYPE_CHECKING:
-    from tests.support.deployment import LiveDeployment
+    from tests.support.deployment import Deployed
     from tests.support.fleet import Fleet, LiveDevice
 
 __all__ = ["FixedCoins", "accepted_reports", "check_release", "expected_difference", "raw_cells"]
@@ -100,7 +100,7 @@ async def accepted_reports(place: StorePlace, task_id: TaskId) -> set[bytes]:
         home.close()
 
 
-async def check_release(deployment: "LiveDeployment", task: Task, fleet: "Fleet") -> "list[LiveDevice]":
+async def check_release(deployment: "Deployed", task: Task, fleet: "Fleet") -> "list[LiveDevice]":
     """Check everything that must hold after a release without noise; return the devices that were counted.
 
     Every cell is 0 or 1 and what the coins of the counted devices say; a receipt was a promise; all aggregators sealed

@@ -1,7 +1,8 @@
-"""PostgreSQL for tests: a cluster of their own, one a session, where the machine has the programs; a schema a test.
+"""PostgreSQL for tests: one cluster a run, where the machine has the programs; a database a worker, a schema a test.
 
-A schema is empty as a database is, and costs a fiftieth of one. The server listens on a socket in its private directory
-and nowhere else. As root it runs as another user, since initdb refuses root.
+A schema is empty as a database is, and costs a fiftieth of one; but locks and notices are a database's, so that workers
+do not share one. The server listens on a socket in its private directory and nowhere else. As root it runs as another
+user, since initdb refuses root. Who changes its settings, or kills it, takes a cluster of its own (`own_cluster`).
 """
 
 import importlib.util
@@ -21,8 +22,9 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from tests.support.processes import wait_until
+from tests.support.shared import shared
 
-__all__ = ["Cluster", "find_postgres", "own_cluster", "postgres_cluster", "postgres_url"]
+__all__ = ["Cluster", "find_postgres", "hosted_cluster", "own_cluster", "postgres_cluster", "postgres_url"]
 
 _PLACE = "/tmp"
 _INSTALLED = Path("/usr/lib/postgresql")
@@ -51,7 +53,8 @@ def _other_user() -> dict[str, Any]:
 class Cluster:
     """A cluster in a directory that is made for it; its server may be killed and started again."""
 
-    def __init__(self, programs: Path, directory: Path, *settings: str) -> None:
+    def __init__(self, programs: Path, directory: Path, *settings: str, database: str = "postgres") -> None:
+        self.database = database
         self._programs = programs
         self._settings = settings
         self._as_user = _other_user()
@@ -181,12 +184,13 @@ class Cluster:
             return False
         return True
 
-    def url(self, database: str, **more: str) -> str:
-        """Return the address of a database, as `[store] url` takes it."""
+    def url(self, database: str = "", **more: str) -> str:
+        """Return the address of a database, as `[store] url` takes it; by default of the one that is a worker's own."""
+        database = database or self.database
         words = {"host": str(self.directory), "user": "owner", **more}
         return f"postgresql:///{database}?{urlencode(words, quote_via=quote)}"
 
-    def run(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+    def run(self, statement: str, database: str = "") -> list[tuple[Any, ...]]:
         """Run one statement by itself, outside of any transaction, and return its rows."""
         import psycopg
 
@@ -291,15 +295,19 @@ def _working_directories() -> Iterator[tuple[Path, bytes]]:
             continue
 
 
-@contextmanager
-def own_cluster(*settings: str) -> Iterator[Cluster]:
-    """A cluster that runs as long as the block; `settings` are "name=value". Skips the test where a part is missing."""
+def _needed() -> Path:
     programs = find_postgres()
     if programs is None:
         pytest.skip("needs PostgreSQL's initdb (scripts/programs installs it)")
     if importlib.util.find_spec("psycopg") is None:
         pytest.skip("needs psycopg (the extra fleetcount[postgres])")
-    with _beside(programs, *settings) as cluster:
+    return programs
+
+
+@contextmanager
+def own_cluster(*settings: str) -> Iterator[Cluster]:
+    """A cluster that runs as long as the block; `settings` are "name=value". Skips the test where a part is missing."""
+    with _beside(_needed(), *settings) as cluster:
         cluster.make()
         cluster.start()
         yield cluster
@@ -318,11 +326,21 @@ def _beside(programs: Path, *settings: str) -> Iterator[Cluster]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@contextmanager
+def hosted_cluster() -> Iterator[dict[str, Any]]:
+    """Hold the cluster of a run; gives its description."""
+    with own_cluster("max_connections=200") as cluster:
+        yield {"programs": cluster._programs, "directory": cluster.directory}
+
+
 @pytest.fixture(scope="session")
-def postgres_cluster() -> Iterator[Cluster]:
-    """The cluster that the tests of a session share; who kills a server takes one of its own (`own_cluster`)."""
-    with own_cluster() as cluster:
-        yield cluster
+def postgres_cluster(pytestconfig: pytest.Config) -> Cluster:
+    """The cluster that the tests of a run share, with a database of this worker's own."""
+    _needed()
+    worker = getattr(pytestconfig, "workerinput", {}).get("workerid", "only")
+    cluster = Cluster(**shared(pytestconfig, "postgres"), database=f"of_{worker}")
+    cluster.run(f"CREATE DATABASE {cluster.database}", "postgres")
+    return cluster
 
 
 @pytest.fixture
@@ -330,6 +348,10 @@ def postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
     """The address of an empty schema, dropped after the test; whoever is still connected is thrown out."""
     name = f"test_{next(_NUMBERS)}"
     postgres_cluster.run(f"CREATE SCHEMA {name}")
-    yield postgres_cluster.url("postgres", options=f"-csearch_path={name}")
-    postgres_cluster.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fleetcount'")
+    yield postgres_cluster.url(options=f"-csearch_path={name}")
+    # Tests of other workers are in other databases.
+    postgres_cluster.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'fleetcount' AND datname = current_database()"
+    )
     postgres_cluster.run(f"DROP SCHEMA {name} CASCADE")

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from fleetcount_simulator.network.children import Child, Children
 
-__all__ = ["ChildProcess", "pace", "wait_until"]
+__all__ = ["ChildProcess", "SeenProcess", "pace", "wait_until"]
 
 T = TypeVar("T")
 
@@ -69,7 +69,62 @@ def _run(step: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(step, _runner()).result()
 
 
-class ChildProcess:
+class _Process:
+    """What can be seen of a program: its log, and what the kernel says."""
+
+    name: str
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        raise NotImplementedError
+
+    @property
+    def peak_mib(self) -> float:
+        """The largest resident memory of its present life so far."""
+        [row] = [row for row in Path(f"/proc/{self.pid}/status").read_text().splitlines() if row.startswith("VmHWM:")]
+        return int(row.split()[1]) / 1024
+
+    def last_lines(self, count: int = 5) -> str:
+        """Return the end of its log."""
+        text = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-count:])
+
+
+class SeenProcess(_Process):
+    """A program that somebody else started and ends: it can be seen, and not be touched."""
+
+    def __init__(self, name: str, log: Path, pid: int, ready: dict[str, Any]) -> None:
+        self.name = name
+        self.log = log
+        self._pid = pid
+        self._ready = ready
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs now."""
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def ready(self) -> dict[str, Any]:
+        """Return its line of JSON on standard output."""
+        return self._ready
+
+    def said(self) -> bytes:
+        """Return what it has written to standard output since that line."""
+        return self.log.with_suffix(".out").read_bytes()
+
+
+class ChildProcess(_Process):
     """One program that may be started, killed and started again, each life a child of the runner; stderr in NAME.log.
 
     `begin` is the runner's function that starts it, given the name of a fail point or "".
@@ -103,16 +158,14 @@ class ChildProcess:
         """Return what its present life has written to standard output and nobody has been given yet."""
         return _run(_said(self._lives[-1]))
 
+    def follow(self) -> None:
+        """Write what its present life says on standard output from now on to NAME.out, for others to read."""
+        asyncio.run_coroutine_threadsafe(_copied(self._lives[-1], self.log.with_suffix(".out")), _runner())
+
     @property
     def pid(self) -> int:
         """Its process id, also after its end."""
         return self._lives[-1].process.pid
-
-    @property
-    def peak_mib(self) -> float:
-        """The largest resident memory of its present life so far."""
-        [row] = [row for row in Path(f"/proc/{self.pid}/status").read_text().splitlines() if row.startswith("VmHWM:")]
-        return int(row.split()[1]) / 1024
 
     @property
     def running(self) -> bool:
@@ -143,11 +196,6 @@ class ChildProcess:
         if self.running:
             self.kill()
 
-    def last_lines(self, count: int = 5) -> str:
-        """Return the end of its log."""
-        text = self.log.read_text("utf-8", "replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-count:])
-
 
 async def _end(child: Child, number: signal.Signals | None, patience_s: float) -> None:
     """Send a signal, if one is given, and wait for the end."""
@@ -155,6 +203,14 @@ async def _end(child: Child, number: signal.Signals | None, patience_s: float) -
         child.send(number)
     if patience_s:
         await asyncio.wait([asyncio.ensure_future(child.process.wait())], timeout=patience_s)
+
+
+async def _copied(child: Child, path: Path) -> None:
+    """Copy a child's standard output to a file until its end."""
+    assert child.process.stdout is not None
+    with path.open("ab", buffering=0) as file:
+        while part := await child.process.stdout.read(1 << 16):
+            file.write(part)
 
 
 async def _said(child: Child) -> bytes:

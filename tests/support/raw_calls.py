@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from fleetcount_protocol.wire.device import TASK_LIST_QUERY
 
-from tests.support.deployment import LiveDeployment
+from tests.support.deployment import Deployed
 
 __all__ = ["DEVICE", "PEER", "healthy", "resident_kib", "status_of"]
 
@@ -36,7 +36,7 @@ async def status_of(
 
 
 @asynccontextmanager
-async def healthy(pair: LiveDeployment) -> AsyncIterator[Callable[[], float]]:
+async def healthy(pair: Deployed) -> AsyncIterator[Callable[[], float]]:
     """Check that all aggregators are the same processes before and after, answer, and have not grown.
 
     Gives the largest growth of one's memory so far, in MiB.

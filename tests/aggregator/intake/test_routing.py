@@ -231,7 +231,8 @@ async def test_a_shard_whose_owner_came_to_life_while_another_looked_for_shards_
         await owner.link.rows(statement)
     await looking.link.rows("SET test.pause = 'on'")
     taking = asyncio.create_task(ShardLeases(looking.link, looking.member).take(1))
-    while not await owner.link.rows("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+    here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    while not await owner.link.rows(f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {here}"):
         await asyncio.sleep(0.01)
     if how == "renewed its lease":
         lives = "UPDATE members SET until = clock_timestamp() + interval '1 minute' WHERE member = %s"

@@ -1,7 +1,7 @@
 """What one member holds nobody else holds; who has run out holds nothing, and every taking has a number of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -12,7 +12,14 @@ from fleetcount_aggregator.storage.store import StoreError
 from fleetcount_protocol.errors import UsageError
 
 from tests.support.members import Members, members_of
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, own_cluster
+
+
+@pytest.fixture(scope="module")
+def postgres_cluster() -> Iterator[Cluster]:
+    """A cluster of this module's own: one of its tests lets every commit wait."""
+    with own_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ async def test_a_store_in_several_shards_moves_beside_a_file_and_back_with_every
     assert len(later[0]) == len(before[0]) + 20 * ReportId.SIZE
     postgres_cluster.run("CREATE SCHEMA moved_back")
     try:
-        back = StorePlace(directory=tmp_path, url=postgres_cluster.url("postgres", options="-csearch_path=moved_back"))
+        back = StorePlace(directory=tmp_path, url=postgres_cluster.url(options="-csearch_path=moved_back"))
         assert move(file, back)
         assert await held_of_shards(back) == later
     finally:

@@ -49,6 +49,13 @@ DRAWN = TaskChange(
 GOOD = ServerState(150_000, False, False, "on", "on", "on", "", 0, "7", 1)
 
 
+@pytest.fixture(scope="module")
+def postgres_cluster() -> Iterator[Cluster]:
+    """A cluster of this module's own: its tests change the server's settings, and cut whoever is connected."""
+    with own_cluster() as cluster:
+        yield cluster
+
+
 def task_row() -> TaskRow:
     return TaskRow(
         task_id=TASK, signed=b"signed", verify_key=b"sealed", state=State.COLLECTING, abort_reason="", installed_at=7
