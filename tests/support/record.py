@@ -1,4 +1,4 @@
-"""A line a test in the file that FLEETCOUNT_TEST_RECORD names, as the run goes: one that is killed has said what it saw.
+"""A line a test in the file that FLEETCOUNT_TEST_RECORD names, as the run goes: a killed run has said what it saw.
 
 Each line is a JSON object: `begins` with the id of a test that a worker starts, later `ends` with its id, its outcome,
 the seconds it took by the clock and of CPU (its own process and the children it waited for), and what it said where it
