@@ -18,6 +18,7 @@ from fleetcount_mechanisms.planning import predicted_sd
 from fleetcount_mechanisms.sampling import SamplingDie
 from scipy.stats import binom, nbinom, norm
 
+from tests.support.cases import case
 from tests.support.designs import design_name, every_design
 
 LEVEL = Fraction(9, 10)
@@ -32,42 +33,45 @@ def releases(design: Design) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize("design", DESIGNS, ids=design_name)
-def test_many_releases_are_read_as_each_alone(design: Design) -> None:
-    rows = releases(design)
+def test_many_releases_are_read_as_each_alone() -> None:
+    for design in DESIGNS:
+        with case(design_name(design)):
+            rows = releases(design)
 
-    together = read(design, rows, LEVEL)
+            together = read(design, rows, LEVEL)
 
-    for row, outputs in enumerate(rows.tolist()):
-        alone = read(design, outputs, LEVEL)
-        for name in ("estimates", "standard_errors", "low", "high"):
-            np.testing.assert_array_equal(getattr(together, name)[row], getattr(alone, name))
-
-
-@pytest.mark.parametrize("design", DESIGNS, ids=design_name)
-def test_estimates_are_the_exact_ones_and_lie_in_their_intervals(design: Design) -> None:
-    outputs = releases(design)[0].tolist()
-
-    reading, exact = read(design, outputs, LEVEL), exact_estimates(design, outputs)
-
-    np.testing.assert_allclose(reading.estimates, [float(one) for one in exact], atol=1e-6)
-    for estimate, low, high in zip(reading.estimates, reading.low, reading.high, strict=True):
-        assert low - 1 <= max(estimate, 0) <= high + 1
+            for row, outputs in enumerate(rows.tolist()):
+                alone = read(design, outputs, LEVEL)
+                for name in ("estimates", "standard_errors", "low", "high"):
+                    np.testing.assert_array_equal(getattr(together, name)[row], getattr(alone, name))
 
 
-@pytest.mark.parametrize("design", DESIGNS, ids=design_name)
-def test_standard_errors_are_those_a_plan_predicts_for_the_estimates(design: Design) -> None:
-    devices, count = 400, 100
-    hit, miss = design.channel
-    mean = design.aggregators * Fraction(design.noise.mean)
-    cell = round(hit * count + miss * (devices - count) + mean)
-    outputs = [cell] + [0] * (design.values - 1)
-    if design.baseline_opened:
-        outputs = [devices - (cell if design.outputs.value == "0..V" else 0), *outputs]
+def test_estimates_are_the_exact_ones_and_lie_in_their_intervals() -> None:
+    for design in DESIGNS:
+        with case(design_name(design)):
+            outputs = releases(design)[0].tolist()
 
-    reading = read(design, outputs, LEVEL)
+            reading, exact = read(design, outputs, LEVEL), exact_estimates(design, outputs)
 
-    assert reading.standard_errors[0] == pytest.approx(predicted_sd(design, count, devices), rel=0.02, abs=1e-6)
+            np.testing.assert_allclose(reading.estimates, [float(one) for one in exact], atol=1e-6)
+            for estimate, low, high in zip(reading.estimates, reading.low, reading.high, strict=True):
+                assert low - 1 <= max(estimate, 0) <= high + 1
+
+
+def test_standard_errors_are_those_a_plan_predicts_for_the_estimates() -> None:
+    for design in DESIGNS:
+        with case(design_name(design)):
+            devices, count = 400, 100
+            hit, miss = design.channel
+            mean = design.aggregators * Fraction(design.noise.mean)
+            cell = round(hit * count + miss * (devices - count) + mean)
+            outputs = [cell] + [0] * (design.values - 1)
+            if design.baseline_opened:
+                outputs = [devices - (cell if design.outputs.value == "0..V" else 0), *outputs]
+
+            reading = read(design, outputs, LEVEL)
+
+            assert reading.standard_errors[0] == pytest.approx(predicted_sd(design, count, devices), rel=0.02, abs=1e-6)
 
 
 def test_an_interval_comes_from_the_exact_channel() -> None:
@@ -130,20 +134,21 @@ def test_a_one_sided_release_is_read_with_the_noise_of_every_aggregator(directio
 RESPONSES = [one for one in every_design((2, 3, 5)) if one.outputs is not Outputs.CELLS and one.noised]
 
 
-@pytest.mark.parametrize("design", RESPONSES, ids=design_name)
-def test_a_response_is_read_with_the_noise_of_every_aggregator(design: Design) -> None:
+def test_a_response_is_read_with_the_noise_of_every_aggregator() -> None:
     # So much noise that it decides the width: the ends lie one quantile of its normal law away, to a few percent.
     noise = TwoSidedNoise(Fraction(1, 50))
-    design = Design(answer=design.answer, noise=noise, values=design.values, aggregators=design.aggregators)
-    hit, miss = design.channel
-    outputs, devices = [50_000] * (design.values + 1), 50_000 * (design.values + 1)
-    if design.outputs is not Outputs.ALL:
-        outputs, devices = [100_000, *[round(50_000 * (hit + miss))] * design.values], 100_000
+    for one in RESPONSES:
+        with case(design_name(one)):
+            design = Design(answer=one.answer, noise=noise, values=one.values, aggregators=one.aggregators)
+            hit, miss = design.channel
+            outputs, devices = [50_000] * (design.values + 1), 50_000 * (design.values + 1)
+            if design.outputs is not Outputs.ALL:
+                outputs, devices = [100_000, *[round(50_000 * (hit + miss))] * design.values], 100_000
 
-    reading = read(design, outputs, LEVEL)
+            reading = read(design, outputs, LEVEL)
 
-    half = norm.isf(0.05) * predicted_sd(design, round(reading.estimates[0]), devices)
-    assert reading.high[0] - reading.low[0] == pytest.approx(2 * half, rel=0.08)
+            half = norm.isf(0.05) * predicted_sd(design, round(reading.estimates[0]), devices)
+            assert reading.high[0] - reading.low[0] == pytest.approx(2 * half, rel=0.08)
 
 
 @pytest.mark.parametrize("outputs", [[1, 2], [1, 2, 3, 4], [[1, 2], [3, 4]], 7, [[[1, 2, 3]]]])

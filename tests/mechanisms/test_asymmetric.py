@@ -32,6 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.audit import chi_square_p
+from tests.support.cases import case
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
 DRAWS = 100_000
@@ -213,28 +214,29 @@ def test_a_tied_word_is_continued_with_the_digits_of_its_own_coin(lane: int):
     assert (below, above) == (worth, 0)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_one_draw_is_that_of_the_definition_when_ties_and_the_far_tail_are_everywhere(seed: int):
+def test_one_draw_is_that_of_the_definition_when_ties_and_the_far_tail_are_everywhere() -> None:
     """G is the sum of 2^i times coin i, and of what lies beyond; each coin is its word below its threshold."""
-    epsilon = (Fraction(1, 7), Fraction(1), Fraction(9), Fraction(90))[seed % 4]
-    noise, chance = OneSidedGeometric(epsilon), random.Random(seed)
-    plan, source = noise._thresholds, random.Random(-1 - seed)
-    lanes = [plan.digits + 1, *range(1, plan.digits + 1)]
-    steps = [chance.choice([-1, 0, 0, 1]) for _ in lanes]
-    words = [max(0, plan.thresholds[coin] + step) for coin, step in zip(lanes, steps, strict=True)]
-    further = [source.choice([bytes(16), b"\x80" * 16, b"\xff" * 16]) for _ in range(100)]
-    expected = Blocks(*further)
-    coins = [
-        plan.settle(coin, expected) if word == plan.thresholds[coin] else word < plan.thresholds[coin]
-        for coin, word in zip(lanes, words, strict=True)
-    ]
-    value = sum(coin << place for place, coin in enumerate(coins[1:]))
-    value += plan.beyond(expected) if coins[0] else 0
+    for seed in range(40):
+        with case(f"seed {seed}"):
+            epsilon = (Fraction(1, 7), Fraction(1), Fraction(9), Fraction(90))[seed % 4]
+            noise, chance = OneSidedGeometric(epsilon), random.Random(seed)
+            plan, source = noise._thresholds, random.Random(-1 - seed)
+            lanes = [plan.digits + 1, *range(1, plan.digits + 1)]
+            steps = [chance.choice([-1, 0, 0, 1]) for _ in lanes]
+            words = [max(0, plan.thresholds[coin] + step) for coin, step in zip(lanes, steps, strict=True)]
+            further = [source.choice([bytes(16), b"\x80" * 16, b"\xff" * 16]) for _ in range(100)]
+            expected = Blocks(*further)
+            coins = [
+                plan.settle(coin, expected) if word == plan.thresholds[coin] else word < plan.thresholds[coin]
+                for coin, word in zip(lanes, words, strict=True)
+            ]
+            value = sum(coin << place for place, coin in enumerate(coins[1:]))
+            value += plan.beyond(expected) if coins[0] else 0
 
-    # The upper 8 bytes of a lane's 24 are no part of the word.
-    block = b"".join(word.to_bytes(16, "little") + source.randbytes(8) for word in words)
+            # The upper 8 bytes of a lane's 24 are no part of the word.
+            block = b"".join(word.to_bytes(16, "little") + source.randbytes(8) for word in words)
 
-    assert noise.sample(Blocks(block, *further)) == value
+            assert noise.sample(Blocks(block, *further)) == value
 
 
 # One-sided answers.

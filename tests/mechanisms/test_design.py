@@ -20,6 +20,7 @@ from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import Mangat, MangatVector, OptimizedUnaryEncoding, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
+from tests.support.cases import case
 from tests.support.designs import NOISES, allowed, answers, design_name, every_design
 
 Vector = tuple[int, ...]
@@ -120,37 +121,40 @@ def test_the_public_view_is_what_the_enumeration_of_the_release_says(design: Des
     assert float(design.epsilon) <= worst + 1.1e-5
 
 
-@pytest.mark.parametrize("design", [one for one in ALONE if not one.noised], ids=design_name)
-def test_delta_of_an_exact_release_is_the_least_that_enumeration_allows(design: Design) -> None:
-    public, power = design.views()[0], Fraction(10**9)
-    deltas = [
-        sum(max(law.get(z, Fraction(0)) - power * other.get(z, Fraction(0)), Fraction(0)) for z in law)
-        for law, other in ((opened_law(design, a), opened_law(design, b)) for a, b in related(design))
-    ]
+def test_delta_of_an_exact_release_is_the_least_that_enumeration_allows() -> None:
+    for design in (one for one in ALONE if not one.noised):
+        with case(design_name(design)):
+            public, power = design.views()[0], Fraction(10**9)
+            deltas = [
+                sum(max(law.get(z, Fraction(0)) - power * other.get(z, Fraction(0)), Fraction(0)) for z in law)
+                for law, other in ((opened_law(design, a), opened_law(design, b)) for a, b in related(design))
+            ]
 
-    assert Fraction(public.delta) == max(deltas)
-
-
-@pytest.mark.parametrize("design", ALONE, ids=design_name)
-def test_another_process_is_handed_the_same_design(design: Design) -> None:
-    design.views()
-
-    handed = pickle.loads(pickle.dumps(design))
-
-    assert handed == design
-    assert handed.views() == design.views()
+            assert Fraction(public.delta) == max(deltas)
 
 
-@pytest.mark.parametrize("design", ALONE, ids=design_name)
-def test_all_aggregators_together_see_what_the_answer_itself_shows(design: Design) -> None:
-    everyone = next(view for view in design.views() if view.adversary == "all_aggregators")
+def test_another_process_is_handed_the_same_design() -> None:
+    for design in ALONE:
+        with case(design_name(design)):
+            design.views()
 
-    if design.device_randomizes:
-        bare = Design(answer=design.answer, noise=NoNoise(), values=design.values, aggregators=2)
-        assert (everyone.epsilon, everyone.delta) == (bare.epsilon, 0)
-        assert everyone.neighbours == kind_of(design.answer).relation.value
-    else:
-        assert (everyone.epsilon, Fraction(everyone.delta)) == (None, design.exposure)
+            handed = pickle.loads(pickle.dumps(design))
+
+            assert handed == design
+            assert handed.views() == design.views()
+
+
+def test_all_aggregators_together_see_what_the_answer_itself_shows() -> None:
+    for design in ALONE:
+        with case(design_name(design)):
+            everyone = next(view for view in design.views() if view.adversary == "all_aggregators")
+
+            if design.device_randomizes:
+                bare = Design(answer=design.answer, noise=NoNoise(), values=design.values, aggregators=2)
+                assert (everyone.epsilon, everyone.delta) == (bare.epsilon, 0)
+                assert everyone.neighbours == kind_of(design.answer).relation.value
+            else:
+                assert (everyone.epsilon, Fraction(everyone.delta)) == (None, design.exposure)
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -175,15 +179,16 @@ def test_a_one_sided_statement_promises_one_side_and_says_what_it_does_not(direc
 # What else follows.
 
 
-@pytest.mark.parametrize("design", every_design(), ids=design_name)
-def test_a_statement_names_every_adversary_once_and_the_public_first(design: Design) -> None:
-    views = design.views()
-    slugs = [view.adversary for view in views]
+def test_a_statement_names_every_adversary_once_and_the_public_first() -> None:
+    for design in every_design():
+        with case(design_name(design)):
+            views = design.views()
+            slugs = [view.adversary for view in views]
 
-    assert slugs[:4] == ["public_and_broker", "one_aggregator", "all_but_one_aggregators", "all_aggregators"]
-    assert len(set(slugs)) == len(slugs)
-    assert views[2].audience.startswith(f"any {design.aggregators - 1} of the {design.aggregators} ")
-    assert views[3].audience == f"all {design.aggregators} aggregators together"
+            assert slugs[:4] == ["public_and_broker", "one_aggregator", "all_but_one_aggregators", "all_aggregators"]
+            assert len(set(slugs)) == len(slugs)
+            assert views[2].audience.startswith(f"any {design.aggregators - 1} of the {design.aggregators} ")
+            assert views[3].audience == f"all {design.aggregators} aggregators together"
 
 
 AUDIENCES = {
@@ -195,15 +200,18 @@ AUDIENCES = {
 }
 
 
-@pytest.mark.parametrize("design", every_design(), ids=design_name)
-def test_every_view_names_the_audience_that_has_it(design: Design) -> None:
-    for view in design.views():
-        if view.adversary in AUDIENCES:
-            assert view.audience == AUDIENCES[view.adversary]
-        if view.adversary == "one_aggregator":
-            assert "its shares and " in view.sentence.lower().replace("shares and released", "its shares and released")
-        if view.adversary == "public_and_broker":
-            assert "shares" not in view.sentence.lower()
+def test_every_view_names_the_audience_that_has_it() -> None:
+    for design in every_design():
+        with case(design_name(design)):
+            for view in design.views():
+                if view.adversary in AUDIENCES:
+                    assert view.audience == AUDIENCES[view.adversary]
+                if view.adversary == "one_aggregator":
+                    assert "its shares and " in view.sentence.lower().replace(
+                        "shares and released", "its shares and released"
+                    )
+                if view.adversary == "public_and_broker":
+                    assert "shares" not in view.sentence.lower()
 
 
 @pytest.mark.parametrize(("values", "losses"), [(1, 1), (2, 2), (3, 2)])
@@ -232,25 +240,27 @@ def test_one_message_loses_what_its_rarest_face_loses() -> None:
     assert message.epsilon == Decimal("1.60944"), "ln(1 + (1/4)/(1/16)) = ln 5, rounded up"
 
 
-@pytest.mark.parametrize("design", every_design(), ids=design_name)
-def test_every_decimal_of_a_statement_is_rounded_up(design: Design) -> None:
-    for view in design.views():
-        shown = re.findall(r"(?:epsilon|delta) ([0-9.]+[0-9])", view.sentence)
-        for one in shown:
-            assert Decimal(one) in (view.epsilon, view.delta)
-    if isinstance(design.noise, TwoSidedNoise):
-        exact = released_loss(design.answer, design.noise.epsilon)
-        assert 0 <= Fraction(design.epsilon or 0) - exact < Fraction(1, 10**5)
+def test_every_decimal_of_a_statement_is_rounded_up() -> None:
+    for design in every_design():
+        with case(design_name(design)):
+            for view in design.views():
+                shown = re.findall(r"(?:epsilon|delta) ([0-9.]+[0-9])", view.sentence)
+                for one in shown:
+                    assert Decimal(one) in (view.epsilon, view.delta)
+            if isinstance(design.noise, TwoSidedNoise):
+                exact = released_loss(design.answer, design.noise.epsilon)
+                assert 0 <= Fraction(design.epsilon or 0) - exact < Fraction(1, 10**5)
 
 
-@pytest.mark.parametrize("design", every_design(), ids=design_name)
-def test_exposure_and_outputs_follow_from_the_answer(design: Design) -> None:
-    hit, miss = design.channel
+def test_exposure_and_outputs_follow_from_the_answer() -> None:
+    for design in every_design():
+        with case(design_name(design)):
+            hit, miss = design.channel
 
-    assert design.exposure == hit - miss
-    assert design.baseline_opened == design.device_randomizes == (design.outputs is not Outputs.CELLS)
-    assert design.output_count == design.values + design.baseline_opened
-    assert design.rounds == (2 if design.name == "sampling" else 1)
+            assert design.exposure == hit - miss
+            assert design.baseline_opened == design.device_randomizes == (design.outputs is not Outputs.CELLS)
+            assert design.output_count == design.values + design.baseline_opened
+            assert design.rounds == (2 if design.name == "sampling" else 1)
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(1, 3), Fraction(1), Fraction(5, 2)], ids=str)

@@ -10,6 +10,8 @@ from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, T
 from fleetcount_mechanisms.accounting.vectors import SCALE, LossVector
 from fleetcount_mechanisms.errors import MechanismError
 
+from tests.support.cases import case
+
 BUDGET = LossBudget(epsilon=Fraction(10), delta=Fraction(1, 10**9), orders=(5,))
 DAY = 24
 
@@ -42,28 +44,31 @@ def some_charge(rng: random.Random, orders: tuple[int, ...]) -> TimedLoss:
     return TimedLoss(first=first, last=first + rng.choice([0, 0, 1, 7, 30]), loss=loss)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_admission_is_what_adding_up_every_period_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(periods, "_BLOCK", 3)
-    rng = random.Random(seed)
-    orders = rng.choice([(5,), (2, 4)])
-    budget = LossBudget(epsilon=Fraction(rng.choice([3, 6, 10])), delta=Fraction(1, 100), orders=orders)
-    period, held = rng.choice([1, 5, 20]), list[TimedLoss]()
-    filtered = LossFilter(budget, period)
+def test_admission_is_what_adding_up_every_period_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(40):
+        with case(f"seed {seed}"):
+            monkeypatch.setattr(periods, "_BLOCK", 3)
+            rng = random.Random(seed)
+            orders = rng.choice([(5,), (2, 4)])
+            budget = LossBudget(epsilon=Fraction(rng.choice([3, 6, 10])), delta=Fraction(1, 100), orders=orders)
+            period, held = rng.choice([1, 5, 20]), list[TimedLoss]()
+            filtered = LossFilter(budget, period)
 
-    for _ in range(60):
-        if held and rng.random() < 0.15:
-            filtered.remove(held.pop(rng.randrange(len(held))))
-            continue
-        charge = some_charge(rng, orders)
-        admitted = filtered.admits(charge)
-        assert admitted == admitted_by_force(budget, period, held, charge)
-        if admitted:
-            filtered.add(charge)
-            held.append(charge)
+            for _ in range(60):
+                if held and rng.random() < 0.15:
+                    filtered.remove(held.pop(rng.randrange(len(held))))
+                    continue
+                charge = some_charge(rng, orders)
+                admitted = filtered.admits(charge)
+                assert admitted == admitted_by_force(budget, period, held, charge)
+                if admitted:
+                    filtered.add(charge)
+                    held.append(charge)
 
-    again = LossFilter(budget, period, held)
-    assert [again.total(start) for start in range(-40, 140)] == [filtered.total(start) for start in range(-40, 140)]
+            again = LossFilter(budget, period, held)
+            assert [again.total(start) for start in range(-40, 140)] == [
+                filtered.total(start) for start in range(-40, 140)
+            ]
 
 
 Held = tuple[int, int, tuple[int, ...]]
@@ -77,35 +82,36 @@ def totals_by_force(period: int, held: list[Held], first: int, last: int, width:
     return [[sum(row[which] for row in some) for which in range(width)] for some in rows]
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_totals_are_plain_sums_over_what_is_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(seed)
-    monkeypatch.setattr(periods, "_BLOCK", rng.choice([1, 2, 5]))
-    far = rng.choice([1, 1, 1 << 62])
-    period, width = rng.choice([1, 7, 40, 20 * far, 1 << 80]), rng.choice([1, 2, 3])
-    totals, held = PeriodTotals(period, width), list[Held]()
+def test_totals_are_plain_sums_over_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(30):
+        with case(f"seed {seed}"):
+            rng = random.Random(seed)
+            monkeypatch.setattr(periods, "_BLOCK", rng.choice([1, 2, 5]))
+            far = rng.choice([1, 1, 1 << 62])
+            period, width = rng.choice([1, 7, 40, 20 * far, 1 << 80]), rng.choice([1, 2, 3])
+            totals, held = PeriodTotals(period, width), list[Held]()
 
-    for turn in range(250):
-        first = far * rng.randrange(-30, 30)
-        last = first + rng.choice([0, 0, 5, 30, 12 * far])
-        row = tuple(rng.choice([0, 3, 1 << 70, rng.randrange(100)]) for _ in range(width))
-        if held and rng.random() < (0.3 if turn < 150 else 0.8):
-            totals.remove(*held.pop(rng.randrange(len(held))))
-        else:
-            totals.add(first, last, row)
-            held.append((first, last, row))
-        if rng.random() < 0.02:
-            totals.scale(3)
-            held = [(begin, end, tuple(3 * one for one in some)) for begin, end, some in held]
+            for turn in range(250):
+                first = far * rng.randrange(-30, 30)
+                last = first + rng.choice([0, 0, 5, 30, 12 * far])
+                row = tuple(rng.choice([0, 3, 1 << 70, rng.randrange(100)]) for _ in range(width))
+                if held and rng.random() < (0.3 if turn < 150 else 0.8):
+                    totals.remove(*held.pop(rng.randrange(len(held))))
+                else:
+                    totals.add(first, last, row)
+                    held.append((first, last, row))
+                if rng.random() < 0.02:
+                    totals.scale(3)
+                    held = [(begin, end, tuple(3 * one for one in some)) for begin, end, some in held]
 
-        found = totals_by_force(period, held, first, last, width)
-        room = [rng.randrange(300) if rng.random() < 0.7 else rng.randrange(1 << 73) for _ in range(width)]
-        excess = max(min(one - left for one, left in zip(some, room, strict=True)) for some in found)
-        floor = rng.choice([0, excess, excess - 1, excess + 1])
-        assert totals.total(first - period + 1) in found
-        assert totals.largest(first, last) == [max(some) for some in zip(*found, strict=True)]
-        assert totals.excess(first, last, room) == excess
-        assert max(floor, totals.excess(first, last, room, floor)) == max(floor, excess)
+                found = totals_by_force(period, held, first, last, width)
+                room = [rng.randrange(300) if rng.random() < 0.7 else rng.randrange(1 << 73) for _ in range(width)]
+                excess = max(min(one - left for one, left in zip(some, room, strict=True)) for some in found)
+                floor = rng.choice([0, excess, excess - 1, excess + 1])
+                assert totals.total(first - period + 1) in found
+                assert totals.largest(first, last) == [max(some) for some in zip(*found, strict=True)]
+                assert totals.excess(first, last, room) == excess
+                assert max(floor, totals.excess(first, last, room, floor)) == max(floor, excess)
 
 
 def test_a_unit_counts_whole_in_every_period_that_holds_a_part_of_it() -> None:

@@ -18,6 +18,7 @@ from google.protobuf.internal import api_implementation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.cases import case
 from tests.support.protocol_samples import instalment, seed_bytes
 from tests.support.wire_messages import IDS, MESSAGES, SET, TASK, refusal, share
 
@@ -66,25 +67,27 @@ def test_backend_is_the_one_whose_limits_were_measured() -> None:
     assert api_implementation.Type() == "upb"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_message_returns(name: str) -> None:
-    message, value = MESSAGES[name]
+def test_message_returns() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
 
-    assert message.decode(message.encode(value)) == value
-    assert message.from_pb(message.to_pb(value)) == value
+            assert message.decode(message.encode(value)) == value
+            assert message.from_pb(message.to_pb(value)) == value
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_message_is_refused_or_another_truncated_at_every_byte(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    for end in range(len(data)):
-        try:
-            shorter = message.decode(data[:end])
-        except DecodeError:
-            continue
-        assert shorter != value
-        assert message.encode(shorter) == data[:end]
+def test_message_is_refused_or_another_truncated_at_every_byte() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            for end in range(len(data)):
+                try:
+                    shorter = message.decode(data[:end])
+                except DecodeError:
+                    continue
+                assert shorter != value
+                assert message.encode(shorter) == data[:end]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -102,59 +105,62 @@ def test_every_flipped_bit_is_refused_or_another_message(name: str) -> None:
         assert message.encode(other) == flipped
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_unknown_fields_are_refused(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    for unknown in (
-        b"\xf8\x01\x01",
-        b"\xfa\x01\x00",
-        b"\xf9\x01" + bytes(8),
-        b"\xfd\x01" + bytes(4),
-        b"\xfb\x01\xfc\x01",
-    ):
-        refused(message, data + unknown)
-        refused(message, unknown + data)
-        parsed = message.pb_type()
-        parsed.ParseFromString(data + unknown)
-        with pytest.raises(DecodeError):
-            message.from_pb(parsed)
+def test_unknown_fields_are_refused() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            for unknown in (
+                b"\xf8\x01\x01",
+                b"\xfa\x01\x00",
+                b"\xf9\x01" + bytes(8),
+                b"\xfd\x01" + bytes(4),
+                b"\xfb\x01\xfc\x01",
+            ):
+                refused(message, data + unknown)
+                refused(message, unknown + data)
+                parsed = message.pb_type()
+                parsed.ParseFromString(data + unknown)
+                with pytest.raises(DecodeError):
+                    message.from_pb(parsed)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_unknown_fields_inside_parts_are_refused(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    for start, end, number, payload in fields_of(data):
-        if message.pb_type.DESCRIPTOR.fields_by_number[number].message_type is None:
-            continue
-        inner = payload + b"\xf8\x01\x01"
-        refused(message, data[:start] + varint(number << 3 | 2) + varint(len(inner)) + inner + data[end:])
+def test_unknown_fields_inside_parts_are_refused() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            for start, end, number, payload in fields_of(data):
+                if message.pb_type.DESCRIPTOR.fields_by_number[number].message_type is None:
+                    continue
+                inner = payload + b"\xf8\x01\x01"
+                refused(message, data[:start] + varint(number << 3 | 2) + varint(len(inner)) + inner + data[end:])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_fields_twice_out_of_order_padded_or_of_another_type_are_refused(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    parts = list(fields_of(data))
-    repeated = {number for _, _, number, _ in parts if sum(one[2] == number for one in parts) > 1}
-    for start, end, number, payload in parts:
-        field = data[start:end]
-        if number not in repeated and not _is_repeated(message, number):
-            refused(message, data[:start] + field + data[start:])
-        if len({one[2] for one in parts}) > 1 and number != parts[-1][2]:
-            refused(message, data[:start] + data[end:] + field)
-        tag, after = read(data, start)
-        padded_tag = bytes([data[start] | 0x80, 0]) if after == start + 1 else None
-        if padded_tag:
-            refused(message, data[:start] + padded_tag + data[after:])
-        if tag & 7 == 2:
-            length = varint(len(payload))
-            padded = length[:-1] + bytes([length[-1] | 0x80, 0])
-            refused(message, data[:after] + padded + payload + data[end:])
-            refused(message, data[:after] + varint(len(payload) + len(data)) + payload + data[end:])
-        for wire_type in set(range(8)) - {tag & 7}:
-            refused(message, data[:start] + varint(number << 3 | wire_type) + data[after:])
+def test_fields_twice_out_of_order_padded_or_of_another_type_are_refused() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            parts = list(fields_of(data))
+            repeated = {number for _, _, number, _ in parts if sum(one[2] == number for one in parts) > 1}
+            for start, end, number, payload in parts:
+                field = data[start:end]
+                if number not in repeated and not _is_repeated(message, number):
+                    refused(message, data[:start] + field + data[start:])
+                if len({one[2] for one in parts}) > 1 and number != parts[-1][2]:
+                    refused(message, data[:start] + data[end:] + field)
+                tag, after = read(data, start)
+                padded_tag = bytes([data[start] | 0x80, 0]) if after == start + 1 else None
+                if padded_tag:
+                    refused(message, data[:start] + padded_tag + data[after:])
+                if tag & 7 == 2:
+                    length = varint(len(payload))
+                    padded = length[:-1] + bytes([length[-1] | 0x80, 0])
+                    refused(message, data[:after] + padded + payload + data[end:])
+                    refused(message, data[:after] + varint(len(payload) + len(data)) + payload + data[end:])
+                for wire_type in set(range(8)) - {tag & 7}:
+                    refused(message, data[:start] + varint(number << 3 | wire_type) + data[after:])
 
 
 def _is_repeated(message: WireMessage[Any, Any], number: int) -> bool:
@@ -162,24 +168,26 @@ def _is_repeated(message: WireMessage[Any, Any], number: int) -> bool:
     return bool(field.is_repeated)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_default_values_written_out_are_refused(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    present = {number for _, _, number, _ in fields_of(data)}
-    for number, field in message.pb_type.DESCRIPTOR.fields_by_number.items():
-        if number in present or field.is_repeated or field.message_type:
-            continue
-        wire_type = 0 if field.type in (field.TYPE_UINT32, field.TYPE_UINT64) else 2
-        refused(message, data + varint(number << 3 | wire_type) + b"\0")
+def test_default_values_written_out_are_refused() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            present = {number for _, _, number, _ in fields_of(data)}
+            for number, field in message.pb_type.DESCRIPTOR.fields_by_number.items():
+                if number in present or field.is_repeated or field.message_type:
+                    continue
+                wire_type = 0 if field.type in (field.TYPE_UINT32, field.TYPE_UINT64) else 2
+                refused(message, data + varint(number << 3 | wire_type) + b"\0")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_malformed_wire_format_is_refused(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    for junk in (b"\0", b"\x02\x00", b"\x08" + b"\xff" * 11, b"\xff" * 12, b"\x0b", b"\x0c", b"\x0f", b"\x07"):
-        refused(message, data + junk)
+def test_malformed_wire_format_is_refused() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            for junk in (b"\0", b"\x02\x00", b"\x08" + b"\xff" * 11, b"\xff" * 12, b"\x0b", b"\x0c", b"\x0f", b"\x07"):
+                refused(message, data + junk)
 
 
 @given(st.sampled_from(NAMES), st.binary(max_size=300))
@@ -209,17 +217,18 @@ def test_a_spliced_message_is_refused_or_its_own_encoding(name: str, data: st.Da
     assert message.encode(value) == good
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_message_beyond_its_cap_is_refused_both_ways(name: str) -> None:
-    message, value = MESSAGES[name]
-    data = message.encode(value)
-    tight = replace(message, largest=len(data) - 1)
-    with pytest.raises(DecodeError, match=f"more than {len(data) - 1}"):
-        tight.decode(data)
-    with pytest.raises(DecodeError, match=f"more than {len(data) - 1}"):
-        tight.from_pb(message.to_pb(value))
-    with pytest.raises(UsageError, match="at most"):
-        tight.encode(value)
+def test_message_beyond_its_cap_is_refused_both_ways() -> None:
+    for name in NAMES:
+        with case(name):
+            message, value = MESSAGES[name]
+            data = message.encode(value)
+            tight = replace(message, largest=len(data) - 1)
+            with pytest.raises(DecodeError, match=f"more than {len(data) - 1}"):
+                tight.decode(data)
+            with pytest.raises(DecodeError, match=f"more than {len(data) - 1}"):
+                tight.from_pb(message.to_pb(value))
+            with pytest.raises(UsageError, match="at most"):
+                tight.encode(value)
 
 
 def test_two_million_empty_parts_cost_no_memory() -> None:
