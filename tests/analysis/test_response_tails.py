@@ -75,7 +75,10 @@ def test_both_tails_are_those_of_the_enumerated_law_and_never_below(
                 assert -1e-14 <= found - true <= 3 * tolerance + 1e-14
 
 
-@pytest.mark.parametrize("epsilon", [Fraction(1, 20), Fraction(1, 100), Fraction(1, 5000)])
+VERY_WIDE = pytest.param(Fraction(1, 5000), marks=pytest.mark.nightly)
+
+
+@pytest.mark.parametrize("epsilon", [Fraction(1, 20), Fraction(1, 100), VERY_WIDE])
 def test_wide_noise_adds_half_a_device_at_most(epsilon: Fraction) -> None:
     """Against the sum over the noise of the cell: the law is the same whether the noises are tabled or not."""
     channel = channel_of(Fraction(3, 4), Fraction(1, 4), epsilon, (2, 2), 1e-10)

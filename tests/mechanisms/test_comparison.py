@@ -17,7 +17,7 @@ SHAPES: dict[Unit, SeriesShape] = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 4])
+@pytest.fixture(scope="module", params=[1, pytest.param(4, marks=pytest.mark.nightly)])
 def rows(request: pytest.FixtureRequest) -> tuple[Compared, ...]:
     return compare(10_000, request.param, SHAPES, EPSILON, DELTA)
 

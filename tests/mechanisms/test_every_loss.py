@@ -19,7 +19,9 @@ from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
-SETS: Final = 2000
+from tests.support.nightly import NIGHTLY
+
+SETS: Final = 2000 if NIGHTLY else 400
 DIGITS: Final = Context(prec=100)
 SLACK: Final = Decimal("1e-5")
 ROUNDING: Final = Decimal("1e-90")

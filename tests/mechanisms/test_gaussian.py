@@ -92,7 +92,7 @@ def test_draws_are_those_of_another_exact_sampler() -> None:
     assert stats.chi2_contingency(table).pvalue > 1e-12
 
 
-@pytest.mark.parametrize("variance", [Fraction(9), Fraction(662)], ids=str)
+@pytest.mark.parametrize("variance", [Fraction(9), pytest.param(Fraction(662), marks=pytest.mark.nightly)], ids=str)
 def test_a_sampler_of_two_hundredths_more_variance_is_caught(variance: Fraction) -> None:
     """The sum of squares over s has mean 1 and sd sqrt(2/n); 2 % at n = 200,000 is 6.3 of them, on each side 3.1."""
     draws = [DiscreteGaussian(one).sample_many(SeededRandom(7), 4 * DRAWS) for one in (variance, variance * 51 / 50)]

@@ -10,6 +10,7 @@ seldom; noise of twice the spread too often.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,13 +69,21 @@ def covered(ends: tuple[Integers, Integers], truth: int) -> float:
     return float(np.mean((ends[0] <= truth) & (truth <= ends[1])))
 
 
-GEOMETRIC = [TwoSidedNoise(Fraction(2)), TwoSidedNoise(Fraction(1, 2)), TwoSidedNoise(Fraction(1, 20))]
-GAUSSIAN = [GaussianNoise(Fraction(s)) for s in (Fraction(1, 2), 1, 9, 660)]
-BOTH = [*GEOMETRIC, *GAUSSIAN]
-
-
 def of(noise: NoiseLaw) -> str:
     return f"{noise.name}-{getattr(noise, 'epsilon', None) or getattr(noise, 'variance', '')}"
+
+
+def later(*cases: object) -> list[Any]:
+    """Return cases for `make nightly` alone: `make test` takes one or two of each kind."""
+    return [pytest.param(case, marks=pytest.mark.nightly) for case in cases]
+
+
+HALF, ONE = TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(1))
+NARROW, NINE = GaussianNoise(Fraction(1, 2)), GaussianNoise(Fraction(9))
+WIDE = [TwoSidedNoise(Fraction(1, 20)), GaussianNoise(Fraction(660))]
+BOTH = [HALF, ONE, *later(TwoSidedNoise(Fraction(2)), NARROW, NINE, *WIDE)]
+RATES = [Fraction(1, 4), *later(Fraction(1, 2))]
+EPSILONS = [None, Fraction(1, 2), *later(Fraction(1, 20))]
 
 
 @pytest.mark.parametrize("noise", BOTH, ids=of)
@@ -84,7 +93,7 @@ def test_direct_sums_cover(noise: NoiseLaw, cells: int, windows: int) -> None:
 
     ends = sum_ends(design(noise), Sums(values=values, cells=cells, windows=windows), LEVEL)
 
-    assert LOWEST <= covered(ends, 40) <= HIGHEST or (covered(ends, 40) == 1 and noise in GAUSSIAN[:1])
+    assert LOWEST <= covered(ends, 40) <= HIGHEST or (covered(ends, 40) == 1 and noise == NARROW)
 
 
 @pytest.mark.parametrize("noise", BOTH, ids=of)
@@ -94,7 +103,7 @@ def test_direct_differences_cover(noise: NoiseLaw) -> None:
     assert LOWEST <= covered(difference_ends(design(noise), *pair, (1, 2), LEVEL), -9) <= HIGHEST
 
 
-@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
+@pytest.mark.parametrize("rate", RATES, ids=str)
 @pytest.mark.parametrize("noise", [NoNoise(), *BOTH], ids=of)
 @pytest.mark.parametrize("count", [0, 1, 5, 50, 1000])
 def test_sums_of_fresh_tosses_cover(noise: NoiseLaw, rate: Fraction, count: int) -> None:
@@ -115,10 +124,8 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    "noise", [TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(1)), GaussianNoise(Fraction(42))], ids=of
-)
-@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
+@pytest.mark.parametrize("noise", [ONE, *later(HALF, GaussianNoise(Fraction(42)))], ids=of)
+@pytest.mark.parametrize("rate", RATES, ids=str)
 @pytest.mark.parametrize("stays", STAYS)
 def test_sums_over_one_unit_cover_whoever_stays(noise: NoiseLaw, rate: Fraction, stays: str) -> None:
     groups = STAYS[stays]
@@ -134,10 +141,8 @@ def test_sums_over_one_unit_cover_whoever_stays(noise: NoiseLaw, rate: Fraction,
 MOVES = [(52 - 42, 61 - 42, 42), (52, 61, 0), (3, 0, 0), (0, 0, 30), (1, 4, 2), (0, 0, 0), (40, 200, 300)]
 
 
-@pytest.mark.parametrize(
-    "noise", [TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(1)), GaussianNoise(Fraction(9))], ids=of
-)
-@pytest.mark.parametrize("rate", [Fraction(1, 4), Fraction(1, 2)], ids=str)
+@pytest.mark.parametrize("noise", [ONE, *later(HALF, NINE)], ids=of)
+@pytest.mark.parametrize("rate", RATES, ids=str)
 @pytest.mark.parametrize("moves", MOVES, ids=str)
 @pytest.mark.parametrize("shared", [True, False], ids=["one toss", "two tosses"])
 def test_sampled_differences_cover(noise: NoiseLaw, rate: Fraction, moves: tuple[int, int, int], shared: bool) -> None:
@@ -169,7 +174,7 @@ def test_differences_of_units_that_stay_cover() -> None:
     assert LOWEST <= covered(difference_ends(design(noise, rate), *pair, (2, 4), LEVEL), 10) <= HIGHEST
 
 
-@pytest.mark.parametrize("epsilon", [None, Fraction(1, 2), Fraction(1, 20)])
+@pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize(("cells", "windows"), [(1, 1), (3, 1), (2, 2)])
 def test_regions_of_k_ary_answers_cover(epsilon: Fraction | None, cells: int, windows: int) -> None:
     response, counts = KaryResponse(Fraction(1, 2), 4), np.array([200, 120, 60, 15, 5])
@@ -185,7 +190,7 @@ def test_regions_of_k_ary_answers_cover(epsilon: Fraction | None, cells: int, wi
 
 
 @pytest.mark.parametrize("answer", [MangatVector(Fraction(1, 3), 4), OptimizedUnaryEncoding(Fraction(1, 4), 4)])
-@pytest.mark.parametrize("epsilon", [None, Fraction(1, 2), Fraction(1, 20)])
+@pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("cells", [1, 3])
 def test_regions_of_bits_cover(answer: AnswerLaw, epsilon: Fraction | None, cells: int) -> None:
     noise = NoNoise() if epsilon is None else TwoSidedNoise(epsilon)
@@ -208,7 +213,7 @@ def answered(response: KaryResponse, counts: Sequence[int], noise: NoiseLaw, see
     return given + np.stack([drawn(noise, 2, seed + output) for output in outputs], axis=1)
 
 
-@pytest.mark.parametrize("epsilon", [None, Fraction(1, 2), Fraction(1, 20)])
+@pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("counts", [(30, 90), (0, 4), (5, 0), (0, 0), (250, 3)])
 @pytest.mark.parametrize("same_window", [True, False])
 def test_differences_of_k_ary_answers_cover(

@@ -59,9 +59,10 @@ from tests.support.audit import (
     histograms,
     law_loss,
 )
+from tests.support.nightly import NIGHTLY
 
 TRIALS = 1_000_000  # To choose the event; as many again to judge it.
-SAMPLED = 20_000
+SAMPLED = 20_000 if NIGHTLY else 8_000
 REACH = 6
 Law = dict[Hashable, Fraction]
 

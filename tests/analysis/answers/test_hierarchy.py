@@ -105,7 +105,7 @@ def test_intervals_of_consistent_counts_cover_at_every_level_and_those_of_half_t
 
 @pytest.mark.parametrize("weights", [(1.0,), (0.7, 0.2, 0.2, 0.2), (0.31, 0.05)])
 @pytest.mark.parametrize("geometric", [True, False], ids=["geometric", "Gaussian"])
-@pytest.mark.parametrize("level", [LEVEL, Fraction(99, 100)])
+@pytest.mark.parametrize("level", [LEVEL, pytest.param(Fraction(99, 100), marks=pytest.mark.nightly)])
 def test_a_combination_of_noises_is_within_its_half_width_as_often_as_said(
     weights: tuple[float, ...], geometric: bool, level: Fraction
 ) -> None:

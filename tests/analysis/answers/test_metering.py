@@ -13,6 +13,8 @@ from fleetcount_analysis.noise import geometric_noise
 from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 
+from tests.support.nightly import NIGHTLY
+
 NOISE = TwoSidedNoise(Fraction(1, 2))
 HALF = Fraction(1, 2)
 
@@ -41,7 +43,7 @@ def test_the_posterior_is_bayes_rule() -> None:
 def test_among_simulated_people_the_posterior_is_the_frequency(
     prior: Fraction, largest: Fraction, calibrated: bool
 ) -> None:
-    runs, generator = 3000, np.random.default_rng(1)
+    runs, generator = 3000 if NIGHTLY else 800, np.random.default_rng(1)
     noise = geometric_noise(NOISE.epsilon, 4 * runs, SeededRandom(1)).reshape(2, 2, runs).sum(axis=0)
     group, share = generator.integers(1, 61, runs), generator.beta(1, 1, runs)
     sensitive = generator.binomial(group, share)

@@ -84,7 +84,7 @@ def test_two_windows_tell_more_than_one_and_a_change_of_place_less() -> None:
 
 
 @pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 40)), OneSidedNoise(Fraction(1, 40))])
-@pytest.mark.parametrize("cells", [(900, 400, 350), (9000, 300, 600)])
+@pytest.mark.parametrize("cells", [(900, 400, 350), pytest.param((9000, 300, 600), marks=pytest.mark.nightly)])
 def test_counting_in_steps_changes_less_than_it_is_raised(
     noise: NoiseLaw, cells: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.support.nightly import NIGHTLY
+
 RULE = LinearRule(theta=Fraction(2), offset=Fraction(1, 50))
 ROLES = ColumnRoles(quasi_identifiers=("who",), sensitive="disease", allow_unique=("who",))
 LEAST_P = 1e-20
@@ -81,7 +83,7 @@ def tables(draw: st.DrawFn) -> list[str]:
 # What a reader can believe.
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if NIGHTLY else 40, deadline=None)
 @given(values=tables(), algorithm=st.sampled_from(Algorithm), theta=st.fractions(1, 4, max_denominator=4))
 def test_rejoined_tables_keep_every_threshold_and_every_record_finds_its_value(
     values: list[str], algorithm: Algorithm, theta: Fraction

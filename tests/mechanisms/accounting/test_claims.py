@@ -1,4 +1,4 @@
-"""No printed loss is below the truth: a thousand random series against enumeration of the lattice they publish.
+"""No printed loss is below the truth: random series (`make nightly`: a thousand) against enumeration of their lattice.
 
 The truth is summed over all outputs in a box; what lies outside only lowers it, so a claim below it is surely wrong.
 """
@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,16 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
 
+from tests.support.nightly import NIGHTLY
+
 Law = np.ndarray
 SLACK = 1e-12
-FEW_AND_MANY = [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 10))]
 DELTAS = [Fraction(1, 10**n) for n in (2, 3, 5, 7)]
+
+
+def seeds(count: int) -> list[Any]:
+    """Return the seeds of a test: the first for every run, the others for `make nightly`."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, count))]
 
 
 def noise_pmf(noise: GaussianNoise | TwoSidedNoise, reach: int) -> Law:
@@ -88,7 +95,7 @@ def changes(values: int, windows: int) -> list[tuple[tuple[int, ...], tuple[int,
     return list(found.values())
 
 
-@pytest.mark.parametrize("seed", FEW_AND_MANY)
+@pytest.mark.parametrize("seed", seeds(10))
 def test_sampled_units_lose_no_more_than_is_printed(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(35):
@@ -110,7 +117,7 @@ def test_sampled_units_lose_no_more_than_is_printed(seed: int) -> None:
                 assert hockey_stick(laws[one], laws[other], Fraction(vector.pure, SCALE)) <= SLACK
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int) -> None:
     """The loss of n moved numbers depends on one sum: of the noises, or of the signs of geometric ones."""
     rng = random.Random(seed)
@@ -135,7 +142,7 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
         assert noise_divergence(noise, count, 4) >= 0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_windows_with_coins_of_their_own_lose_no_more_than_is_printed(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(20):
@@ -151,7 +158,7 @@ def test_windows_with_coins_of_their_own_lose_no_more_than_is_printed(seed: int)
         assert found.one_day == (found.whole_series if days == (2,) else found.one_answer)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_an_answer_told_under_two_tosses_loses_no_more_than_is_printed(seed: int) -> None:
     """One truth of a walk over midnight, told once under each day's coin; the second day's other answer betrays it."""
     rng = random.Random(seed)
@@ -205,7 +212,7 @@ def answered(answer: AnswerLaw, truth: int) -> list[tuple[float, tuple[int, ...]
 @pytest.mark.parametrize("answer", RESPONSES, ids=lambda answer: f"{type(answer).__name__}-{answer.values}")
 def test_answers_are_charged_no_less_than_they_lose(answer: AnswerLaw) -> None:
     rng = random.Random(answer.values)
-    for _ in range(20):
+    for _ in range(20 if NIGHTLY else 3):
         noise, order, delta = some_noise(rng, small=False), rng.choice([2, 3, 5, 9]), rng.choice(DELTAS)
         design = Design(answer=answer, noise=noise, values=answer.values, aggregators=2)
         vector, shape = window_loss(design, (order,)), SeriesShape(units=(1,), days=(1,))

@@ -23,6 +23,7 @@ from fleetcount_protocol.task.circuit import opened_count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.cases import places_of_bits
 from tests.support.protocol_samples import record, sampling_task, seed_bytes, signing_key, statement
 from tests.support.series_samples import every_series, window_record
 
@@ -160,7 +161,7 @@ def test_flipped_and_truncated_records_are_refused_or_other_records(made: Releas
         with pytest.raises(DecodeError):
             decode_record(data[:end])
     start = 12 + len(made.task.canonical)
-    for bit in range(8 * start, 8 * len(data)):
+    for bit in places_of_bits(data, start):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         try:

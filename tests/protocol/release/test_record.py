@@ -28,6 +28,7 @@ from fleetcount_protocol.task.task import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.cases import places_of_bits
 from tests.support.protocol_samples import (
     aggregator,
     every_task,
@@ -88,7 +89,7 @@ def test_every_flipped_bit_behind_the_task_is_refused_or_another_record() -> Non
     made = record(one_round_task(Mode.RESPONSE))
     data = made.canonical
     start = 12 + len(made.task.canonical)
-    for bit in range(8 * start, 8 * len(data)):
+    for bit in places_of_bits(data, start):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         try:

@@ -30,6 +30,7 @@ def test_a_few_mutations_of_every_decoder_s_input_end_well() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 @needs_atheris
 @pytest.mark.timeout(240)
 def test_a_few_seconds_of_guided_fuzzing_find_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +59,7 @@ fuzz_guided.fuzz(["-runs=2000000", "-seed=1", "-artifact_prefix=" + sys.argv[1] 
 
 
 @pytest.mark.nightly
+@pytest.mark.processes
 @needs_atheris
 @pytest.mark.timeout(240)
 def test_coverage_leads_to_a_crash_that_chance_would_not_find(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ SMALL = [
     "Prio3Sum_0.json",
     "XofTurboShake128.json",
 ]
+LARGE = pytest.param("Prio3SumVecWithMultiproof_0.json", marks=pytest.mark.nightly)
 CTX, KEY = b"some application", bytes(range(32))
 
 
@@ -266,7 +267,7 @@ def outcome(path: Path) -> str:
         return "error" if path.name in str(error) else "ok"
 
 
-@pytest.mark.parametrize("name", [*SMALL, "Prio3SumVecWithMultiproof_0.json", "Prio3MultihotCountVec_0.json"])
+@pytest.mark.parametrize("name", [*SMALL, LARGE, "Prio3MultihotCountVec_0.json"])
 def test_every_changed_value_is_noticed(tmp_path: Path, name: str) -> None:
     document = load(name)
     random = Random(name)
