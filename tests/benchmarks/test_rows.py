@@ -11,6 +11,8 @@ import pytest
 import table
 from rows import ROWS_VARIABLE, SIZES_VARIABLE, Row, Taken, line, number, report
 
+from tests.support.cases import case
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -20,32 +22,31 @@ def taken(benchmark: str = "store", **values: Any) -> Taken:
     return Taken(benchmark=benchmark, row=row, cpu_s=1.25, load=0.5)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "must", "aim", "larger", "verdict"),
-    [
-        (76.0, 100, 28, True, "missed"),
-        (40.0, 15, 40, True, "aim met"),
-        (39.9, 15, 40, True, "must met"),
-        (15.0, 15, 40, True, "must met"),
-        (14.9, 15, 40, True, "missed"),
-        (0.35, 0.6, 0.35, False, "aim met"),
-        (0.36, 0.6, 0.35, False, "must met"),
-        (0.6, 0.6, 0.35, False, "must met"),
-        (0.61, 0.6, 0.35, False, "missed"),
-        (2.5, 2.5, None, True, "must met"),
-        (2.4, 2.5, None, True, "missed"),
-        (2.4, None, None, True, ""),
-        (2.4, None, 2.4, True, "aim met"),
-        (2.3, None, 2.4, True, "aim missed"),
-        (60.1, None, 60, False, "aim missed"),
-        (None, 2.5, 3, True, ""),
-    ],
-)
-def test_the_verdict_compares_the_ratio_in_the_direction_of_the_row(
-    ratio: float | None, must: float | None, aim: float | None, larger: bool, verdict: str
-) -> None:
-    row = Row(path="a", ours=1.0, unit="s", ratio=ratio, must=must, aim=aim, larger_is_better=larger)
-    assert row.verdict == verdict
+VERDICTS = [
+    (76.0, 100, 28, True, "missed"),
+    (40.0, 15, 40, True, "aim met"),
+    (39.9, 15, 40, True, "must met"),
+    (15.0, 15, 40, True, "must met"),
+    (14.9, 15, 40, True, "missed"),
+    (0.35, 0.6, 0.35, False, "aim met"),
+    (0.36, 0.6, 0.35, False, "must met"),
+    (0.6, 0.6, 0.35, False, "must met"),
+    (0.61, 0.6, 0.35, False, "missed"),
+    (2.5, 2.5, None, True, "must met"),
+    (2.4, 2.5, None, True, "missed"),
+    (2.4, None, None, True, ""),
+    (2.4, None, 2.4, True, "aim met"),
+    (2.3, None, 2.4, True, "aim missed"),
+    (60.1, None, 60, False, "aim missed"),
+    (None, 2.5, 3, True, ""),
+]
+
+
+def test_the_verdict_compares_the_ratio_in_the_direction_of_the_row() -> None:
+    for ratio, must, aim, larger, verdict in VERDICTS:
+        with case(str((ratio, must, aim, larger))):
+            row = Row(path="a", ours=1.0, unit="s", ratio=ratio, must=must, aim=aim, larger_is_better=larger)
+            assert row.verdict == verdict
 
 
 def test_what_did_not_run_has_no_other_verdict() -> None:

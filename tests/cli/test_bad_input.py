@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import case
+
 BAD_EPSILONS = ["0", "-1", "nan", "inf", "1e-320", "1e4", "1,5", "１", "", "1_0", "0x1"]
 DEMO = [
     *[(["--epsilon", text], "at least 0.001 and at most 10") for text in BAD_EPSILONS],
@@ -24,16 +26,17 @@ DEMO = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "named"), DEMO)
 def test_demo_options_outside_their_range_are_refused_with_value_and_range(
-    fleetcount: Callable, tmp_path: Path, arguments: list[str], named: str
+    fleetcount: Callable, tmp_path: Path
 ) -> None:
-    ran = fleetcount("demo", "--output", tmp_path / "out", *arguments)
+    for arguments, named in DEMO:
+        with case(" ".join(arguments)):
+            ran = fleetcount("demo", "--output", tmp_path / "out", *arguments)
 
-    assert ran.code == 2
-    assert named in ran.error_line
-    assert ran.out == ""
-    assert list(tmp_path.iterdir()) == []
+            assert ran.code == 2
+            assert named in ran.error_line
+            assert ran.out == ""
+            assert list(tmp_path.iterdir()) == []
 
 
 def bad_files(tmp_path: Path) -> dict[str, Path]:
@@ -65,30 +68,29 @@ def test_an_output_that_cannot_take_files_is_refused_before_any_work(fleetcount:
         assert str(path) in ran.error_line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        (["demoo"], "demo"),
-        (["series", "exprt"], "export"),
-        (["device", "ldeger"], "ledger"),
-        (["demo", "--mode", "samplng"], "sampling"),
-        (["demo", "--windws", "2"], "--windows"),
-        (["simulate", "--engine", "exact-lw"], "exact-law"),
-        (["simulate", "--example", "covrage"], "coverage"),
-        (["audit", "--design", "samplng"], "sampling"),
-        (["reproduce", "asymetric", "--output", "X"], "asymmetric"),
-        (["plan", "--noise", "gausian"], "gaussian"),
-        (["keys", "init", "--output", "X", "--transport", "mqt"], "mqtt"),
-        (["series", "export", "--records", "X", "--format", "geojsn"], "geojson"),
-    ],
-)
-def test_a_misspelt_command_option_or_value_has_the_nearest_named(
-    fleetcount: Callable, arguments: list[str], meant: str
-) -> None:
-    ran = fleetcount(*arguments)
+MISSPELT = [
+    (["demoo"], "demo"),
+    (["series", "exprt"], "export"),
+    (["device", "ldeger"], "ledger"),
+    (["demo", "--mode", "samplng"], "sampling"),
+    (["demo", "--windws", "2"], "--windows"),
+    (["simulate", "--engine", "exact-lw"], "exact-law"),
+    (["simulate", "--example", "covrage"], "coverage"),
+    (["audit", "--design", "samplng"], "sampling"),
+    (["reproduce", "asymetric", "--output", "X"], "asymmetric"),
+    (["plan", "--noise", "gausian"], "gaussian"),
+    (["keys", "init", "--output", "X", "--transport", "mqt"], "mqtt"),
+    (["series", "export", "--records", "X", "--format", "geojsn"], "geojson"),
+]
 
-    assert ran.code == 2
-    assert f"did you mean '{meant}'?" in ran.error_line.lower()
+
+def test_a_misspelt_command_option_or_value_has_the_nearest_named(fleetcount: Callable) -> None:
+    for arguments, meant in MISSPELT:
+        with case(" ".join(arguments)):
+            ran = fleetcount(*arguments)
+
+            assert ran.code == 2
+            assert f"did you mean '{meant}'?" in ran.error_line.lower()
 
 
 def test_a_misspelt_yes_has_the_nearest_category_named(fleetcount: Callable, tmp_path: Path) -> None:
@@ -122,46 +124,47 @@ def test_an_output_file_that_cannot_be_written_is_refused_before_anything_is_rea
         assert said in ran.error_line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["keys", "init"], "'--output'"),
-        (["keys", "init", "--output", "X", "--aggregators", "alpha"], "2 to 5 ids"),
-        (["keys", "init", "--output", "X", "--aggregators", "a,b,c,d,e,f"], "2 to 5 ids"),
-        (["keys", "init", "--output", "X", "--aggregators", "alpha,alpha"], "every id must be another one"),
-        (["keys", "init", "--output", "X", "--aggregators", "alpha,ca"], "'ca'"),
-        (["keys", "init", "--output", "X", "--aggregators", "alpha,../x"], "'../x'"),
-        (["keys", "init", "--output", "X", "--aggregators", "alpha,Beta"], "'Beta'"),
-        (["keys", "init", "--output", "X", "--operators", "one"], "it must name 2"),
-        (["keys", "init", "--output", "X", "--operators", "Same,same"], "one operator only"),
-        (["keys", "init", "--output", "X", "--devices", "-1"], "0 to 10000"),
-        (["keys", "init", "--output", "X", "--devices", "1e3"], "0 to 10000"),
-        (["keys", "init", "--output", "X", "--base-port", "70000"], "0 to 65000"),
-        (["keys", "init", "--output", "X", "--deployment", "Über"], "a-z, 0-9 and '-'"),
-        (["keys", "init", "--output", "X", "--broker", "nowhere"], "host:port"),
-        (["keys", "init", "--output", "X", "--broker", "h:0"], "1 to 65535"),
-        (["keys", "init", "--output", "X", "--transport", "mqtt"], "--broker"),
-        (["keys", "init", "--output", "X", "--host", "192.0.2.1", "--base-port", "0"], "no address of this machine"),
-        (["task"], "Missing command"),
-        (["task", "create", "--spec", "absent.toml", "--output", "q.task"], "absent.toml"),
-        (["task", "create", "--spec", "absent.toml", "--output", "q.txt"], ".task"),
-        (["task", "sign", "--config", "absent.toml", "q.task"], "absent.toml"),
-        (["task", "sign", "--config", "absent.toml", "a.task", "b.task"], "unexpected extra argument"),
-        (["task", "release", "--task", "absent.task", "--config", "c.toml", "--output", "X"], "absent.task"),
-        (["task", "release", "--task", "a.task", "--config", "c.toml", "--output", "X", "--wait", "-1"], "0 to 86400"),
-        (["doctor"], "'--config'"),
-        (["doctor", "--config", "absent.toml"], "absent.toml"),
-        (["doctor", "--config", "."], "a directory"),
-        (["vectors", "."], "cannot be read"),
-    ],
-)
+OTHERS = [
+    (["keys", "init"], "'--output'"),
+    (["keys", "init", "--output", "X", "--aggregators", "alpha"], "2 to 5 ids"),
+    (["keys", "init", "--output", "X", "--aggregators", "a,b,c,d,e,f"], "2 to 5 ids"),
+    (["keys", "init", "--output", "X", "--aggregators", "alpha,alpha"], "every id must be another one"),
+    (["keys", "init", "--output", "X", "--aggregators", "alpha,ca"], "'ca'"),
+    (["keys", "init", "--output", "X", "--aggregators", "alpha,../x"], "'../x'"),
+    (["keys", "init", "--output", "X", "--aggregators", "alpha,Beta"], "'Beta'"),
+    (["keys", "init", "--output", "X", "--operators", "one"], "it must name 2"),
+    (["keys", "init", "--output", "X", "--operators", "Same,same"], "one operator only"),
+    (["keys", "init", "--output", "X", "--devices", "-1"], "0 to 10000"),
+    (["keys", "init", "--output", "X", "--devices", "1e3"], "0 to 10000"),
+    (["keys", "init", "--output", "X", "--base-port", "70000"], "0 to 65000"),
+    (["keys", "init", "--output", "X", "--deployment", "Über"], "a-z, 0-9 and '-'"),
+    (["keys", "init", "--output", "X", "--broker", "nowhere"], "host:port"),
+    (["keys", "init", "--output", "X", "--broker", "h:0"], "1 to 65535"),
+    (["keys", "init", "--output", "X", "--transport", "mqtt"], "--broker"),
+    (["keys", "init", "--output", "X", "--host", "192.0.2.1", "--base-port", "0"], "no address of this machine"),
+    (["task"], "Missing command"),
+    (["task", "create", "--spec", "absent.toml", "--output", "q.task"], "absent.toml"),
+    (["task", "create", "--spec", "absent.toml", "--output", "q.txt"], ".task"),
+    (["task", "sign", "--config", "absent.toml", "q.task"], "absent.toml"),
+    (["task", "sign", "--config", "absent.toml", "a.task", "b.task"], "unexpected extra argument"),
+    (["task", "release", "--task", "absent.task", "--config", "c.toml", "--output", "X"], "absent.task"),
+    (["task", "release", "--task", "a.task", "--config", "c.toml", "--output", "X", "--wait", "-1"], "0 to 86400"),
+    (["doctor"], "'--config'"),
+    (["doctor", "--config", "absent.toml"], "absent.toml"),
+    (["doctor", "--config", "."], "a directory"),
+    (["vectors", "."], "cannot be read"),
+]
+
+
 def test_other_commands_refuse_bad_input_in_one_line(
-    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    for arguments, named in OTHERS:
+        with case(" ".join(arguments)):
+            monkeypatch.chdir(tmp_path)
 
-    ran = fleetcount(*arguments)
+            ran = fleetcount(*arguments)
 
-    assert ran.code == 2
-    assert named in ran.error_line
-    assert list(tmp_path.iterdir()) == []
+            assert ran.code == 2
+            assert named in ran.error_line
+            assert list(tmp_path.iterdir()) == []

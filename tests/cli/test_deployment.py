@@ -29,6 +29,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.task.task import Mode, ReleaseKind
 
 from tests.client.shells import pem
+from tests.support.cases import case
 
 SPEC = """
 [task]
@@ -185,54 +186,53 @@ def test_a_tampered_task_or_key_is_not_submitted(fleetcount: Callable, deployed:
     assert list((deployed / "dep" / "alpha" / "tasks").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "named"),
-    [
-        ('name = "speeds"', 'nmae = "speeds"', "did you mean 'name'"),
-        ('name = "speeds"', "name = 5", "task.name is 5"),
-        ('signal = "Vehicle.Speed"', "", "task.signal is missing"),
-        ("min_batch_size = 10", "min_batch_size = 1", "whole number from 2"),
-        ("min_batch_size = 10", 'min_batch_size = 10\nmode = "guess"', "'guess'"),
-        ('kind = "bins"', 'kind = "circles"', "'circles'"),
-        ('edges = ["0", "50"]', 'edges = ["0", "5,0"]', "domain.edges"),
-        ('edges = ["0", "50"]', "edges = []", "domain.edges"),
-        ('edges = ["0", "50"]', 'edges = ["50", "0"]', "strictly increasing"),
-        ('"in 10 s"', '"in ten s"', "windows.round_one_opens"),
-        ('"in 10 s"', "2026-05-01T08:00:00", "zone"),
-        ('"in 1 min"', '"in 1 s"', "round_one_closes"),
-        ('sampling_rate = "0.25"', 'sampling_rate = "0.5"', "sampling rate is 1/2"),
-        ('sampling_rate = "0.25"', "sampling_rate = 0.25", "mechanism.sampling_rate"),
-        ('sampling_rate = "0.25"', 'flip = "0.25"', "mechanism.flip is unknown; known are: kind"),
-        ('epsilon = "1"', "", "exactly one of epsilon"),
-        ('epsilon = "1"', 'epsilon = "nan"', "release.epsilon"),
-        ('epsilon = "1"', 'epsilon = "1"\nkind = "exact"', "an exact release has no noise"),
-        ('epsilon = "1"', 'epsilon = "1"\nlevel = "1"', "level is 1"),
-        ('epsilon = "1"', 'noise_variance = "9"', "noise_variance is not a key of kind 'geometric'"),
-        ('epsilon = "1"', 'kind = "gaussian"', "exactly one of epsilon (of the published result) and noise_variance"),
-        ('epsilon = "1"', 'kind = "gaussian"\nnoise_epsilon = "1"', "given by noise_variance or noise_sd"),
-        ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "3"\nnoise_variance = "9"', "exactly one of epsilon"),
-        ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "0.4"', "release.noise_sd"),
-        ('epsilon = "1"', 'kind = "gaussian"\nnoise_variance = "100000001"', "release.noise_variance"),
-        ('epsilon = "1"', 'kind = "exact"\nnoise_sd = "3"', "an exact release has no noise"),
-        ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
-        ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
-        ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "task is unknown; known are: id"),
-        ("[task]", "[task", "is not TOML"),
-        ("[task]", "[task]\n[task]", "is not TOML"),
-    ],
-)
-def test_a_wrong_specification_is_refused_by_key_and_writes_nothing(
-    fleetcount: Callable, deployed: Path, old: str, new: str, named: str
-) -> None:
-    assert old in SPEC
-    (deployed / "spec.toml").write_text(SPEC.replace(old, new))
+WRONG = [
+    ('name = "speeds"', 'nmae = "speeds"', "did you mean 'name'"),
+    ('name = "speeds"', "name = 5", "task.name is 5"),
+    ('signal = "Vehicle.Speed"', "", "task.signal is missing"),
+    ("min_batch_size = 10", "min_batch_size = 1", "whole number from 2"),
+    ("min_batch_size = 10", 'min_batch_size = 10\nmode = "guess"', "'guess'"),
+    ('kind = "bins"', 'kind = "circles"', "'circles'"),
+    ('edges = ["0", "50"]', 'edges = ["0", "5,0"]', "domain.edges"),
+    ('edges = ["0", "50"]', "edges = []", "domain.edges"),
+    ('edges = ["0", "50"]', 'edges = ["50", "0"]', "strictly increasing"),
+    ('"in 10 s"', '"in ten s"', "windows.round_one_opens"),
+    ('"in 10 s"', "2026-05-01T08:00:00", "zone"),
+    ('"in 1 min"', '"in 1 s"', "round_one_closes"),
+    ('sampling_rate = "0.25"', 'sampling_rate = "0.5"', "sampling rate is 1/2"),
+    ('sampling_rate = "0.25"', "sampling_rate = 0.25", "mechanism.sampling_rate"),
+    ('sampling_rate = "0.25"', 'flip = "0.25"', "mechanism.flip is unknown; known are: kind"),
+    ('epsilon = "1"', "", "exactly one of epsilon"),
+    ('epsilon = "1"', 'epsilon = "nan"', "release.epsilon"),
+    ('epsilon = "1"', 'epsilon = "1"\nkind = "exact"', "an exact release has no noise"),
+    ('epsilon = "1"', 'epsilon = "1"\nlevel = "1"', "level is 1"),
+    ('epsilon = "1"', 'noise_variance = "9"', "noise_variance is not a key of kind 'geometric'"),
+    ('epsilon = "1"', 'kind = "gaussian"', "exactly one of epsilon (of the published result) and noise_variance"),
+    ('epsilon = "1"', 'kind = "gaussian"\nnoise_epsilon = "1"', "given by noise_variance or noise_sd"),
+    ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "3"\nnoise_variance = "9"', "exactly one of epsilon"),
+    ('epsilon = "1"', 'kind = "gaussian"\nnoise_sd = "0.4"', "release.noise_sd"),
+    ('epsilon = "1"', 'kind = "gaussian"\nnoise_variance = "100000001"', "release.noise_variance"),
+    ('epsilon = "1"', 'kind = "exact"\nnoise_sd = "3"', "an exact release has no noise"),
+    ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
+    ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
+    ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "task is unknown; known are: id"),
+    ("[task]", "[task", "is not TOML"),
+    ("[task]", "[task]\n[task]", "is not TOML"),
+]
 
-    ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
 
-    assert ran.code == 2
-    assert named in ran.error_line
-    assert not (deployed / "q.task").exists()
-    assert not (deployed / "q.verify-key").exists()
+def test_a_wrong_specification_is_refused_by_key_and_writes_nothing(fleetcount: Callable, deployed: Path) -> None:
+    for old, new, named in WRONG:
+        with case(new):
+            assert old in SPEC
+            (deployed / "spec.toml").write_text(SPEC.replace(old, new))
+
+            ran = fleetcount("task", "create", "--spec", "spec.toml", "--output", "q.task")
+
+            assert ran.code == 2
+            assert named in ran.error_line
+            assert not (deployed / "q.task").exists()
+            assert not (deployed / "q.verify-key").exists()
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from fleetcount.microdata_command import EXAMPLE_SPEC
 from fleetcount_protocol.errors import MachineError
 from scipy import stats
 
+from tests.support.cases import case
+
 PUBLISHED = ["quasi_identifiers.csv", "sensitive.csv"]
 KEPT = ["report.json", "report.txt"]
 THRESHOLDS = {"flu": Fraction(31, 50), "asthma": Fraction(1, 2), "hiv": Fraction(1, 5)}
@@ -193,87 +195,88 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            replaced("anonymised, not", "yes,"),
-            "acknowledge is 'yes, differentially private'; allowed is 'anony",
-        ),
-        (replaced("acknowledge", "acknowlege"), "acknowlege is unknown; did you mean 'acknowledge'?"),
-        (lambda text: text.split("\n", 2)[2], "acknowledge is missing"),
-        (replaced("[thresholds]", "[thresholds]\nflue = 1"), "thresholds names 'flue', no value of 'disease'; did you"),
-        (replaced('hiv = "0.2"', ""), "thresholds misses 'hiv'"),
-        (
-            replaced('"0.2"', "0.2"),
-            'hiv is 0.2; allowed is a number like "0.45" or "9/20", as text, above 0',
-        ),
-        (replaced('"0.2"', '"0"'), "thresholds.hiv is '0'; allowed is a number like"),
-        (replaced('"0.2"', "0"), "thresholds.hiv is 0;"),
-        (replaced('"0.2"', '"1.01"'), "thresholds.hiv is '1.01'"),
-        (replaced('"0.2"', '"nan"'), "thresholds.hiv is 'nan'"),
-        (replaced('"0.2"', "nan"), "thresholds.hiv is nan"),
-        (replaced('"0.2"', '"1/0"'), "thresholds.hiv is '1/0'"),
-        (replaced('"0.2"', "true"), "thresholds.hiv is true"),
-        (replaced('"0.2"', '"-0.2"'), "thresholds.hiv is '-0.2'"),
-        (replaced('"0.2"', '"0,2"'), "thresholds.hiv is '0,2'"),
-        (replaced("[thresholds]", "[rule]\ntheta = 2\noffset = 0\n[thresholds]"), "exactly one of [thresholds], one a"),
-        (lambda text: text.partition("[thresholds]")[0], "thresholds is missing; allowed is exactly one of"),
-        (lambda text: text.partition("[thresholds]")[0] + '[rule]\ntheta = "0.9"\noffset = 0', "rule.theta is '0.9'"),
-        (lambda text: text.partition("[thresholds]")[0] + "[rule]\ntheta = 2", "rule.offset is missing"),
-        (lambda text: text.partition("[thresholds]")[0] + "thresholds = 3", "thresholds is 3; allowed is a table"),
-        (replaced('["name"]', '["name", "age"]'), "column 'age' is named twice"),
-        (replaced('["name"]', "[]"), "column 'name' has no part; list it under quasi_identifiers or under drop"),
-        (replaced('["name"]', '["nme"]'), "column 'name' has no part; list it under quasi_identifiers or under drop"),
-        (replaced('["name"]', '["name", "id"]'), "column 'id' is not in the table"),
-        (replaced('["name"]', '"name"'), "drop is 'name'; allowed is a list of column names"),
-        (replaced("allow_unique", "#"), "quasi-identifier 'district' has another value in each of the 100 records"),
-        (replaced("drop", 'algorithm = "best"\ndrop'), "algorithm is 'best'; allowed is 'two-size' or 'multi-size'"),
-        (replaced("drop", "sizes = [5]\ndrop"), "sizes is [5]; allowed is two whole numbers"),
-        (replaced("drop", "sizes = [5, 5]\ndrop"), "sizes is 5 to 5; allowed is 1 <= smallest < largest"),
-        (replaced("drop", 'algorithm = "anatomy"\nsizes = [2, 5]\ndrop'), "sizes is [2, 5]; allowed is nothing"),
-        (replaced("drop", "fakes = 2\ndrop"), "fakes is 2 for algorithm 'multi-size'"),
-        (replaced("drop", "fakes = -1\ndrop"), "fakes is -1; allowed is a whole number"),
-        (replaced("drop", "association_support = 2\ndrop"), "together with fakes"),
-        (replaced("drop", 'drop = ["name"]\ndrop'), "is not TOML"),
-    ],
-)
-def test_a_specification_that_cannot_be_used_is_refused_by_key(
-    run: Run, place: Path, change: Callable[[str], str], said: str
-) -> None:
-    (place / "spec.toml").write_text(change((place / "spec.toml").read_text()))
-
-    code, line = run()
-
-    assert code == 2
-    assert said in line
-    assert sorted(file.name for file in place.iterdir()) == ["spec.toml", "table.csv"]
+WRONG_SPECIFICATIONS = [
+    (
+        replaced("anonymised, not", "yes,"),
+        "acknowledge is 'yes, differentially private'; allowed is 'anony",
+    ),
+    (replaced("acknowledge", "acknowlege"), "acknowlege is unknown; did you mean 'acknowledge'?"),
+    (lambda text: text.split("\n", 2)[2], "acknowledge is missing"),
+    (replaced("[thresholds]", "[thresholds]\nflue = 1"), "thresholds names 'flue', no value of 'disease'; did you"),
+    (replaced('hiv = "0.2"', ""), "thresholds misses 'hiv'"),
+    (
+        replaced('"0.2"', "0.2"),
+        'hiv is 0.2; allowed is a number like "0.45" or "9/20", as text, above 0',
+    ),
+    (replaced('"0.2"', '"0"'), "thresholds.hiv is '0'; allowed is a number like"),
+    (replaced('"0.2"', "0"), "thresholds.hiv is 0;"),
+    (replaced('"0.2"', '"1.01"'), "thresholds.hiv is '1.01'"),
+    (replaced('"0.2"', '"nan"'), "thresholds.hiv is 'nan'"),
+    (replaced('"0.2"', "nan"), "thresholds.hiv is nan"),
+    (replaced('"0.2"', '"1/0"'), "thresholds.hiv is '1/0'"),
+    (replaced('"0.2"', "true"), "thresholds.hiv is true"),
+    (replaced('"0.2"', '"-0.2"'), "thresholds.hiv is '-0.2'"),
+    (replaced('"0.2"', '"0,2"'), "thresholds.hiv is '0,2'"),
+    (replaced("[thresholds]", "[rule]\ntheta = 2\noffset = 0\n[thresholds]"), "exactly one of [thresholds], one a"),
+    (lambda text: text.partition("[thresholds]")[0], "thresholds is missing; allowed is exactly one of"),
+    (lambda text: text.partition("[thresholds]")[0] + '[rule]\ntheta = "0.9"\noffset = 0', "rule.theta is '0.9'"),
+    (lambda text: text.partition("[thresholds]")[0] + "[rule]\ntheta = 2", "rule.offset is missing"),
+    (lambda text: text.partition("[thresholds]")[0] + "thresholds = 3", "thresholds is 3; allowed is a table"),
+    (replaced('["name"]', '["name", "age"]'), "column 'age' is named twice"),
+    (replaced('["name"]', "[]"), "column 'name' has no part; list it under quasi_identifiers or under drop"),
+    (replaced('["name"]', '["nme"]'), "column 'name' has no part; list it under quasi_identifiers or under drop"),
+    (replaced('["name"]', '["name", "id"]'), "column 'id' is not in the table"),
+    (replaced('["name"]', '"name"'), "drop is 'name'; allowed is a list of column names"),
+    (replaced("allow_unique", "#"), "quasi-identifier 'district' has another value in each of the 100 records"),
+    (replaced("drop", 'algorithm = "best"\ndrop'), "algorithm is 'best'; allowed is 'two-size' or 'multi-size'"),
+    (replaced("drop", "sizes = [5]\ndrop"), "sizes is [5]; allowed is two whole numbers"),
+    (replaced("drop", "sizes = [5, 5]\ndrop"), "sizes is 5 to 5; allowed is 1 <= smallest < largest"),
+    (replaced("drop", 'algorithm = "anatomy"\nsizes = [2, 5]\ndrop'), "sizes is [2, 5]; allowed is nothing"),
+    (replaced("drop", "fakes = 2\ndrop"), "fakes is 2 for algorithm 'multi-size'"),
+    (replaced("drop", "fakes = -1\ndrop"), "fakes is -1; allowed is a whole number"),
+    (replaced("drop", "association_support = 2\ndrop"), "together with fakes"),
+    (replaced("drop", 'drop = ["name"]\ndrop'), "is not TOML"),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "has 0 bytes"),
-        (b"name,age,district,disease\n", "has 0 records; it must have 2"),
-        (b"name,age,district,disease\na,1,2,flu\n", "has 1 records"),
-        (b"name,age,age,disease\na,1,2,flu\n", "names column 'age' 2 times"),
-        (b"name,age,district,disease\na,1,2\n", "line 2 has 3 fields"),
-        (b"name,age,district,disease\na,1,2,\n", "line 2, column 'disease' is empty"),
-        (b'name,age,district,disease\na,1,"2,flu\nb,1,2,flu\n', "line 2 is not CSV"),
-        (b"name,age,district,disease\na,1,2,fl\0u\n", "holds a NUL character"),
-        (b"name,age,district,disease\na,1,2,fl\xff\n", "not UTF-8 text (byte 34)"),
-        (b"name;age;district;disease\na;1;2;flu\n", "fields are separated by commas"),
-    ],
-)
-def test_a_table_that_cannot_be_used_is_refused_by_line(run: Run, place: Path, content: bytes, said: str) -> None:
-    (place / "table.csv").write_bytes(content)
+def test_a_specification_that_cannot_be_used_is_refused_by_key(run: Run, place: Path) -> None:
+    sound = (place / "spec.toml").read_text()
+    for change, said in WRONG_SPECIFICATIONS:
+        with case(said):
+            (place / "spec.toml").write_text(change(sound))
 
-    code, line = run()
+            code, line = run()
 
-    assert code == 2
-    assert "table.csv" in line
-    assert said in line
-    assert not (place / "out").exists()
+            assert code == 2
+            assert said in line
+            assert sorted(file.name for file in place.iterdir()) == ["spec.toml", "table.csv"]
+
+
+WRONG_TABLES = [
+    (b"", "has 0 bytes"),
+    (b"name,age,district,disease\n", "has 0 records; it must have 2"),
+    (b"name,age,district,disease\na,1,2,flu\n", "has 1 records"),
+    (b"name,age,age,disease\na,1,2,flu\n", "names column 'age' 2 times"),
+    (b"name,age,district,disease\na,1,2\n", "line 2 has 3 fields"),
+    (b"name,age,district,disease\na,1,2,\n", "line 2, column 'disease' is empty"),
+    (b'name,age,district,disease\na,1,"2,flu\nb,1,2,flu\n', "line 2 is not CSV"),
+    (b"name,age,district,disease\na,1,2,fl\0u\n", "holds a NUL character"),
+    (b"name,age,district,disease\na,1,2,fl\xff\n", "not UTF-8 text (byte 34)"),
+    (b"name;age;district;disease\na;1;2;flu\n", "fields are separated by commas"),
+]
+
+
+def test_a_table_that_cannot_be_used_is_refused_by_line(run: Run, place: Path) -> None:
+    for content, said in WRONG_TABLES:
+        with case(said):
+            (place / "table.csv").write_bytes(content)
+
+            code, line = run()
+
+            assert code == 2
+            assert "table.csv" in line
+            assert said in line
+            assert not (place / "out").exists()
 
 
 def test_thresholds_that_no_bucket_can_keep_end_with_code_3_and_name_the_value(run: Run, place: Path) -> None:

@@ -7,27 +7,30 @@ from fleetcount.numbers import EPSILON, SAMPLING_RATE, parse_count, parse_number
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.cases import case
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("0.5", Fraction(1, 2)), ("1/3", Fraction(1, 3)), ("1e-2", Fraction(1, 100)), ("10", Fraction(10))],
-)
-def test_a_number_is_read_exactly(text: str, value: Fraction) -> None:
-    assert parse_number(text, EPSILON.allowed) == value
+EXACT = [("0.5", Fraction(1, 2)), ("1/3", Fraction(1, 3)), ("1e-2", Fraction(1, 100)), ("10", Fraction(10))]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *["0", "-1", "nan", "inf", "-inf", "1e-320", "1e4", "1,5", "１", "1_0", " 1", "1 ", "1\n", "", "0x1", "1/0"],
-        *["1e999", "1e9999", "1" * 31, "١", "½", "+", ".", "1.", ".5", "1e", "True", "1/-2"],
-    ],
-)
-def test_an_epsilon_outside_grammar_or_range_is_refused_with_value_and_range(text: str) -> None:
-    with pytest.raises(ValueError, match=r"it must be at least 0\.001 and at most 10$") as refusal:
-        parse_number(text, EPSILON.allowed)
+def test_a_number_is_read_exactly() -> None:
+    for text, value in EXACT:
+        with case(text):
+            assert parse_number(text, EPSILON.allowed) == value
 
-    assert repr(text[:30])[1:-1] in str(refusal.value)
+
+NO_EPSILON = [
+    *["0", "-1", "nan", "inf", "-inf", "1e-320", "1e4", "1,5", "１", "1_0", " 1", "1 ", "1\n", "", "0x1", "1/0"],
+    *["1e999", "1e9999", "1" * 31, "١", "½", "+", ".", "1.", ".5", "1e", "True", "1/-2"],
+]
+
+
+def test_an_epsilon_outside_grammar_or_range_is_refused_with_value_and_range() -> None:
+    for text in NO_EPSILON:
+        with case(text):
+            with pytest.raises(ValueError, match=r"it must be at least 0\.001 and at most 10$") as refusal:
+                parse_number(text, EPSILON.allowed)
+
+            assert repr(text[:30])[1:-1] in str(refusal.value)
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.0000001", "0.5", "-0.1", "1/2"])
@@ -36,10 +39,13 @@ def test_a_sampling_rate_lies_strictly_between_zero_and_a_half(text: str) -> Non
         parse_number(text, SAMPLING_RATE.allowed)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1e12", "1000001", "1.0", "２", "", "1 000", "0x10", "nan"])
-def test_a_count_outside_its_range_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="it must be 1 to 1000000"):
-        parse_count(text, 1, 1_000_000)
+NO_COUNT = ["0", "-1", "1e12", "1000001", "1.0", "２", "", "1 000", "0x10", "nan"]
+
+
+def test_a_count_outside_its_range_is_refused() -> None:
+    for text in NO_COUNT:
+        with case(text), pytest.raises(ValueError, match="it must be 1 to 1000000"):
+            parse_count(text, 1, 1_000_000)
 
 
 def test_a_long_value_is_shown_cut() -> None:

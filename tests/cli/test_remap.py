@@ -14,6 +14,7 @@ from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
 from fleetcount_protocol.task.task import Mode, Task
 
 from tests.support import protocol_samples
+from tests.support.cases import case
 
 RAWS = (0, -3, 2, 7, 20, 90)
 PRIOR = "count,weight\n0,50\n1,20\n2,10\n30,1\n"
@@ -107,40 +108,39 @@ def test_other_channels_are_refused_by_name(fleetcount: Callable, tmp_path: Path
     assert f"is a {named} release; remap reads sampling and direct releases" in ran.error_line
 
 
-@pytest.mark.parametrize(
-    ("prior", "named"),
-    [
-        ("", "has 0 bytes"),
-        ("count,weight\n", "give weight to something"),
-        ("count,weight\n0,1\n", "list a count above 0"),
-        ("count,weight\n0,0\n1,0\n", "give weight to something"),
-        ("count;weight\n0;1\n", "the header is 'count;weight'"),
-        ("\ufeffcount,weight\n0,1\n1,1\n", "byte order mark"),
-        ("count,weight\n0,1\n0,2\n", "line 3: count 0 is there twice"),
-        ("count,weight\n-1,1\n", "line 2: count '-1' is out of range; it must be 0 to 100000"),
-        ("count,weight\n1.5,1\n", "line 2: count '1.5' is not a whole number"),
-        ("count,weight\n1,nan\n", "line 2: weight 'nan' is not a number"),
-        ("count,weight\n1,-1\n", "line 2: weight '-1' is out of range"),
-        ("count,probability\n0,0.5\n1,0.6\n", "add up to 1.1; they must add up to 1"),
-        ("count,probability\n0,1.5\n", "line 2: probability '1.5' is out of range"),
-        ("count,weight\n1,2,3\n", "line 2: 3 fields"),
-        ("count,weight\n1\n", "line 2: 1 fields"),
-        ("count,weight\n\n1,2\n", "empty line"),
-        ('count,weight\n1,"2\n', "no CSV file"),
-        ("count,weight\n1,2\0\n", "NUL"),
-        ("count,weight\n99999,1\n", "channel of 100000 counts"),
-    ],
-)
-def test_a_bad_prior_is_refused_in_one_line(
-    fleetcount: Callable, files: tuple[Path, Path], prior: str, named: str
-) -> None:
-    release, path = files
-    path.write_text(prior)
+BAD_PRIORS = [
+    ("", "has 0 bytes"),
+    ("count,weight\n", "give weight to something"),
+    ("count,weight\n0,1\n", "list a count above 0"),
+    ("count,weight\n0,0\n1,0\n", "give weight to something"),
+    ("count;weight\n0;1\n", "the header is 'count;weight'"),
+    ("\ufeffcount,weight\n0,1\n1,1\n", "byte order mark"),
+    ("count,weight\n0,1\n0,2\n", "line 3: count 0 is there twice"),
+    ("count,weight\n-1,1\n", "line 2: count '-1' is out of range; it must be 0 to 100000"),
+    ("count,weight\n1.5,1\n", "line 2: count '1.5' is not a whole number"),
+    ("count,weight\n1,nan\n", "line 2: weight 'nan' is not a number"),
+    ("count,weight\n1,-1\n", "line 2: weight '-1' is out of range"),
+    ("count,probability\n0,0.5\n1,0.6\n", "add up to 1.1; they must add up to 1"),
+    ("count,probability\n0,1.5\n", "line 2: probability '1.5' is out of range"),
+    ("count,weight\n1,2,3\n", "line 2: 3 fields"),
+    ("count,weight\n1\n", "line 2: 1 fields"),
+    ("count,weight\n\n1,2\n", "empty line"),
+    ('count,weight\n1,"2\n', "no CSV file"),
+    ("count,weight\n1,2\0\n", "NUL"),
+    ("count,weight\n99999,1\n", "channel of 100000 counts"),
+]
 
-    ran = fleetcount("remap", "--release", release, "--prior", path, "--loss", "absolute")
 
-    assert ran.code == 2
-    assert named in ran.error_line
+def test_a_bad_prior_is_refused_in_one_line(fleetcount: Callable, files: tuple[Path, Path]) -> None:
+    for prior, named in BAD_PRIORS:
+        with case(prior):
+            release, path = files
+            path.write_text(prior)
+
+            ran = fleetcount("remap", "--release", release, "--prior", path, "--loss", "absolute")
+
+            assert ran.code == 2
+            assert named in ran.error_line
 
 
 @pytest.mark.parametrize(

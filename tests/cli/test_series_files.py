@@ -12,6 +12,8 @@ from fleetcount.series_files import read_series
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.task.domain import Frame, SquareGrid
 
+from tests.support.cases import case
+
 SPEC = """
 [task]
 name = "Where are you now?"
@@ -219,69 +221,70 @@ def test_another_seed_is_not_submitted(fleetcount: Callable, deployed: Path) -> 
     assert "series: q.verify-seed: the seed of verify keys is not the one the series commits to" in ran.error_line
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (
-            'first = "in 10 min"',
-            "first = 2026-12-01T00:00:00",
-            "series.first is 2026-12-01T00:00:00; allowed is a",
-        ),
-        ('first = "in 10 min"', "first = 2026-12-01T00:00:00+01:00", "UTC"),
-        ('first = "in 10 min"', 'first = "2026-12-01T00:00+01:00"', "UTC"),
-        ("windows = 720", "until = 2026-12-22T00:00:00-05:00", "UTC"),
-        ("windows = 720", "windows = 720\nuntil = 2029-12-22T00:00:00Z", "exactly one of windows"),
-        ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after series.first, 20"),
-        ("windows = 720", 'until = "in 10 min"', "a time after series.first, 20"),
-        ("windows = 720", "until = 2099-12-22T00:00:00Z", "a time with 1 to 65536 windows from first; there would"),
-        ('first = "in 10 min"', "first = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
-        ('first = "in 10 min"', "first = 0", "series.first is 0; allowed is a time from now on, 20"),
-        ("windows = 720", "windows = 0", "from 1 to 65536"),
-        ('every = "1 h"', 'every = "5 min"', "every is '5 min'; allowed is the window's 600 s or more"),
-        ('every = "1 h"', 'every = "3601 s"', "a length of at most 400 d, a multiple of task.time_precision_s = 60 s"),
-        ('every = "1 h"', 'every = "401 d"', "series.every is '401 d'; allowed is a length of at most 400 d"),
-        ('window = "10 min"', 'window = "601 s"', "series.window is '601 s'; allowed is a length of at most 31 d, a"),
-        ("windows = 720", 'windows = 720\nexpires_after = "101 d"', "a length of at most 100 d"),
-        ("windows = 720", 'windows = 720\nround_one = "5 min"', "a window of one message has no second round"),
-        ('window = "10 min"', 'window = "10 minutes"', "a length of time"),
-        ('window = "10 min"', 'window = "0 s"', "a length of time"),
-        (
-            'epsilon = "10"',
-            'epsilon = "0.001"',
-            "epsilon is '0.001': the promise needs noise of a standard deviation of",
-        ),
-        ('epsilon = "10"', 'epsilon = "10"\nsd = "20"', "exactly one of epsilon"),
-        ('epsilon = "10"', 'noise_epsilon = "1"', "whose noise is given by sd or variance"),
-        ('delta = "1e-9"', 'delta = "0.5"', "delta"),
-        ('delta = "1e-9"', 'delta = "1e-9"\nkind = "exact"', "geometric"),
-        ("Vehicle.CurrentLocation", "Vehicle.CurrentLocatiоn", "allowed: at most 200 of A-Z"),
-        ("windows = 720", 'windows = 720\ncoin = "day"', "allowed in direct mode: window"),
-        ("windows = 720", 'windows = 720\ncoin = "week"', "'day'"),
-        ("windows = 720", "windows = 20001", "series.windows is 20001; allowed is so many windows that there are at"),
-        ("windows = 720", "windows = 20000", "series.windows is 20000: the last window expires"),
-        ('epsilon = "10"', 'epsilon = "1e-400"', "release.epsilon is '1e-400': the promise needs more noise"),
-        ('delta = "1e-9"', 'delta = "1e-30"', "release.delta is '1e-30': delta has a term"),
-        ("columns = 8", "columns = 4095", "domain.columns is 4095: grid gives 36855 values"),
-        (
-            'descriptor = "dep/beta',
-            'descriptor = "dep/gamma',
-            "aggregators[1].descriptor is 'dep/gamma.descriptor.toml'",
-        ),
-        ('descriptor = "dep/beta', 'descriptor = "dep/alpha', "aggregators do not fit: aggregator id alpha is given"),
-    ],
-)
-def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(
-    fleetcount: Callable, deployed: Path, old: str, new: str, said: str
-) -> None:
-    assert old in SPEC
-    (deployed / "spec.toml").write_text(SPEC.replace(old, new))
+WRONG = [
+    (
+        'first = "in 10 min"',
+        "first = 2026-12-01T00:00:00",
+        "series.first is 2026-12-01T00:00:00; allowed is a",
+    ),
+    ('first = "in 10 min"', "first = 2026-12-01T00:00:00+01:00", "UTC"),
+    ('first = "in 10 min"', 'first = "2026-12-01T00:00+01:00"', "UTC"),
+    ("windows = 720", "until = 2026-12-22T00:00:00-05:00", "UTC"),
+    ("windows = 720", "windows = 720\nuntil = 2029-12-22T00:00:00Z", "exactly one of windows"),
+    ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after series.first, 20"),
+    ("windows = 720", 'until = "in 10 min"', "a time after series.first, 20"),
+    ("windows = 720", "until = 2099-12-22T00:00:00Z", "a time with 1 to 65536 windows from first; there would"),
+    ('first = "in 10 min"', "first = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
+    ('first = "in 10 min"', "first = 0", "series.first is 0; allowed is a time from now on, 20"),
+    ("windows = 720", "windows = 0", "from 1 to 65536"),
+    ('every = "1 h"', 'every = "5 min"', "every is '5 min'; allowed is the window's 600 s or more"),
+    ('every = "1 h"', 'every = "3601 s"', "a length of at most 400 d, a multiple of task.time_precision_s = 60 s"),
+    ('every = "1 h"', 'every = "401 d"', "series.every is '401 d'; allowed is a length of at most 400 d"),
+    ('window = "10 min"', 'window = "601 s"', "series.window is '601 s'; allowed is a length of at most 31 d, a"),
+    ("windows = 720", 'windows = 720\nexpires_after = "101 d"', "a length of at most 100 d"),
+    ("windows = 720", 'windows = 720\nround_one = "5 min"', "a window of one message has no second round"),
+    ('window = "10 min"', 'window = "10 minutes"', "a length of time"),
+    ('window = "10 min"', 'window = "0 s"', "a length of time"),
+    (
+        'epsilon = "10"',
+        'epsilon = "0.001"',
+        "epsilon is '0.001': the promise needs noise of a standard deviation of",
+    ),
+    ('epsilon = "10"', 'epsilon = "10"\nsd = "20"', "exactly one of epsilon"),
+    ('epsilon = "10"', 'noise_epsilon = "1"', "whose noise is given by sd or variance"),
+    ('delta = "1e-9"', 'delta = "0.5"', "delta"),
+    ('delta = "1e-9"', 'delta = "1e-9"\nkind = "exact"', "geometric"),
+    ("Vehicle.CurrentLocation", "Vehicle.CurrentLocatiоn", "allowed: at most 200 of A-Z"),
+    ("windows = 720", 'windows = 720\ncoin = "day"', "allowed in direct mode: window"),
+    ("windows = 720", 'windows = 720\ncoin = "week"', "'day'"),
+    ("windows = 720", "windows = 20001", "series.windows is 20001; allowed is so many windows that there are at"),
+    ("windows = 720", "windows = 20000", "series.windows is 20000: the last window expires"),
+    ('epsilon = "10"', 'epsilon = "1e-400"', "release.epsilon is '1e-400': the promise needs more noise"),
+    ('delta = "1e-9"', 'delta = "1e-30"', "release.delta is '1e-30': delta has a term"),
+    ("columns = 8", "columns = 4095", "domain.columns is 4095: grid gives 36855 values"),
+    (
+        'descriptor = "dep/beta',
+        'descriptor = "dep/gamma',
+        "aggregators[1].descriptor is 'dep/gamma.descriptor.toml'",
+    ),
+    ('descriptor = "dep/beta', 'descriptor = "dep/alpha', "aggregators do not fit: aggregator id alpha is given"),
+]
 
-    ran = fleetcount(*CREATE)
 
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.error_line
-    assert re.match(r"fleetcount series: spec\.toml line [0-9]+: [a-z_.\[\]0-9]+ ", ran.error_line), ran.error_line
-    assert sorted(path.name for path in deployed.iterdir()) == ["dep", "spec.toml"]
+def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(fleetcount: Callable, deployed: Path) -> None:
+    for old, new, said in WRONG:
+        with case(new):
+            assert old in SPEC
+            (deployed / "spec.toml").write_text(SPEC.replace(old, new))
+
+            ran = fleetcount(*CREATE)
+
+            assert (ran.code, ran.out) == (2, "")
+            assert said in ran.error_line
+            assert re.match(r"fleetcount series: spec\.toml line [0-9]+: [a-z_.\[\]0-9]+ ", ran.error_line), (
+                ran.error_line
+            )
+            assert sorted(path.name for path in deployed.iterdir()) == ["dep", "spec.toml"]
 
 
 @pytest.mark.parametrize("given", ["windows = 31", 'until = "in 61 h"'])
@@ -324,29 +327,28 @@ def test_a_specification_says_where_on_earth_its_grid_lies(fleetcount: Callable,
     assert domain.frame == Frame(**frame)  # type: ignore[arg-type]  # The values are of both types.
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("25832", "1023", "domain.frame.epsg is 1023; allowed is a whole number from 1024 to 32767"),
-        ("25832", '"25832"', "domain.frame.epsg is '25832'"),
-        ('"-683195.58"', "-683195.58", "domain.frame.offset_x is .*as text"),
-        ('"-683195.58"', '"-683195.580"', "domain.frame.offset_x is '-683195.580'.*without needless zeros"),
-        ('"-4928877.56"', '"+1"', "domain.frame.offset_y is"),
-        ("offset_y", "offset_z", "domain.frame.offset_z"),
-        ("epsg = 25832, ", "", "domain.frame.epsg"),
-        ("frame = {", "frame = [{", "."),
-    ],
-)
-def test_a_wrong_frame_is_refused_by_its_key(
-    fleetcount: Callable, deployed: Path, old: str, new: str, said: str
-) -> None:
-    (deployed / "spec.toml").write_text(SPEC.replace("[series]", FRAME.replace(old, new)))
+WRONG_FRAMES = [
+    ("25832", "1023", "domain.frame.epsg is 1023; allowed is a whole number from 1024 to 32767"),
+    ("25832", '"25832"', "domain.frame.epsg is '25832'"),
+    ('"-683195.58"', "-683195.58", "domain.frame.offset_x is .*as text"),
+    ('"-683195.58"', '"-683195.580"', "domain.frame.offset_x is '-683195.580'.*without needless zeros"),
+    ('"-4928877.56"', '"+1"', "domain.frame.offset_y is"),
+    ("offset_y", "offset_z", "domain.frame.offset_z"),
+    ("epsg = 25832, ", "", "domain.frame.epsg"),
+    ("frame = {", "frame = [{", "."),
+]
 
-    refused = fleetcount(*CREATE)
 
-    assert refused.code == 2
-    assert re.search(said, refused.err), refused.err
-    assert not (deployed / "q.series").exists()
+def test_a_wrong_frame_is_refused_by_its_key(fleetcount: Callable, deployed: Path) -> None:
+    for old, new, said in WRONG_FRAMES:
+        with case(new):
+            (deployed / "spec.toml").write_text(SPEC.replace("[series]", FRAME.replace(old, new)))
+
+            refused = fleetcount(*CREATE)
+
+            assert refused.code == 2
+            assert re.search(said, refused.err), refused.err
+            assert not (deployed / "q.series").exists()
 
 
 def test_hexagons_have_no_frame(fleetcount: Callable, deployed: Path) -> None:

@@ -54,60 +54,60 @@ def test_this_repository_names_only_what_exists() -> None:
     assert check_names.check(ROOT) == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Crate",
-        "empty_box()",
-        "Box.weight",
-        "Lid.size",
-        "box.Crate",
-        "fleetcount_client.crate",
-        "fleetcount_client.box.Crate",
-        "client/crate.py",
-        "crate.py",
-        "docs/crates.md",
-        "client/crates/",
-        "quarter-full",
-        "--shallow",
-        "fleetcount crate",
-        "delivery.weight_s",
-        "FLEETCOUNT_DELIVERY__WEIGHT_S",
-    ],
-)
-def test_a_name_that_does_not_exist_is_refused_in_a_document_and_in_a_docstring(repository: Path, name: str) -> None:
-    assert found_in_document(repository, f"`{name}`") == [f"docs/page.md:3: `{name}` does not exist"]
-
-    in_docstring = found_in_docstring(repository, f"see `{name}`")
-
-    assert f"client/src/fleetcount_client/box.py:1: `{name}` does not exist" in in_docstring
+ABSENT = [
+    "Crate",
+    "empty_box()",
+    "Box.weight",
+    "Lid.size",
+    "box.Crate",
+    "fleetcount_client.crate",
+    "fleetcount_client.box.Crate",
+    "client/crate.py",
+    "crate.py",
+    "docs/crates.md",
+    "client/crates/",
+    "quarter-full",
+    "--shallow",
+    "fleetcount crate",
+    "delivery.weight_s",
+    "FLEETCOUNT_DELIVERY__WEIGHT_S",
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Box",
-        "Box.filled()",
-        "Box.close",
-        "box.Box.size",
-        "fleetcount_client.box.Box",
-        "client/box.py",
-        "client/src/fleetcount_client/box.py",
-        "client/*.py",
-        "docs/",
-        "too_small",
-        "half-full",
-        "fleetcount_boxes_total",
-        "--deep",
-        "delivery.spread_s",
-        "FLEETCOUNT_DELIVERY__SPREAD_S",
-        "release.json",
-        "n / 2",
-        "u8 u16",
-    ],
-)
-def test_what_exists_and_what_is_no_name_pass(repository: Path, name: str) -> None:
-    assert found_in_document(repository, f"`{name}`") == []
+def test_a_name_that_does_not_exist_is_refused_in_a_document_and_in_a_docstring(repository: Path) -> None:
+    for name in ABSENT:
+        assert found_in_document(repository, f"`{name}`") == [f"docs/page.md:3: `{name}` does not exist"], name
+    for name in ABSENT:
+        in_docstring = found_in_docstring(repository, f"see `{name}`")
+
+        assert f"client/src/fleetcount_client/box.py:1: `{name}` does not exist" in in_docstring, name
+
+
+PRESENT = [
+    "Box",
+    "Box.filled()",
+    "Box.close",
+    "box.Box.size",
+    "fleetcount_client.box.Box",
+    "client/box.py",
+    "client/src/fleetcount_client/box.py",
+    "client/*.py",
+    "docs/",
+    "too_small",
+    "half-full",
+    "fleetcount_boxes_total",
+    "--deep",
+    "delivery.spread_s",
+    "FLEETCOUNT_DELIVERY__SPREAD_S",
+    "release.json",
+    "n / 2",
+    "u8 u16",
+]
+
+
+def test_what_exists_and_what_is_no_name_pass(repository: Path) -> None:
+    for name in PRESENT:
+        assert found_in_document(repository, f"`{name}`") == [], name
 
 
 def test_a_comment_is_read_too_and_the_line_is_told(repository: Path) -> None:

@@ -51,7 +51,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@pytest.mark.processes
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """What a release of this tree consists of; nothing is wrong with it."""
@@ -60,6 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return files
 
 
+@pytest.mark.processes
 @pytest.mark.nightly  # Seven builds, eight seconds of a core.
 @with_builder
 def test_a_release_is_built_alike_three_times_checked_listed_and_signed(tree: Path, tmp_path: Path) -> None:

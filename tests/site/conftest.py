@@ -46,13 +46,14 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture
-def assets_folder(tmp_path: Path) -> Path:
-    """Return a folder with the files that all pages share, as a site has them."""
+@pytest.fixture(scope="module")
+def assets_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files that all pages share, as a site has them; a test's own have names of their own."""
     from fleetcount_site.pages import ASSETS, assets
 
+    folder = tmp_path_factory.mktemp("assets")
     for name, path in assets().items():
-        target = tmp_path / ASSETS / name
+        target = folder / ASSETS / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
-    return tmp_path
+    return folder

@@ -28,7 +28,7 @@ def report_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report.write(write_study(tmp_path_factory.mktemp("report") / "study", study), report_files())
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), pytest.param(400, "dark", marks=pytest.mark.nightly)])
 def test_a_report_from_a_file_draws_its_map_and_breaks_no_rule(
     browser: Browser, report_page: Path, width: int, scheme: str
 ) -> None:

@@ -11,9 +11,7 @@ from playwright.sync_api import Browser
 from tests.site.conftest import Visit
 from tests.site.console.conftest import configured, console, process, written
 from tests.site.console.test_page import (
-    test_a_console_that_has_ended_says_so,
     test_a_part_that_changes_keeps_the_focus,
-    test_it_fits_a_narrow_screen_and_needs_no_mouse,
     visiting,
 )
 from tests.site.publish.conftest import kept, site
@@ -24,7 +22,6 @@ from tests.site.publish.test_site import (
     test_a_release_page_is_made_from_the_signed_bytes,
     test_every_page_is_whole_at_every_width,
     test_numbers_that_are_not_the_signed_ones_are_called_so,
-    test_the_page_verifies_signatures_and_that_its_numbers_are_the_signed_ones,
     test_the_slider_the_line_and_the_table_show_one_window,
 )
 from tests.site.publish.test_sums import adding, test_the_interval_of_a_sum_is_that_of_python
@@ -40,7 +37,6 @@ from tests.site.test_report_map import report_page, test_a_report_from_a_file_dr
 from tests.site.watch.conftest import released, shown, task
 from tests.site.watch.test_page import (
     test_a_record_that_does_not_verify_shows_no_number,
-    test_a_run_is_shown_as_it_goes_and_a_reload_catches_up,
     test_the_release_is_shown_with_its_signatures_checked_here,
     visit,
 )
@@ -57,7 +53,6 @@ __all__ = [
     "shown",
     "site",
     "task",
-    "test_a_console_that_has_ended_says_so",
     "test_a_line_that_is_not_the_signed_one_is_called_so",
     "test_a_long_series_in_many_scripts_shows_the_same",
     "test_a_part_that_changes_keeps_the_focus",
@@ -65,16 +60,13 @@ __all__ = [
     "test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard",
     "test_a_release_page_is_made_from_the_signed_bytes",
     "test_a_report_from_a_file_draws_its_map_and_breaks_no_rule",
-    "test_a_run_is_shown_as_it_goes_and_a_reload_catches_up",
     "test_every_good_record_is_read_as_python_reads_it",
     "test_every_good_task_is_read",
     "test_every_page_is_whole_at_every_width",
     "test_everything_that_python_refuses_is_refused",
-    "test_it_fits_a_narrow_screen_and_needs_no_mouse",
     "test_numbers_that_are_not_the_signed_ones_are_called_so",
     "test_signatures_count_under_pinned_keys_alone",
     "test_the_interval_of_a_sum_is_that_of_python",
-    "test_the_page_verifies_signatures_and_that_its_numbers_are_the_signed_ones",
     "test_the_release_is_shown_with_its_signatures_checked_here",
     "test_the_slider_the_line_and_the_table_show_one_window",
     "visit",

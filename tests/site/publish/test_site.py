@@ -42,7 +42,7 @@ def quiet(visit: Visit) -> Page:
     return visit.page
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), pytest.param(1280, "light", marks=pytest.mark.nightly)])
 def test_every_page_is_whole_at_every_width(browser: Browser, site: Path, width: int, scheme: str) -> None:
     visit = opened(browser, site / "index.html", ready=False, width=width, scheme=scheme)
 

@@ -36,11 +36,11 @@ DESIGNS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def adding(browser: Browser, assets_folder: Path) -> Iterator[Page]:
     """Return a page that has the script of sums."""
-    (assets_folder / "index.html").write_text(page("s", "<h1>s</h1>", scripts=["sums.js"]))
-    visit = Visit(browser, (assets_folder / "index.html").as_uri())
+    (assets_folder / "sums.html").write_text(page("s", "<h1>s</h1>", scripts=["sums.js"]))
+    visit = Visit(browser, (assets_folder / "sums.html").as_uri())
     yield visit.page
     assert visit.complaints == []
     visit.close()

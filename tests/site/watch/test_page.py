@@ -101,7 +101,7 @@ def test_shares_are_others_at_every_load_and_the_answer_stays(
     assert "p = 25 %" in seen[0][3]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), pytest.param(400, "dark", marks=pytest.mark.nightly)])
 def test_the_release_is_shown_with_its_signatures_checked_here(
     visit: Callable[..., Visit], shown: Shown, task: Task, released: Released, width: int, scheme: str
 ) -> None:
@@ -159,7 +159,15 @@ def of_another_task(made: Released) -> Released:
     return record, tuple(sign_record(record, signing_key(place)) for place in range(2))
 
 
-@pytest.mark.parametrize("change", [flipped, swapped, lonely, of_another_task])
+@pytest.mark.parametrize(
+    "change",
+    [
+        flipped,
+        pytest.param(swapped, marks=pytest.mark.nightly),
+        pytest.param(lonely, marks=pytest.mark.nightly),
+        of_another_task,
+    ],
+)
 def test_a_record_that_does_not_verify_shows_no_number(
     visit: Callable[..., Visit], shown: Shown, task: Task, released: Released, change: Callable[[Released], Released]
 ) -> None:
