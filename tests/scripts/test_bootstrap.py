@@ -17,6 +17,7 @@ import pytest
 from tests.scripts.test_supply import script
 from tests.support.installed import link
 
+pytestmark = pytest.mark.processes  # pip and uv, real ones but where a test says otherwise.
 WHEEL = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 ABOUT = "Metadata-Version: 2.1\nName: {}\nVersion: 1.0\n"
 BACKEND = f"""
@@ -350,7 +351,6 @@ def test_how_far_it_is_rises_to_all_of_it(
     assert said.splitlines()[-1].startswith("setup: done in ")
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize("signal", ["INT", "TERM"])
 def test_an_interruption_ends_the_installer_and_what_it_was_at_is_installed_again(
     setup: ModuleType, signal: str

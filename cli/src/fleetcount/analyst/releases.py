@@ -29,7 +29,7 @@ from fleetcount.release_report import readable_counts
 from fleetcount.series_table import opened_numbers, place_note, places_of
 
 if TYPE_CHECKING:
-    import geopandas as gpd  # pyright: ignore[reportMissingImports] # As Polars in tables.py.
+    import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.
     from matplotlib.axes import Axes
 
 __all__ = ["Labels", "Release", "UnverifiedError", "VerifiedRelease", "cells_named", "read_release"]

@@ -58,7 +58,7 @@ class Tabular:
         frame: pd.DataFrame = library("pandas", "to_pandas()").DataFrame(dict(self.columns_of()))
         return frame
 
-    def to_polars(self) -> "pl.DataFrame":
+    def to_polars(self) -> "pl.DataFrame":  # pyright: ignore[reportUnknownParameterType]
         """Return a Polars data frame.
 
         Raises:

@@ -116,6 +116,13 @@ def _check_keys(settings: Settings) -> None:
             raise settings.wrong(key, "is for the generated grid; a network is given")
     if settings.has("vehicles") and (settings.has("config") or settings.has("routes")):
         raise settings.wrong("vehicles", "is for made trips; routes are given")
+    _grid_numbers(settings)  # Refused also where there is no SUMO that could drive.
+
+
+def _grid_numbers(settings: Settings) -> tuple[int, int, float]:
+    """Return columns, rows and metres between crossings of the generated grid."""
+    columns, rows = settings.integer("columns", 2, 100, 8), settings.integer("rows", 2, 100, 8)
+    return columns, rows, float(settings.number("block_m", Range("[50, 5000]"), Fraction(200)))
 
 
 def sumo_home() -> Path:
@@ -144,9 +151,8 @@ def _drive(sumo: SumoPrograms, settings: Settings, seed: int, directory: Path) -
 
 def _grid(sumo: SumoPrograms, settings: Settings, directory: Path) -> Path:
     path = directory / "grid.net.xml"
-    columns, rows = settings.integer("columns", 2, 100, 8), settings.integer("rows", 2, 100, 8)
-    block = str(float(settings.number("block_m", Range("[50, 5000]"), Fraction(200))))
-    shape = ("--grid.x-number", str(columns), "--grid.y-number", str(rows))
+    columns, rows, block = map(str, _grid_numbers(settings))
+    shape = ("--grid.x-number", columns, "--grid.y-number", rows)
     lengths = ("--grid.x-length", block, "--grid.y-length", block)
     sumo.run("netgenerate", ("--grid", *shape, *lengths, "--output-file", str(path)), directory, 60)
     return path
