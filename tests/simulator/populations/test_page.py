@@ -5,6 +5,7 @@ import tomllib
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_simulator import cells, populations
@@ -39,7 +40,13 @@ def test_a_section_about_cells_lists_its_keys(kind: str) -> None:
     assert [line for line in section(kind, CELLS).splitlines() if line.startswith("| `")] == rows(cells.keys_of(kind))
 
 
-@pytest.mark.parametrize("text", EXAMPLES, ids=[re.findall('"([a-z]+)"', text)[0] for text in EXAMPLES])
+def example(text: str) -> Any:
+    """Return an example as a parameter, by its kind; SUMO is a program."""
+    kind = re.findall('"([a-z]+)"', text)[0]
+    return pytest.param(text, id=kind, marks=[pytest.mark.processes] if kind == "sumo" else [])
+
+
+@pytest.mark.parametrize("text", [example(text) for text in EXAMPLES])
 def test_an_example_can_be_built_or_needs_a_file_alone(text: str) -> None:
     document = tomllib.loads(
         "".join(line[4:] if line.strip() else line for line in text.splitlines(True)), parse_float=Decimal

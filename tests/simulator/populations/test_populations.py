@@ -4,6 +4,7 @@ import hashlib
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterable
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,7 +82,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module", params=CASES)
+def marked(names: Iterable[str]) -> list[Any]:
+    """Return names of cases as parameters: SUMO is a program."""
+    return [pytest.param(name, marks=pytest.mark.processes) if name == "sumo" else name for name in names]
+
+
+@pytest.fixture(scope="module", params=marked(CASES))
 def case(request: pytest.FixtureRequest, folder: Path) -> tuple[str, Population]:
     name: str = request.param
     skip_without_sumo(name)
@@ -201,6 +207,7 @@ def in_another_process(name: str, folder: Path) -> str:
 SEEDED = ("city, squares", "city, hot spots", "bologna, fewer", "mobility, edges", "sumo", "trace, edges")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", SEEDED)
 def test_the_same_seed_gives_the_same_population_in_another_process(name: str, folder: Path) -> None:
     skip_without_sumo(name)
@@ -210,7 +217,7 @@ def test_the_same_seed_gives_the_same_population_in_another_process(name: str, f
     assert in_another_process(name, folder) == hashlib.sha256(here.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("name", [name for name in SEEDED if name != "trace, edges"])
+@pytest.mark.parametrize("name", marked(name for name in SEEDED if name != "trace, edges"))
 def test_another_seed_gives_another_population(name: str, folder: Path) -> None:
     skip_without_sumo(name)
 

@@ -71,6 +71,7 @@ def histograms(population: Population) -> list[dict[str, int]]:
     ]
 
 
+@pytest.mark.processes
 @needs_sumo
 def test_a_configuration_a_network_with_routes_and_its_data_are_the_same_traffic(town: Path) -> None:
     from_config = driven(town, EDGES, config="run.sumocfg")
@@ -87,6 +88,7 @@ def test_a_configuration_a_network_with_routes_and_its_data_are_the_same_traffic
     assert sum(int(from_network.histogram(epoch)[1:].sum()) for epoch in range(from_network.epochs)) >= 3
 
 
+@pytest.mark.processes
 @needs_sumo
 def test_trips_are_made_for_a_network_without_routes(town: Path) -> None:
     population = driven(town, EDGES | {"edge": "nearest"}, network="grid.net.xml", vehicles=40, duration_s=300)
@@ -96,6 +98,7 @@ def test_trips_are_made_for_a_network_without_routes(town: Path) -> None:
     assert max(sum(population.histogram(epoch)[1:]) for epoch in range(population.epochs)) >= 5
 
 
+@pytest.mark.processes
 @needs_sumo
 def test_the_nearest_edge_is_mostly_the_edge_itself(town: Path) -> None:
     keys = {"network": "grid.net.xml", "vehicles": 60, "duration_s": 300}
@@ -110,6 +113,7 @@ def test_the_nearest_edge_is_mostly_the_edge_itself(town: Path) -> None:
     assert same.mean() > 0.8
 
 
+@pytest.mark.processes
 @needs_sumo
 def test_sumo_is_ended_when_it_takes_too_long(town: Path) -> None:
     with pytest.raises(ScenarioError, match=r"population.timeout_s: sumo was not ready after 0.001 s"):
