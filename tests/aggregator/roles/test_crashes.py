@@ -124,7 +124,7 @@ BATCH_POINTS = [
 
 
 @pytest.mark.parametrize(("failpoint", "side"), BATCH_POINTS, ids=[f"{name}-{side}" for name, side in BATCH_POINTS])
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_a_crash_between_batches_under_way_resumes_to_the_same_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failpoint: str, side: int, size: int
 ) -> None:
