@@ -36,10 +36,21 @@ GIVES_WAY = 10
 """Niceness of a lane that computes while others wait for windows (`scripts/test`): it may get a tenth of a core."""
 
 
+def _asks_for_a_server(item: pytest.Item) -> bool:
+    """Return whether a test takes the tests' PostgreSQL, itself or as one of the stores it is repeated for."""
+    stores = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return "postgres_cluster" in getattr(item, "fixturenames", ()) or any(
+        isinstance(one, str) and one == "postgres" for one in stores
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # Before tests are chosen by their marks.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let a test's limit end what hangs, not what gets little of the machine."""
+    """Let a test's limit end what hangs, not what gets little of the machine; mark what needs a server."""
     factor = 10.0 if os.nice(0) >= GIVES_WAY else pace()
     for item in items:
+        if _asks_for_a_server(item):
+            item.add_marker(pytest.mark.processes)
         marked = item.get_closest_marker("timeout")
         limit_s = float(marked.args[0] if marked else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(factor * limit_s), append=False)

@@ -85,6 +85,7 @@ async def test_crashes_on_both_sides_resume_to_the_same_release(
     await network.stop_all()
 
 
+@pytest.mark.processes
 async def test_a_server_killed_under_both_and_crashes_on_both_sides_resume_to_the_same_release(tmp_path: Path) -> None:
     with own_cluster() as cluster:
         network = Network(2, directory=tmp_path)
