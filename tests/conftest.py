@@ -44,10 +44,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(record, "record")
 
 
+def _asks_for_a_server(item: pytest.Item) -> bool:
+    """Return whether a test takes the tests' PostgreSQL, itself or as one of the stores it is repeated for."""
+    stores = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return "postgres_cluster" in getattr(item, "fixturenames", ()) or any(
+        isinstance(one, str) and one == "postgres" for one in stores
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # Before tests are chosen by their marks.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that took longest, and let a test's limit end what hangs, not what waits for its turn."""
+    """Begin with the files that took longest, let a test's limit end what hangs, mark what needs a server."""
     factor = SIDE_BY_SIDE if record.WORKER in os.environ else pace()
     for item in items:
+        if _asks_for_a_server(item):
+            item.add_marker(pytest.mark.processes)
         marked = item.get_closest_marker("timeout")
         limit_s = float(marked.args[0] if marked else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(factor * limit_s), append=False)

@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,8 @@ from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key, load_signing
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
 from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.failpoints import failpoints_from_environment
+
+from tests.support.refusals import said_by
 
 PEER_KEY = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw()).decode()
 THIRD_KEY = base64.b64encode(Ed25519PrivateKey.generate().public_key().public_bytes_raw()).decode()
@@ -211,15 +214,13 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
-    make, said = BAD[name]
+def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name, (make, expected) in BAD.items():
+        said = said_by(ConfigError, load_config, write(tmp_path, make()), {})
 
-    with pytest.raises(ConfigError, match=said) as refusal:
-        load_config(write(tmp_path, make()), {})
-
-    assert "\n" not in str(refusal.value)
-    assert "hunter2" not in str(refusal.value)
+        assert re.search(expected, said), name
+        assert "\n" not in said, name
+        assert "hunter2" not in said, name
 
 
 def test_a_store_s_place_is_a_file_or_a_url_as_it_is_written(tmp_path: Path) -> None:

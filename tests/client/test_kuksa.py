@@ -308,7 +308,7 @@ async def test_a_coroutine_that_takes_too_long_has_no_value(monkeypatch: pytest.
     monkeypatch.setattr("fleetcount_client.signals._LONGEST_READ_S", 0.05)
 
     async def late() -> Reading:
-        await asyncio.sleep(2)
+        await asyncio.Event().wait()
         return "late"
 
     assert await read_signal({SPEED: late}, SPEED) is None

@@ -7,6 +7,7 @@ import pytest
 from fleetcount_client.config import ConfigError, load_settings
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
+from fleetcount_client.signals import Reading
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.errors import UsageError
 
@@ -26,38 +27,36 @@ YARD = Polygon(
 PLACES = PrivatePlaces({"p": PrivateSignal(areas=(HOME, YARD), values=frozenset({"8928308280fffff", 5, True}))})
 
 
-@pytest.mark.parametrize(
-    ("reading", "hidden"),
-    [
-        ((10.0, 20.0), True),
-        ((15.0, 20.0), True),
-        ((15.0001, 20.0), False),
-        ((13.0, 24.0), True),
-        ((1.0, 0.5), True),
-        ((2.0, 1.0), True),
-        ((2.0, 1.5), False),
-        ((0.5, 2.0), True),
-        ((3.5, 2.0), True),
-        ((4.0, 2.0), True),
-        ((4.5, 2.0), False),
-        ((-1.0, 0.0), False),
-        ((float("nan"), 0.0), False),
-        ((float("inf"), 0.0), False),
-        ("8928308280fffff", True),
-        ("8928308281fffff", False),
-        (5, True),
-        (5.0, True),
-        (5.5, False),
-        (True, True),
-        (1, False),
-        (None, False),
-    ],
-)
-def test_a_reading_is_hidden_inside_and_shown_outside(reading: object, hidden: bool) -> None:
-    shown = PLACES.shown("p", reading)  # type: ignore[arg-type]
+READINGS: list[tuple[Reading, bool]] = [
+    ((10.0, 20.0), True),
+    ((15.0, 20.0), True),
+    ((15.0001, 20.0), False),
+    ((13.0, 24.0), True),
+    ((1.0, 0.5), True),
+    ((2.0, 1.0), True),
+    ((2.0, 1.5), False),
+    ((0.5, 2.0), True),
+    ((3.5, 2.0), True),
+    ((4.0, 2.0), True),
+    ((4.5, 2.0), False),
+    ((-1.0, 0.0), False),
+    ((float("nan"), 0.0), False),
+    ((float("inf"), 0.0), False),
+    ("8928308280fffff", True),
+    ("8928308281fffff", False),
+    (5, True),
+    (5.0, True),
+    (5.5, False),
+    (True, True),
+    (1, False),
+    (None, False),
+]
 
-    assert shown is (None if hidden else reading)
-    assert PLACES.shown("another", reading) is reading  # type: ignore[arg-type]
+
+def test_a_reading_is_hidden_inside_and_shown_outside() -> None:
+    for reading, hidden in READINGS:
+        assert PLACES.shown("p", reading) is (None if hidden else reading), reading
+        assert PLACES.shown("another", reading) is reading
 
 
 def test_of_a_set_only_the_private_members_are_hidden() -> None:

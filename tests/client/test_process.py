@@ -22,6 +22,8 @@ from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, grpc_servers
 from tests.support.processes import pace, wait_until
 
+pytestmark = pytest.mark.processes
+
 KILLED = 137
 
 

@@ -140,6 +140,7 @@ async def test_it_asks_when_the_end_comes_near_and_again_after_a_while(present: 
     assert [moment - ends for moment in asked] == [-1000, -900, -800]
 
 
+@pytest.mark.processes
 async def test_the_owner_s_command_makes_the_next_certificate_appear(
     world: Deployment, present: DeviceIdentity, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ async def test_the_owner_s_command_makes_the_next_certificate_appear(
     assert load_certificate(tmp_path / "device.crt") == fresh
 
 
+@pytest.mark.processes
 async def test_a_command_that_fails_is_said_and_tried_later(
     present: DeviceIdentity, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

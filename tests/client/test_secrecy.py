@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,21 @@ class Recorder(MemoryTransport):
         return await super().upload(task, position, instalments)
 
 
+@lru_cache(maxsize=1 << 20)
+def derived(found: bytes) -> tuple[bytes, ...]:
+    """Return what 32 bytes may be good for: a file has most of them still at the next look."""
+    return found, task_key(found), task_key(next_key(found))
+
+
 def opened_by_a_thief(directory: Path, carried: Sequence[tuple[int, Instalment]]) -> int:
     """Return how many recorded messages open under any 32 bytes of any file: as a task key or as a key of the chain."""
     content = b"\n".join(path.read_bytes() for path in directory.iterdir())
     found = {content[at : at + 32] for at in range(len(content) - 31) if b"\0\0" not in content[at : at + 32]}
-    keys = {derived for key in found for derived in (key, task_key(key), task_key(next_key(key)))}
+    keys = {one for key in found for one in derived(key)}
     return sum(any(opens(key, position, one) for key in keys) for position, one in carried)
 
 
+@lru_cache(maxsize=1 << 20)
 def opens(key: bytes, position: int, instalment: Instalment) -> bool:
     try:
         unseal_instalment(

@@ -198,7 +198,8 @@ async def test_a_unit_that_was_opened_stays_charged_whole_and_keeps_its_coin(tmp
 
 
 def test_a_coin_is_fair_follows_from_the_secret_and_is_the_same_for_a_unit() -> None:
-    units = [unit_id(Deployment().series().series_id, unit) for unit in range(2000)]
+    series_id = Deployment().series().series_id
+    units = [unit_id(series_id, unit) for unit in range(2000)]
     third = Fraction(1, 3)
 
     tossed = [coin_of(bytes(32), unit, third) for unit in units]

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 _MEASURE = """
 import sys, time
 start = time.process_time()

@@ -32,7 +32,7 @@ LARGEST_INSTALLED = 40_000_000
 CAR, ALL = ROOT / "client" / "pyproject.toml", ROOT / "pyproject.toml"
 BUILDS = tomllib.loads(ALL.read_text())["tool"]["hatch"]["build"]
 
-pytestmark = with_builder
+pytestmark = [with_builder, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,7 @@ async def persist(transport: GrpcTransport, task: Task, device: TestDevice, part
             return attempts
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 async def test_a_relay_killed_and_started_again_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
     async with relayed() as here, asyncio.timeout(90):
@@ -428,6 +429,7 @@ async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
 # The command.
 
 
+@pytest.mark.processes
 async def test_a_relay_that_is_told_to_end_first_gives_the_receipts_it_owes(tmp_path: Path) -> None:
     async with relayed() as here, asyncio.timeout(100):
         task = await here.network.ask(values=4)
@@ -461,6 +463,7 @@ async def test_a_relay_that_is_told_to_end_first_gives_the_receipts_it_owes(tmp_
     assert code == 0
 
 
+@pytest.mark.processes
 async def test_the_command_says_when_it_is_ready_and_ends_with_zero(tmp_path: Path) -> None:
     async with relayed() as here:
         command = [sys.executable, "-m", "fleetcount", "relay"]
@@ -509,6 +512,7 @@ async def answers(way: GrpcTransport) -> bool:
     return True
 
 
+@pytest.mark.processes
 async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_no_more(tmp_path: Path) -> None:
     async with relayed() as here:
         config = relay_files(here, tmp_path, "127.0.0.1:0")

@@ -80,17 +80,22 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("endpoint", GOOD)
-def test_a_good_endpoint_is_taken_by_everybody(reader: str, endpoint: str, tmp_path: Path) -> None:
-    READERS[reader](endpoint, tmp_path)
+def said(reader: str, endpoint: str, folder: Path) -> str:
+    """Return what a reader says of an endpoint that it refuses, "" for one that it takes."""
+    try:
+        READERS[reader](endpoint, folder)
+    except UsageError as refusal:
+        return str(refusal)
+    return ""
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("endpoint", BAD)
-def test_a_bad_endpoint_is_refused_by_everybody_with_the_same_words(reader: str, endpoint: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refusal:
-        READERS[reader](endpoint, tmp_path)
+def test_a_good_endpoint_is_taken_by_everybody(reader: str, tmp_path: Path) -> None:
+    assert {endpoint: words for endpoint in GOOD if (words := said(reader, endpoint, tmp_path))} == {}
 
-    assert ENDPOINT in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_bad_endpoint_is_refused_by_everybody_with_the_same_words(reader: str, tmp_path: Path) -> None:
+    words = {endpoint: said(reader, endpoint, tmp_path) for endpoint in BAD}
+
+    assert {endpoint: one for endpoint, one in words.items() if ENDPOINT not in one or "\n" in one} == {}

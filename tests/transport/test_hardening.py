@@ -15,6 +15,7 @@ TELL = (
 )
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
 def test_a_process_is_not_dumpable_afterwards_and_was_before() -> None:
     said = subprocess.run([sys.executable, "-c", TELL], capture_output=True, text=True, check=True).stdout
@@ -28,6 +29,7 @@ def _in_worker() -> int:
     return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl(2) is Linux's")
 async def test_workers_that_see_shares_are_not_dumpable() -> None:
     workers = ProcessWorkers(1, warm=False)

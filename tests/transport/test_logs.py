@@ -94,6 +94,7 @@ async def test_a_hang_up_sets_the_level_again_also_of_a_logger_that_has_written(
     assert "allowed: debug, info, warning, error" in lines[2]["reason"]
 
 
+@pytest.mark.processes
 def test_logs_load_no_library_that_colours_terminals_and_leave_it_to_others() -> None:
     pytest.importorskip("rich")
     code = (

@@ -39,11 +39,15 @@ def test_a_changed_list_and_new_keys_are_taken_up_without_a_restart(tmp_path: Pa
 
     ring.refresh()
     found = ring.listed()
+    (tmp_path / "key-list.toml").write_text("[[keys]]\nkey_id = 1\nnot_after = 2000\n")
+    ring.refresh()
+    later = ring.listed()
     (tmp_path / "key-list.toml").write_text("[[keys]]\nkey_id = 1\nnot_after = 'soon'\n")
     ring.refresh()
 
     assert [(key_id, validity.not_after) for key_id, _, validity in found] == [(1, 20), (2, MAX_UNIX_TIME)]
-    assert ring.listed() == found, "an unusable list changes nothing"
+    assert [(key_id, validity.not_after) for key_id, _, validity in later] == [(1, 2000), (2, MAX_UNIX_TIME)]
+    assert ring.listed() == later, "an unusable list changes nothing"
 
 
 @pytest.mark.parametrize(

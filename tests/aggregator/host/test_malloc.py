@@ -9,6 +9,8 @@ import pytest
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import sys
 import numpy as np

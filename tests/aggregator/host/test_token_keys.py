@@ -85,6 +85,7 @@ def test_without_the_library_of_python_the_extra_is_named(monkeypatch: pytest.Mo
         load_token_key("pkcs11:token=a;object=b?module-path=/x", {})
 
 
+@pytest.mark.processes
 def test_a_wrong_pin_opens_nothing_and_is_not_shown(token: Token) -> None:
     """In a process of its own: one logs in once for all."""
     code = "import sys; from fleetcount_aggregator.host.token_keys import load_token_key; load_token_key(sys.argv[1])"
@@ -101,6 +102,7 @@ def test_a_wrong_pin_opens_nothing_and_is_not_shown(token: Token) -> None:
     assert "77777" not in ran.stderr
 
 
+@pytest.mark.processes
 def test_a_key_in_a_token_signs_and_does_not_come_out(token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PIN_VARIABLE, token.pin)
     for uri in (token.uri(), token.uri(object="", id="%01%ff")):
@@ -112,6 +114,7 @@ def test_a_key_in_a_token_signs_and_does_not_come_out(token: Token, monkeypatch:
             key.private_bytes_raw()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -127,6 +130,7 @@ def test_what_cannot_be_used_is_named_and_no_pin_is_shown(token: Token, changes:
     assert token.pin not in str(refused.value)
 
 
+@pytest.mark.processes
 def test_a_token_that_is_gone_is_this_machine_s_failure(token: Token) -> None:
     key = load_token_key(token.uri(), {PIN_VARIABLE: token.pin})
     key._key.session.close()
@@ -135,6 +139,7 @@ def test_a_token_that_is_gone_is_this_machine_s_failure(token: Token) -> None:
         key.sign(b"a message")
 
 
+@pytest.mark.processes
 async def test_an_aggregator_with_its_key_in_a_token_releases_a_task(token: Token) -> None:
     network = Network(2)
     seat = network.seats[1]
@@ -195,6 +200,7 @@ def test_a_wrapped_key_opens_under_no_other_id_and_unchanged_alone(tmp_path: Pat
             load_hpke_key(file, wrapping)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("named", "said"),
     [
@@ -208,6 +214,7 @@ def test_a_wrapping_key_is_one_that_stays(token: Token, named: str, said: str) -
         load_wrapping_key(token.uri(object=named), {PIN_VARIABLE: token.pin})
 
 
+@pytest.mark.processes
 def test_a_token_that_is_back_opens_what_came_meanwhile(tmp_path: Path, token: Token) -> None:
     wrapping = load_wrapping_key(token.uri(object="wrapping"), {PIN_VARIABLE: token.pin})
     add_key(tmp_path, 1, post_quantum=False, wrapping=wrapping)

@@ -218,6 +218,7 @@ async def test_few_are_opened_here_and_many_in_the_workers_with_the_same_result(
     assert workers.calls == ["unseal_columns"]
 
 
+@pytest.mark.processes
 async def test_real_workers_open_what_is_opened_here() -> None:
     workers = ProcessWorkers(1, warm=False)
     keys, columns = sealed(WORTH_A_PROCESS)

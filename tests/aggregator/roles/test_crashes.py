@@ -85,6 +85,7 @@ async def test_crashes_on_both_sides_resume_to_the_same_release(
     await network.stop_all()
 
 
+@pytest.mark.processes
 async def test_a_server_killed_under_both_and_crashes_on_both_sides_resume_to_the_same_release(tmp_path: Path) -> None:
     with own_cluster() as cluster:
         network = Network(2, directory=tmp_path)
@@ -124,7 +125,7 @@ BATCH_POINTS = [
 
 
 @pytest.mark.parametrize(("failpoint", "side"), BATCH_POINTS, ids=[f"{name}-{side}" for name, side in BATCH_POINTS])
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_a_crash_between_batches_under_way_resumes_to_the_same_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failpoint: str, side: int, size: int
 ) -> None:

@@ -213,6 +213,7 @@ backup.write_backup(place, seal, Path(sys.argv[3]), about, {})
 """
 
 
+@pytest.mark.processes
 async def test_what_a_backup_that_was_killed_left_goes_with_the_next_to_the_same_file(tmp_path: Path) -> None:
     network, _, seal, _ = await town(tmp_path)
     place, output = StorePlace(directory=tmp_path / "alpha"), tmp_path / "backup"

@@ -498,6 +498,7 @@ def interrupted(cluster: Cluster, work: Future[Any], how: str) -> None:
     assert not work.done(), "a receipt for what no standby has"
 
 
+@pytest.mark.processes
 def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_the_standby() -> None:
     """Who is cut off while a commit waits for its standby leaves it committed on the primary alone."""
     with own_cluster() as cluster:
@@ -510,6 +511,7 @@ def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_
             assert stored.result() == [STORED]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("work", ["frames", "rows"])
 def test_a_wait_for_the_standby_that_is_cancelled_is_no_commit(work: str) -> None:
     """A statement's timeout, or who cancels what hangs: the server warns, and says that it was committed."""
@@ -533,6 +535,7 @@ def test_a_wait_for_the_standby_that_is_cancelled_is_no_commit(work: str) -> Non
         assert cluster.run("SELECT count(*) FROM things") == [(0 if work == "frames" else 1,)]
 
 
+@pytest.mark.processes
 def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> None:
     """The postmaster and all, with -9, while groups come one after another; it comes back, and so does the writer."""
     with own_cluster() as cluster:

@@ -271,6 +271,7 @@ class KilledAtCommit(LostAtCommit):
         return super().execute(statement, *arguments, **how)
 
 
+@pytest.mark.processes
 async def test_a_commit_that_died_with_the_server_happens_though_another_has_its_number(tmp_path: Path) -> None:
     with own_cluster() as cluster:
         engine = PostgresEngine.open(Server(url=cluster.url("postgres")))
@@ -484,6 +485,7 @@ def test_a_standby_that_is_not_waited_for_is_refused_and_a_backup_is_none(
     wait_until(lambda: postgres_cluster.run(query) == [(0,)], "nobody takes the server's log any more")
 
 
+@pytest.mark.processes
 @pytest.mark.nightly  # A server of its own, put back twice.
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
@@ -544,6 +546,7 @@ def test_a_mark_that_was_changed_says_so(tmp_path: Path, text: str) -> None:
         ServerMark(tmp_path / "aggregator.server")
 
 
+@pytest.mark.processes
 @pytest.mark.nightly
 def test_a_promoted_standby_is_another_server_until_it_is_accepted(tmp_path: Path) -> None:
     """The whole way: a synchronous standby, its primary killed, promoted, refused, accepted, with all that was held."""
@@ -581,6 +584,7 @@ def part(number: int) -> StoredInstalment:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.nightly  # A server of its own, which fills its disk.
 @pytest.mark.timeout(240)
 async def test_a_disk_that_is_full_takes_no_receipt_back_and_goes_on_when_there_is_room(tmp_path: Path) -> None:

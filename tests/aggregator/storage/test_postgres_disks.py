@@ -18,7 +18,7 @@ from tests.support.instalments import StoredInstalment, add
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(240), pytest.mark.processes]
 
 
 async def test_a_log_disk_that_is_full_stops_the_server_and_every_receipt_until_there_is_room(

@@ -44,16 +44,18 @@ BARE = InstalmentRun(
 QUERY = DigestQuery(task_id=TASK, round=1, report_ids=bytes(range(32)))
 DIGESTS = [Digest(b"d" * 32), None]
 OUTCOMES = [bytes((StoreOutcome.STORED, StoreOutcome.BUSY)), bytes((StoreOutcome.SAME,))]
-ENCODED: list[tuple[bytes, Callable[[bytes], object], object]] = [
-    (encode_runs([RUN, BARE]), decode_runs, [RUN, BARE]),
-    (encode_query(QUERY), decode_query, QUERY),
-    (encode_digests(DIGESTS), lambda data: decode_digests(data, 2), DIGESTS),
-    (encode_outcomes(OUTCOMES), lambda data: decode_outcomes(data, [2, 1]), OUTCOMES),
-]
+ENCODED: dict[str, tuple[bytes, Callable[[bytes], object], object]] = {
+    "runs": (encode_runs([RUN, BARE]), decode_runs, [RUN, BARE]),
+    "query": (encode_query(QUERY), decode_query, QUERY),
+    "digests": (encode_digests(DIGESTS), lambda data: decode_digests(data, 2), DIGESTS),
+    "outcomes": (encode_outcomes(OUTCOMES), lambda data: decode_outcomes(data, [2, 1]), OUTCOMES),
+}
 
 
-@pytest.mark.parametrize(("data", "decode", "value"), ENCODED)
-def test_it_comes_back_whole_or_not_at_all(data: bytes, decode: Callable[[bytes], object], value: object) -> None:
+@pytest.mark.parametrize("what", ENCODED)
+def test_it_comes_back_whole_or_not_at_all(what: str) -> None:
+    data, decode, value = ENCODED[what]
+
     assert decode(data) == value
     for wrong in (data[:-1], data + b"\0", b"x" + data[1:], data.replace(b" 1", b" 2", 1), b""):
         with pytest.raises(DecodeError):

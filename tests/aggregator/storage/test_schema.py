@@ -429,6 +429,7 @@ def killed_opening(*words: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.processes
 @pytest.mark.nightly  # A process, and its files with their syncs, for each statement.
 @pytest.mark.timeout(300)
 def test_a_process_that_is_killed_at_any_statement_of_an_upgrade_leaves_a_store_that_opens_whole(
@@ -442,6 +443,7 @@ def test_a_process_that_is_killed_at_any_statement_of_an_upgrade_leaves_a_store_
     assert (found["oldest"], found["newest"], found["versions"]) == (3, schema.SQLITE.version, 2), "nothing in between"
 
 
+@pytest.mark.processes
 @pytest.mark.nightly  # A process and a connection for each statement.
 @pytest.mark.timeout(300)
 def test_a_process_that_is_killed_while_it_makes_the_tables_of_a_server_leaves_none(postgres_url: str) -> None:

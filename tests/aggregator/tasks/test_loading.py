@@ -28,9 +28,10 @@ from fleetcount_protocol.task.signed_file import encode_signed_task
 from fleetcount_protocol.task.task import Release, ReleaseKind, SignedTask, Task
 
 from tests.support.aggregators import Network, TestDevice, answer_all
+from tests.support.nightly import NIGHTLY
 
 COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
-MANY = 2_100
+MANY = 2_100 if NIGHTLY else 400
 FAINT = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 1000), level=Fraction(19, 20))
 LIMITS = Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60, total_epsilon=None)
 

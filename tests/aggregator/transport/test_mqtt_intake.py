@@ -191,6 +191,7 @@ async def next_on(client: "aiomqtt.Client", kind: str) -> bytes:
     raise AssertionError("the broker has gone away")
 
 
+@pytest.mark.processes
 async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) -> None:
     network = Network(2)
     await network.start_all()
@@ -226,6 +227,7 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
     assert b"fleetcount_poison_messages_total 3.0" in core.context.metrics.render()
 
 
+@pytest.mark.processes
 async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_is_over(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +257,7 @@ async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_series_
     assert [one.order for one in second.orders] == [stop]
 
 
+@pytest.mark.processes
 async def test_outcomes_are_retained_once_a_connection_also_those_of_windows_that_left_memory(
     broker_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +298,7 @@ async def test_outcomes_are_retained_once_a_connection_also_those_of_windows_tha
     await network.stop_all()
 
 
+@pytest.mark.processes
 async def test_an_outcome_is_taken_away_from_the_broker_when_its_task_is_retired(broker_port: int) -> None:
     network = Network(2)
     network.limits = replace(network.limits, keep_digests_s=60)
@@ -320,6 +324,7 @@ async def test_an_outcome_is_taken_away_from_the_broker_when_its_task_is_retired
     await network.stop_all()
 
 
+@pytest.mark.processes
 async def test_a_coordinator_without_the_connection_takes_away_what_another_process_put_there(broker_port: int) -> None:
     network = Network(2)
     network.limits = replace(network.limits, keep_digests_s=60)
@@ -349,6 +354,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
     await network.stop_all()
 
 
+@pytest.mark.processes
 async def test_mqtt_acknowledges_nothing_that_was_not_stored(broker_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store fails once: the message comes again and is stored then."""
     network = Network(2)
@@ -573,6 +579,7 @@ async def test_given_up_while_the_library_still_connects_in_a_thread_a_connectio
     assert broker.connections == 1
 
 
+@pytest.mark.processes
 async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -682,6 +689,7 @@ async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_cam
     core.context.admission.check(Identity(b"d-2"))
 
 
+@pytest.mark.processes
 async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ async def states(network: Network, task: Task) -> list[tuple[State, str]]:
 
 @pytest.mark.parametrize("lost", ["requests", "replies"])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.nightly)])
 async def test_a_lost_message_is_repeated_and_changes_nothing(count: int, step: str, lost: str) -> None:
     network, task = await ready(count)
     losses = Losses(step, 3)

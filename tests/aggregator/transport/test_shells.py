@@ -507,6 +507,7 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
 # Workers.
 
 
+@pytest.mark.processes
 async def test_workers_are_other_processes_and_a_dead_one_is_replaced() -> None:
     workers = ProcessWorkers(1, warm=False)
 
@@ -518,6 +519,7 @@ async def test_workers_are_other_processes_and_a_dead_one_is_replaced() -> None:
     await workers.close()
 
 
+@pytest.mark.processes
 async def test_work_that_always_kills_its_worker_is_given_up() -> None:
     workers = ProcessWorkers(1, warm=False)
 

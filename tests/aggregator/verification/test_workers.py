@@ -19,6 +19,8 @@ from structlog.testing import capture_logs
 
 from tests.support.dying import asked_for, dies_once, dies_unless_scalar, kill_oneself, nothing, wait_for
 
+pytestmark = pytest.mark.processes
+
 SETTING = ProofSetting(task=b"", verify_key=b"", position=0)
 
 

@@ -62,8 +62,8 @@ def one_series(coin: Coin, **more: Any) -> Series:
 
 ALL = [
     ("direct", Coin.WINDOW),
-    ("sampling", Coin.WINDOW),
-    ("sampling", Coin.DAY),
+    pytest.param("sampling", Coin.WINDOW, marks=pytest.mark.nightly),
+    pytest.param("sampling", Coin.DAY, marks=pytest.mark.nightly),
     ("sampling", Coin.SERIES),
 ]
 

@@ -90,6 +90,7 @@ def test_truths_of_both_integer_types_give_the_same_sums() -> None:
     assert same(first, second)
 
 
+@pytest.mark.processes
 def test_another_process_draws_the_same() -> None:
     script = (
         "from tests.simulator.fleets import *; from fleetcount_simulator.engines import engine\n"

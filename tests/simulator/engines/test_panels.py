@@ -18,11 +18,13 @@ from fleetcount_simulator.series import Coin, Series, stays
 from tests.simulator.engines.test_engines_agree import ALPHA, ENGINES, Law, p_value, unit
 from tests.simulator.fleets import DIRECT, SAMPLING, Held, case
 from tests.simulator.test_series import series
+from tests.support.nightly import NIGHTLY
 
 P = Fraction(3, 10)
 WAYS = ((1, 1), (1, 2), (1, 2), (2, 2), (0, 1))
 """The values of five devices in two windows."""
-RUNS = 10_000
+RUNS = 10_000 if NIGHTLY else 2_500
+COMPARED = 4_000 if NIGHTLY else 1_000
 LOSSY = Faults(loss=Fraction(1, 5), drop_out=Fraction(1, 4), late=Fraction(1, 10), duplicates=Fraction(1, 10))
 
 
@@ -78,14 +80,14 @@ def test_a_new_day_tosses_anew(name: EngineName) -> None:
 @pytest.mark.parametrize("faults", [Faults(), LOSSY, replace(LOSSY, naive=True)], ids=["none", "lossy", "naive"])
 def test_the_engines_agree_about_a_panel_with_faults(faults: Faults) -> None:
     one = asked(WAYS * 20, series(Coin.SERIES, 2), faults=faults)
-    found = {name: run(one, name, 1, 4000) for name in ENGINES}
+    found = {name: run(one, name, 1, COMPARED) for name in ENGINES}
 
     means = [found[name].outputs.mean(axis=0) for name in ENGINES]
-    errors = [found[name].outputs.std(axis=0) / np.sqrt(4000) for name in ENGINES]
+    errors = [found[name].outputs.std(axis=0) / np.sqrt(COMPARED) for name in ENGINES]
     # Six standard errors of the difference: a false alarm in 2e-9 of the cases for each of two cells.
     assert (np.abs(means[0] - means[1]) < 6 * np.hypot(*errors)).all()
     spreads = [found[name].outputs.var(axis=0) for name in ENGINES]
-    assert np.allclose(spreads[0], spreads[1], rtol=6 * np.sqrt(2 / 4000) * np.sqrt(2))
+    assert np.allclose(spreads[0], spreads[1], rtol=6 * np.sqrt(2 / COMPARED) * np.sqrt(2))
     for name in ENGINES:
         tallies = found[name].tallies
         gone = sum(tallies[key] for key in ("lost", "late", "half_pairs", "absent", "refused"))

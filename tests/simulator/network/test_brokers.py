@@ -10,6 +10,8 @@ from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import find_mosquitto, restart_broker, start_broker
 from fleetcount_simulator.network.children import Child, Children
 
+pytestmark = pytest.mark.processes
+
 MESSAGES = 100
 
 

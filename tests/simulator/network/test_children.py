@@ -9,6 +9,8 @@ import pytest
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.children import Child, Children
 
+pytestmark = pytest.mark.processes
+
 READY = 'import time, sys; print(\'{"ready": true, "n": 1}\', flush=True);'
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + READY + "time.sleep(600)"
 
@@ -60,17 +62,17 @@ async def test_every_child_is_ended_whatever_happens(
 
 async def test_an_interrupted_run_ends_its_children_too(tmp_path: Path) -> None:
     started: list[Child] = []
+    runs = asyncio.Event()
 
     async def run() -> None:
         async with Children(tmp_path) as children:
             started.append(await children.start("one", python(READY + "time.sleep(600)")))
             await started[0].ready(60)
+            runs.set()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(run())
-    while not started or started[0].process.returncode is not None:
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.2)
+    await runs.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

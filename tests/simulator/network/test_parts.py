@@ -335,6 +335,7 @@ def test_outages_are_told_in_the_time_of_the_runs_windows() -> None:
     assert first_failpoints(faults) == {0: "leader.after_proposals", 1: "helper.after_seal_store"}
 
 
+@pytest.mark.processes
 def test_what_one_process_may_listen_on_no_other_is_given_while_it_lives() -> None:
     """Though nobody listens yet, or for a while nobody does any more."""
     program = (

@@ -208,6 +208,7 @@ def in_another_process(name: str, folder: Path) -> str:
 SEEDED = ("city, squares", "city, hot spots", "bologna, fewer", "mobility, edges", "sumo", "trace, edges")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", marked(SEEDED))
 def test_the_same_seed_gives_the_same_population_in_another_process(name: str, folder: Path) -> None:
     skip_without_sumo(name)

@@ -15,6 +15,9 @@ from fleetcount_simulator.populations import KINDS, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.nightly import NIGHTLY
+from tests.support.refusals import said_by
+
 SQUARES = {"cells": "square", "size_m": 100}
 HEXAGONS = {"cells": "h3", "resolution": 9}
 TRACE = {"kind": "trace", "file": "t.csv"}
@@ -42,11 +45,9 @@ def refusal(
     elif isinstance(content, bytes):
         (folder / name).write_bytes(content)
     before = sorted(folder.iterdir())
-    with pytest.raises(ScenarioError) as error:
-        build(population, question, 1, folder)
+    message = said_by(ScenarioError, build, population, question, 1, folder)
     assert not held_open(folder)
     assert sorted(folder.iterdir()) == before
-    message = str(error.value)
     assert len(message) < 300
     assert "\n" not in message
     return message
@@ -100,9 +101,9 @@ BAD_TRACES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("content", "named"), BAD_TRACES.values(), ids=BAD_TRACES)
-def test_a_bad_trace_is_refused_with_its_line(content: Any, named: str, tmp_path: Path) -> None:
-    assert named in refusal(TRACE, SQUARES, tmp_path, "t.csv", content)
+def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path) -> None:
+    for name, (content, named) in BAD_TRACES.items():
+        assert named in refusal(TRACE, SQUARES, tmp_path, "t.csv", content), name
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_moment_that_is_none_is_refused(moment: str, named: str, tmp_path: Pat
 
 
 def test_truncated_foreign_and_bloated_archives_are_refused_where_they_break(tmp_path: Path) -> None:
-    generator = range(50_000)
+    generator = range(20_000)
     whole = gzip.compress(
         (HEAD + "".join(f"{i},car {i * 7919 % 10007},{i % 997},{i % 991}\n" for i in generator)).encode()
     )
@@ -183,7 +184,7 @@ def test_truncated_foreign_and_bloated_archives_are_refused_where_they_break(tmp
     half = refusal(packed, SQUARES, tmp_path, "t.csv.gz", whole[: len(whole) // 2])
     trailer = refusal(packed, SQUARES, tmp_path, "t.csv.gz", whole[:-4])
     broken = refusal(packed, SQUARES, tmp_path, "t.csv.gz", whole[:5000] + bytes(50) + whole[5050:])
-    bomb = refusal(packed, SQUARES, tmp_path, "t.csv.gz", gzip.compress(b"0" * 2**28))
+    bomb = refusal(packed, SQUARES, tmp_path, "t.csv.gz", gzip.compress(b"0" * 2**25))
 
     assert half.startswith("t.csv.gz line ")
     assert "cannot be read" in half
@@ -296,44 +297,44 @@ CAR = '<vehicle id="a" x="1.5" y="2" speed="3" lane="e_0"/>\n'
 CLOSE = "</timestep>\n</fcd-export>\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "t.xml line 1: no element found"),
-        (OPEN + CAR, "t.xml line 4: no element found (truncated?)"),
-        (OPEN + CAR[:30], "t.xml line 3: unclosed token"),
-        (OPEN + CAR + CLOSE + "more", "t.xml line 6: junk after document element"),
-        ("<!DOCTYPE fcd-export>\n" + OPEN + CAR + CLOSE, "t.xml line 1: a DOCTYPE"),
-        ('<!DOCTYPE x [<!ENTITY e "x">]>\n<fcd-export>&e;</fcd-export>', "t.xml line 1: a DOCTYPE"),
-        ('<!DOCTYPE x SYSTEM "http://localhost:9/x.dtd">\n' + OPEN, "t.xml line 1: a DOCTYPE"),
-        ("<fcd-export>&e;</fcd-export>", "t.xml line 1: undefined entity"),
-        ('<net xmlns="urn:x">' + CLOSE, "the root element is 'net', not 'fcd-export'"),
-        ('<x:fcd-export xmlns:x="urn:x"/>', "the root element is 'x:fcd-export'"),
-        (OPEN + CLOSE, "t.xml: no rows"),
-        (OPEN + CAR.replace("id=", "name=") + CLOSE, "t.xml line 3: a vehicle without id"),
-        (OPEN + CAR.replace(' x="1.5"', "") + CLOSE, "t.xml line 3: a vehicle without x"),
-        (OPEN.replace("time=", "begin=") + CAR + CLOSE, "t.xml line 2: a timestep without time"),
-        (OPEN + CAR.replace("1.5", "nan") + CLOSE, "t.xml line 3: x is 'nan'"),
-        (OPEN + CAR.replace("1.5", "１") + CLOSE, "t.xml line 3: x is '１'"),
-        (OPEN + CAR.replace('speed="3"', 'speed="-3"') + CLOSE, "t.xml line 3: speed is -3"),
-        (OPEN.replace("0.00", "00:01") + CAR + CLOSE, "t.xml line 3: time is '00:01'"),
-        (OPEN + CAR + CAR + CLOSE, "t.xml line 4: vehicle 'a' stands twice at 0"),
-        (
-            OPEN.replace("0.00", "5") + CAR + CLOSE.replace("</fcd", '<timestep time="4">' + CAR + "</timestep></fcd"),
-            "4 after 5",
-        ),
-        (OPEN + CAR.replace("vehicle", "bicycle") + CLOSE, "t.xml line 3: the element 'bicycle'"),
-        (
-            OPEN.replace("timestep", "step") + CAR + CLOSE.replace("timestep", "step"),
-            "t.xml line 2: the element 'step'",
-        ),
-        (OPEN + CAR.replace('"a"', '"' + "v" * 5_000_000 + '"') + CLOSE, "line 3: a tag of more than 4194304 bytes"),
-        (OPEN + CAR.replace('"a"', '"a\0"') + CLOSE, "t.xml line 3: not well-formed"),
-        (OPEN + CAR + CLOSE.replace("</timestep>", "</vehicle>"), "t.xml line 4: mismatched tag"),
-    ],
-)
-def test_bad_floating_car_data_are_refused_with_their_line(text: str, named: str, tmp_path: Path) -> None:
-    assert named in refusal(FCD, SQUARES, tmp_path, "t.xml", text)
+BAD_FLOATING_CAR_DATA: list[tuple[str, str]] = [
+    ("", "t.xml line 1: no element found"),
+    (OPEN + CAR, "t.xml line 4: no element found (truncated?)"),
+    (OPEN + CAR[:30], "t.xml line 3: unclosed token"),
+    (OPEN + CAR + CLOSE + "more", "t.xml line 6: junk after document element"),
+    ("<!DOCTYPE fcd-export>\n" + OPEN + CAR + CLOSE, "t.xml line 1: a DOCTYPE"),
+    ('<!DOCTYPE x [<!ENTITY e "x">]>\n<fcd-export>&e;</fcd-export>', "t.xml line 1: a DOCTYPE"),
+    ('<!DOCTYPE x SYSTEM "http://localhost:9/x.dtd">\n' + OPEN, "t.xml line 1: a DOCTYPE"),
+    ("<fcd-export>&e;</fcd-export>", "t.xml line 1: undefined entity"),
+    ('<net xmlns="urn:x">' + CLOSE, "the root element is 'net', not 'fcd-export'"),
+    ('<x:fcd-export xmlns:x="urn:x"/>', "the root element is 'x:fcd-export'"),
+    (OPEN + CLOSE, "t.xml: no rows"),
+    (OPEN + CAR.replace("id=", "name=") + CLOSE, "t.xml line 3: a vehicle without id"),
+    (OPEN + CAR.replace(' x="1.5"', "") + CLOSE, "t.xml line 3: a vehicle without x"),
+    (OPEN.replace("time=", "begin=") + CAR + CLOSE, "t.xml line 2: a timestep without time"),
+    (OPEN + CAR.replace("1.5", "nan") + CLOSE, "t.xml line 3: x is 'nan'"),
+    (OPEN + CAR.replace("1.5", "１") + CLOSE, "t.xml line 3: x is '１'"),
+    (OPEN + CAR.replace('speed="3"', 'speed="-3"') + CLOSE, "t.xml line 3: speed is -3"),
+    (OPEN.replace("0.00", "00:01") + CAR + CLOSE, "t.xml line 3: time is '00:01'"),
+    (OPEN + CAR + CAR + CLOSE, "t.xml line 4: vehicle 'a' stands twice at 0"),
+    (
+        OPEN.replace("0.00", "5") + CAR + CLOSE.replace("</fcd", '<timestep time="4">' + CAR + "</timestep></fcd"),
+        "4 after 5",
+    ),
+    (OPEN + CAR.replace("vehicle", "bicycle") + CLOSE, "t.xml line 3: the element 'bicycle'"),
+    (
+        OPEN.replace("timestep", "step") + CAR + CLOSE.replace("timestep", "step"),
+        "t.xml line 2: the element 'step'",
+    ),
+    (OPEN + CAR.replace('"a"', '"' + "v" * 5_000_000 + '"') + CLOSE, "line 3: a tag of more than 4194304 bytes"),
+    (OPEN + CAR.replace('"a"', '"a\0"') + CLOSE, "t.xml line 3: not well-formed"),
+    (OPEN + CAR + CLOSE.replace("</timestep>", "</vehicle>"), "t.xml line 4: mismatched tag"),
+]
+
+
+def test_bad_floating_car_data_are_refused_with_their_line(tmp_path: Path) -> None:
+    for text, named in BAD_FLOATING_CAR_DATA:
+        assert named in refusal(FCD, SQUARES, tmp_path, "t.xml", text), text[:200]
 
 
 @pytest.mark.parametrize(
@@ -368,38 +369,38 @@ def test_persons_and_other_attributes_are_passed_over(tmp_path: Path) -> None:
 NAMES = {"cells": "categories"}
 
 
-@pytest.mark.parametrize(
-    ("content", "question", "named"),
-    [
-        ("", NAMES, "t.csv line 1: no header"),
-        ("value,count\n", NAMES, "t.csv: no rows"),
-        ("value,count\na,0\n", NAMES, "population.file: every count is 0"),
-        ("value,count\na,1\n", NAMES, "population.file: 1 devices in all; it must be 2 to"),
-        ("value,count\na,1\na,2\n", NAMES, "t.csv line 3: the value 'a' stands twice"),
-        ("value,count\né,1\ne\u0301,2\n", NAMES, "t.csv line 3: the value 'é' stands twice"),
-        ("value,count\na,-1\n", NAMES, "t.csv line 2: count is -1"),
-        ("value,count\na,1.5\n", NAMES, "t.csv line 2: the count is 1.5, not a whole number"),
-        ("value,count\na,1000000000001\n", NAMES, "t.csv line 2: count is 1000000000001"),
-        ("value,count\na,1_0\n", NAMES, "t.csv line 2: count is '1_0'"),
-        ("value,count\na,5\nd,1\n", NAMES | {"values": ["a", "b"]}, "t.csv line 3: 'd' is not among question.values"),
-        ("value,count\n a,5\n", NAMES, "t.csv line 2: the name ' a' holds a control character or a blank"),
-        ("value,count\n" + "a" * 201 + ",5\n", NAMES, "t.csv line 2: the name"),
-        ("value;count\na;5\n", NAMES, "separated by semicolons?"),
-        ("value,count\n" + "".join(f"v{i},1\n" for i in range(100_002)), NAMES, "more than 100000 values"),
-        ("value,count\nzz,5\n", HEXAGONS, "'zz' is not an H3 cell of resolution 9"),
-        ("value,count\n891EA0412DBFFFF,5\n", HEXAGONS, "is not an H3 cell"),
-        ("value,count\n0891ea0412dbffff,5\n", HEXAGONS, "is not an H3 cell"),
-        ("value,count\n0x891ea0412dbffff,5\n", HEXAGONS, "is not an H3 cell"),
-        ("value,count\n881ea0412dfffff,5\n", HEXAGONS, "is not an H3 cell of resolution 9"),
-        ("value,count\na,5\n", SQUARES, "question.cells is 'square'; this population can be asked for categories"),
-        ("value,count\na,5\n", NAMES | {"values": ["a", "a"]}, "question.values holds 'a' twice"),
-        ("value,count\na,5\n", NAMES | {"values": []}, "question.values holds 0 entries"),
-        ("value,count\na,5\n", NAMES | {"values": ["a", 3]}, "question.values"),
-        ("value,count\na,5\n", NAMES | {"values": [""]}, "question.values: the name ''"),
-    ],
-)
-def test_bad_counts_are_refused(content: str, question: dict[str, Any], named: str, tmp_path: Path) -> None:
-    assert named in refusal(COUNTS, question, tmp_path, "t.csv", content)
+BAD_COUNTS: list[tuple[str, dict[str, Any], str]] = [
+    ("", NAMES, "t.csv line 1: no header"),
+    ("value,count\n", NAMES, "t.csv: no rows"),
+    ("value,count\na,0\n", NAMES, "population.file: every count is 0"),
+    ("value,count\na,1\n", NAMES, "population.file: 1 devices in all; it must be 2 to"),
+    ("value,count\na,1\na,2\n", NAMES, "t.csv line 3: the value 'a' stands twice"),
+    ("value,count\né,1\ne\u0301,2\n", NAMES, "t.csv line 3: the value 'é' stands twice"),
+    ("value,count\na,-1\n", NAMES, "t.csv line 2: count is -1"),
+    ("value,count\na,1.5\n", NAMES, "t.csv line 2: the count is 1.5, not a whole number"),
+    ("value,count\na,1000000000001\n", NAMES, "t.csv line 2: count is 1000000000001"),
+    ("value,count\na,1_0\n", NAMES, "t.csv line 2: count is '1_0'"),
+    ("value,count\na,5\nd,1\n", NAMES | {"values": ["a", "b"]}, "t.csv line 3: 'd' is not among question.values"),
+    ("value,count\n a,5\n", NAMES, "t.csv line 2: the name ' a' holds a control character or a blank"),
+    ("value,count\n" + "a" * 201 + ",5\n", NAMES, "t.csv line 2: the name"),
+    ("value;count\na;5\n", NAMES, "separated by semicolons?"),
+    ("value,count\n" + "".join(f"v{i},1\n" for i in range(100_002)), NAMES, "more than 100000 values"),
+    ("value,count\nzz,5\n", HEXAGONS, "'zz' is not an H3 cell of resolution 9"),
+    ("value,count\n891EA0412DBFFFF,5\n", HEXAGONS, "is not an H3 cell"),
+    ("value,count\n0891ea0412dbffff,5\n", HEXAGONS, "is not an H3 cell"),
+    ("value,count\n0x891ea0412dbffff,5\n", HEXAGONS, "is not an H3 cell"),
+    ("value,count\n881ea0412dfffff,5\n", HEXAGONS, "is not an H3 cell of resolution 9"),
+    ("value,count\na,5\n", SQUARES, "question.cells is 'square'; this population can be asked for categories"),
+    ("value,count\na,5\n", NAMES | {"values": ["a", "a"]}, "question.values holds 'a' twice"),
+    ("value,count\na,5\n", NAMES | {"values": []}, "question.values holds 0 entries"),
+    ("value,count\na,5\n", NAMES | {"values": ["a", 3]}, "question.values"),
+    ("value,count\na,5\n", NAMES | {"values": [""]}, "question.values: the name ''"),
+]
+
+
+def test_bad_counts_are_refused(tmp_path: Path) -> None:
+    for content, question, named in BAD_COUNTS:
+        assert named in refusal(COUNTS, question, tmp_path, "t.csv", content), content[:200]
 
 
 @pytest.mark.parametrize(
@@ -423,74 +424,72 @@ TOWN: dict[str, Any] = {"kind": "mobility", "devices": 100}
 SUMO: dict[str, Any] = {"kind": "sumo"}
 
 
-@pytest.mark.parametrize(
-    ("population", "question", "named"),
-    [
-        ({}, NONE, "population.kind is missing; it must be one of counts"),
-        ({"kind": "bolonga"}, NONE, "population.kind is 'bolonga'; did you mean 'bologna'?"),
-        ({"kind": 3}, NONE, "population.kind is 3"),
-        ({"kind": "../errors"}, NONE, "population.kind is '../errors'"),
-        ({"kind": "city", "devcies": 5}, NONE, "population.devcies is unknown; did you mean 'devices'?"),
-        (CITY | {"devices": 0}, NONE, "population.devices is 0; allowed is a whole number from 2 to 1000000000000"),
-        (CITY | {"devices": 10**12 + 1}, NONE, "population.devices is 1000000000001"),
-        (CITY | {"devices": True}, NONE, "population.devices is true"),
-        (CITY | {"devices": 5.0}, NONE, "population.devices is 5.0"),
-        (CITY | {"values": 100_001}, NONE, "population.values is 100001"),
-        (CITY, SQUARES, "population.values is for cells = 'none'"),
-        ({"kind": "city", "devices": 100}, NONE, "population.values is missing"),
-        ({"kind": "city", "devices": 100}, SQUARES, "question.bounds is missing"),
-        ({"kind": "city", "devices": 100}, HEXAGONS | {"resolution": 9}, "question.bounds is missing"),
-        ({"kind": "city", "devices": 100}, {"cells": "edges"}, "question.network is missing"),
-        ({"kind": "city", "devices": 100}, NAMES, "question.values is missing"),
-        (CITY | {"shape": "zip"}, NONE, "population.shape is 'zip'"),
-        (CITY | {"exponent": 0}, NONE, "population.exponent is 0"),
-        (CITY | {"shape": "uniform", "exponent": 1}, NONE, "population.exponent is for shape = 'zipf'"),
-        (CITY | {"shape": "list"}, NONE, "population.weights is missing"),
-        (CITY | {"shape": "list", "weights": [1, 2]}, NONE, "population.weights holds 2 entries"),
-        (CITY | {"shape": "list", "weights": [0, 0, 0]}, NONE, "population.weights is [0, 0, 0]"),
-        (CITY | {"shape": "list", "weights": [1, -1, 0]}, NONE, "population.weights holds -1"),
-        (CITY | {"elsewhere": "3/2"}, NONE, "population.elsewhere is '3/2'"),
-        (TOWN | {"rush_hours": [17, 8]}, NONE, "population.rush_hours is [17, 8]"),
-        (TOWN | {"columns": 1}, NONE, "population.columns is 1"),
-        (TOWN | {"speed_kmh": 1}, NONE, "population.speed_kmh makes trips of up to"),
-        (TOWN | {"free_days": [7]}, NONE, "population.free_days holds 7"),
-        (TOWN | {"free_days": ["1/2"]}, NONE, "population.free_days is ['1/2']; allowed is whole numbers from 0 to 6"),
-        (TOWN | {"hours": 0}, NONE, "population.hours is 0"),
-        (TOWN | {"interval_s": Decimal("0.001")}, NONE, "population.interval_s is 0.001"),
-        (TOWN | {"parked": "home"}, NONE, "population.parked is 'home'"),
-        (TOWN | {"commuters": Decimal("1.1")}, NONE, "population.commuters is 1.1"),
-        (TOWN, HEXAGONS, "question.origin is missing"),
-        ({"kind": "bologna", "window_s": 301}, NONE, "population.window_s is 301; allowed is at most interval_s"),
-        ({"kind": "bologna", "draw": "seen"}, NONE, "population.draw is not used without population.devices"),
-        ({"kind": "bologna", "epochs": 0}, NONE, "population.epochs is 0"),
-        ({"kind": "bologna", "start_s": 10_000}, NONE, "positions.csv.gz: no sighting at any epoch"),
-        ({"kind": "bologna", "interval_s": Decimal("0.001")}, NONE, "gives more than 100000 epochs"),
-        ({"kind": "bologna"}, {"cells": "edges"}, "question.edge is 'own', but these data name no edge"),
-        ({"kind": "gowalla"}, SQUARES, "population.file is missing"),
-        ({"kind": "gowalla", "unit": "users"}, NONE, "population.unit is 'users'"),
-        ({"kind": "gowalla", "places": 0}, NONE, "population.places is 0"),
-        ({"kind": "counts"}, NAMES, "population.file or counts must be given"),
-        ({"kind": "counts", "counts": [1, 2]}, NAMES, "population.counts is [1, 2]"),
-        ({"kind": "counts", "counts": {}}, NAMES, "population.counts is a table; allowed is a table like"),
-        ({"kind": "counts", "counts": {"a": 0}}, NAMES, "population.counts: every count is 0"),
-        ({"kind": "counts", "counts": {"a": -1}}, NAMES, "population.counts gives 'a' = -1"),
-        ({"kind": "counts", "counts": {"a": True}}, NAMES, "population.counts gives 'a' = true"),
-        ({"kind": "counts", "counts": {"a": 5}}, NAMES | {"values": ["b"]}, "population.counts: 'a' is not among"),
-        (TRACE | {"x": "x", "lon": "lon"}, SQUARES, "population.x and y are metres, lon and lat degrees"),
-        (TRACE | {"time_form": "iso"}, SQUARES, "population.time_form is 'iso'"),
-        (SUMO | {"config": "a", "network": "b"}, NONE, "population.config names its own network"),
-        (SUMO | {"routes": "b"}, NONE, "population.routes needs population.network"),
-        (SUMO | {"network": "b", "columns": 3}, NONE, "population.columns is for the generated grid"),
-        (SUMO | {"config": "b", "vehicles": 3}, NONE, "population.vehicles is for made trips"),
-        (SUMO | {"block_m": 3}, NONE, "population.block_m is 3"),
-    ],
-)
-def test_a_table_that_cannot_be_used_is_refused_by_its_key(
-    population: dict[str, Any], question: dict[str, Any], named: str, tmp_path: Path
-) -> None:
-    (tmp_path / "t.csv").write_text(ROWS)
+BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, NONE, "population.kind is missing; it must be one of counts"),
+    ({"kind": "bolonga"}, NONE, "population.kind is 'bolonga'; did you mean 'bologna'?"),
+    ({"kind": 3}, NONE, "population.kind is 3"),
+    ({"kind": "../errors"}, NONE, "population.kind is '../errors'"),
+    ({"kind": "city", "devcies": 5}, NONE, "population.devcies is unknown; did you mean 'devices'?"),
+    (CITY | {"devices": 0}, NONE, "population.devices is 0; allowed is a whole number from 2 to 1000000000000"),
+    (CITY | {"devices": 10**12 + 1}, NONE, "population.devices is 1000000000001"),
+    (CITY | {"devices": True}, NONE, "population.devices is true"),
+    (CITY | {"devices": 5.0}, NONE, "population.devices is 5.0"),
+    (CITY | {"values": 100_001}, NONE, "population.values is 100001"),
+    (CITY, SQUARES, "population.values is for cells = 'none'"),
+    ({"kind": "city", "devices": 100}, NONE, "population.values is missing"),
+    ({"kind": "city", "devices": 100}, SQUARES, "question.bounds is missing"),
+    ({"kind": "city", "devices": 100}, HEXAGONS | {"resolution": 9}, "question.bounds is missing"),
+    ({"kind": "city", "devices": 100}, {"cells": "edges"}, "question.network is missing"),
+    ({"kind": "city", "devices": 100}, NAMES, "question.values is missing"),
+    (CITY | {"shape": "zip"}, NONE, "population.shape is 'zip'"),
+    (CITY | {"exponent": 0}, NONE, "population.exponent is 0"),
+    (CITY | {"shape": "uniform", "exponent": 1}, NONE, "population.exponent is for shape = 'zipf'"),
+    (CITY | {"shape": "list"}, NONE, "population.weights is missing"),
+    (CITY | {"shape": "list", "weights": [1, 2]}, NONE, "population.weights holds 2 entries"),
+    (CITY | {"shape": "list", "weights": [0, 0, 0]}, NONE, "population.weights is [0, 0, 0]"),
+    (CITY | {"shape": "list", "weights": [1, -1, 0]}, NONE, "population.weights holds -1"),
+    (CITY | {"elsewhere": "3/2"}, NONE, "population.elsewhere is '3/2'"),
+    (TOWN | {"rush_hours": [17, 8]}, NONE, "population.rush_hours is [17, 8]"),
+    (TOWN | {"columns": 1}, NONE, "population.columns is 1"),
+    (TOWN | {"speed_kmh": 1}, NONE, "population.speed_kmh makes trips of up to"),
+    (TOWN | {"free_days": [7]}, NONE, "population.free_days holds 7"),
+    (TOWN | {"free_days": ["1/2"]}, NONE, "population.free_days is ['1/2']; allowed is whole numbers from 0 to 6"),
+    (TOWN | {"hours": 0}, NONE, "population.hours is 0"),
+    (TOWN | {"interval_s": Decimal("0.001")}, NONE, "population.interval_s is 0.001"),
+    (TOWN | {"parked": "home"}, NONE, "population.parked is 'home'"),
+    (TOWN | {"commuters": Decimal("1.1")}, NONE, "population.commuters is 1.1"),
+    (TOWN, HEXAGONS, "question.origin is missing"),
+    ({"kind": "bologna", "window_s": 301}, NONE, "population.window_s is 301; allowed is at most interval_s"),
+    ({"kind": "bologna", "draw": "seen"}, NONE, "population.draw is not used without population.devices"),
+    ({"kind": "bologna", "epochs": 0}, NONE, "population.epochs is 0"),
+    ({"kind": "bologna", "start_s": 10_000}, NONE, "positions.csv.gz: no sighting at any epoch"),
+    ({"kind": "bologna", "interval_s": Decimal("0.001")}, NONE, "gives more than 100000 epochs"),
+    ({"kind": "bologna"}, {"cells": "edges"}, "question.edge is 'own', but these data name no edge"),
+    ({"kind": "gowalla"}, SQUARES, "population.file is missing"),
+    ({"kind": "gowalla", "unit": "users"}, NONE, "population.unit is 'users'"),
+    ({"kind": "gowalla", "places": 0}, NONE, "population.places is 0"),
+    ({"kind": "counts"}, NAMES, "population.file or counts must be given"),
+    ({"kind": "counts", "counts": [1, 2]}, NAMES, "population.counts is [1, 2]"),
+    ({"kind": "counts", "counts": {}}, NAMES, "population.counts is a table; allowed is a table like"),
+    ({"kind": "counts", "counts": {"a": 0}}, NAMES, "population.counts: every count is 0"),
+    ({"kind": "counts", "counts": {"a": -1}}, NAMES, "population.counts gives 'a' = -1"),
+    ({"kind": "counts", "counts": {"a": True}}, NAMES, "population.counts gives 'a' = true"),
+    ({"kind": "counts", "counts": {"a": 5}}, NAMES | {"values": ["b"]}, "population.counts: 'a' is not among"),
+    (TRACE | {"x": "x", "lon": "lon"}, SQUARES, "population.x and y are metres, lon and lat degrees"),
+    (TRACE | {"time_form": "iso"}, SQUARES, "population.time_form is 'iso'"),
+    (SUMO | {"config": "a", "network": "b"}, NONE, "population.config names its own network"),
+    (SUMO | {"routes": "b"}, NONE, "population.routes needs population.network"),
+    (SUMO | {"network": "b", "columns": 3}, NONE, "population.columns is for the generated grid"),
+    (SUMO | {"config": "b", "vehicles": 3}, NONE, "population.vehicles is for made trips"),
+    (SUMO | {"block_m": 3}, NONE, "population.block_m is 3"),
+]
 
-    assert named in refusal(population, question, tmp_path)
+
+def test_a_table_that_cannot_be_used_is_refused_by_its_key(tmp_path: Path) -> None:
+    for population, question, named in BAD_TABLES:
+        (tmp_path / "t.csv").write_text(ROWS)
+
+        assert named in refusal(population, question, tmp_path), (population, question)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -540,7 +539,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeyp
     assert refusal(TRACE, SQUARES, tmp_path) == "t.csv changed while it was read"
 
 
-@settings(deadline=None)
+@settings(max_examples=100 if NIGHTLY else 40)
 @given(st.text(max_size=80))
 def test_any_text_is_a_population_or_a_refusal_that_names_the_file(text: str) -> None:
     import tempfile

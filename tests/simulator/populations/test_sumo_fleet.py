@@ -11,6 +11,8 @@ from fleetcount_simulator.demo_scenarios import Sighting
 from fleetcount_simulator.populations import sumo_fleet
 from fleetcount_simulator.populations.sumo_fleet import SUMO_GRID, Fleet, drive_fleet, sumo_position, sumo_speed
 
+pytestmark = pytest.mark.processes
+
 CARS = 40
 
 needs_sumo = pytest.mark.skipif(find_spec("libsumo") is None, reason="needs SUMO (`make nightly` installs it)")

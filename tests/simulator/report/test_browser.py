@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 from tests.simulator.report_studies import MadeUp, attack, write_study
 
-WIDTHS = (390, 1280)
+pytestmark = pytest.mark.processes
+
 LEAST_TEXT_PX = 9
 
 MEASURE = """() => {
@@ -103,8 +104,7 @@ class Visit:
         self._context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
 @pytest.mark.parametrize("name", ["sweep", "map", "hostile"])
 def test_a_page_is_whole_readable_and_alone(
     browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: str

@@ -1,4 +1,7 @@
-"""The report of a study: what it says, that every text is escaped, and that odd studies give whole pages too."""
+"""The report of a study: what it says, that every text is escaped, and that odd studies give whole pages too.
+
+A page with its figures takes a second to draw: those of studies that are large or odd are drawn at night.
+"""
 
 import json
 import math
@@ -93,11 +96,25 @@ def sizes(*more: dict[str, float | str]) -> tuple[dict[str, float | str], ...]:
     return tuple({"population.devices": size, **one} for size in SIZES for one in (more or ({},)))
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Page]:
+    """Return the folder of a study of one case, and its page."""
+    folder = tmp_path_factory.mktemp("plain")
+    return folder, written(folder)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Page]:
+    """Return the folder of a study of three fleets with an attacker, and its page."""
+    folder = tmp_path_factory.mktemp("swept")
+    return folder, written(folder, axes=("population.devices",), points=sizes(), attackers=(attack(),))
+
+
 # What it says.
 
 
-def test_a_reader_is_told_what_was_asked_the_three_numbers_and_where_it_came_from(tmp_path: Path) -> None:
-    page = written(tmp_path)
+def test_a_reader_is_told_what_was_asked_the_three_numbers_and_where_it_came_from(plain: tuple[Path, Page]) -> None:
+    _, page = plain
 
     assert "What this made-up study is for." in page.text
     assert "500 devices were asked “In which part are you?”, with 4 possible answers" in page.text
@@ -108,6 +125,7 @@ def test_a_reader_is_told_what_was_asked_the_three_numbers_and_where_it_came_fro
     assert "drop out 0, 1/100" in page.text
 
 
+@pytest.mark.nightly
 def test_every_figure_has_a_caption_a_title_and_both_files(tmp_path: Path) -> None:
     page = written(
         tmp_path,
@@ -122,10 +140,10 @@ def test_every_figure_has_a_caption_a_title_and_both_files(tmp_path: Path) -> No
     assert page.text.count("It does not show") + page.text.count("it does not show") >= 4
 
 
-def test_figures_without_data_are_left_out_with_a_reason(tmp_path: Path) -> None:
-    page = written(tmp_path)
+def test_figures_without_data_are_left_out_with_a_reason(plain: tuple[Path, Page]) -> None:
+    folder, page = plain
 
-    assert figures(tmp_path) == {"coverage", "map"}
+    assert figures(folder) == {"coverage", "map"}
     assert "Attackers, What lies can do: the scenario has no attackers." in page.text
     assert "Over the epochs: every question was asked once." in page.text
 
@@ -143,9 +161,9 @@ def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
     assert (directory / "figures" / "mine.svg").read_bytes() == b"kept"
 
 
-def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
-    page = written(tmp_path, axes=("population.devices",), points=sizes())
-    text = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
+def test_the_page_needs_nothing_from_elsewhere(swept: tuple[Path, Page]) -> None:
+    folder, page = swept
+    text = (folder / "study" / "report.html").read_text(encoding="utf-8")
 
     assert "script" not in page.tags
     assert "link" not in page.tags
@@ -156,9 +174,9 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert {address[1:] for address in page.addresses if address.startswith("#")} <= set(page.ids)
 
 
-def test_dots_of_the_page_and_of_the_files_say_their_numbers(tmp_path: Path) -> None:
-    page = written(tmp_path, axes=("population.devices",), points=sizes(), attackers=(attack(),))
-    file = (tmp_path / "study" / "figures" / "error.svg").read_text(encoding="utf-8")
+def test_dots_of_the_page_and_of_the_files_say_their_numbers(swept: tuple[Path, Page]) -> None:
+    folder, page = swept
+    file = (folder / "study" / "figures" / "error.svg").read_text(encoding="utf-8")
 
     said = r"devices=1000: [\d.]+ \([\d.]+ to [\d.]+\)"
     assert re.search(said, page.text)
@@ -166,6 +184,7 @@ def test_dots_of_the_page_and_of_the_files_say_their_numbers(tmp_path: Path) -> 
     assert "known-others · 1,000: 60 % (50 % to 70 %)" in page.text
 
 
+@pytest.mark.nightly
 def test_labels_of_any_letters_are_drawn_without_a_warning(tmp_path: Path) -> None:
     odd = ("道路 \U0001f697", "costs $5 and $x_1$", r"$\frac{1}{2}", "w" * 300, "مرحبا")
     page = written(tmp_path, labels=odd, mechanisms=odd[:3], attackers=tuple(attack(case=place) for place in range(3)))
@@ -175,6 +194,7 @@ def test_labels_of_any_letters_are_drawn_without_a_warning(tmp_path: Path) -> No
     assert all(page.text.count(label) > 3 for label in odd[:3])
 
 
+@pytest.mark.nightly
 def test_what_all_attackers_have_in_common_is_said_once(tmp_path: Path) -> None:
     page = written(
         tmp_path, axes=("population.devices",), points=sizes(), attackers=tuple(attack(case=case) for case in range(3))
@@ -186,6 +206,7 @@ def test_what_all_attackers_have_in_common_is_said_once(tmp_path: Path) -> None:
     assert ">known-others" not in svg
 
 
+@pytest.mark.nightly
 def test_the_same_study_gives_the_same_files(tmp_path: Path) -> None:
     directory = write_study(tmp_path / "study", MadeUp(axes=("population.devices",), points=sizes()))
 
@@ -312,6 +333,7 @@ def test_a_study_that_has_not_finished_says_how_to_go_on(tmp_path: Path) -> None
     assert "What this made-up study is for." in page.text
 
 
+@pytest.mark.nightly
 def test_a_hundred_cases_stay_a_few_lines(tmp_path: Path) -> None:
     points = tuple(
         {"population.devices": float(size), "mechanism.epsilon": epsilon}
@@ -332,6 +354,7 @@ def test_a_hundred_cases_stay_a_few_lines(tmp_path: Path) -> None:
         assert len(words) < 150, name
 
 
+@pytest.mark.nightly
 def test_a_map_of_thousands_of_cells_is_a_picture(tmp_path: Path) -> None:
     squares = tuple(
         f"POLYGON(({x} {y}, {x + 1}.0 {y}, {x + 1} {y + 1}, {x} {y + 1}, {x} {y}))"
@@ -368,6 +391,7 @@ def test_without_cells_the_map_is_left_out(tmp_path: Path) -> None:
     assert figures(tmp_path) == {"coverage"}
 
 
+@pytest.mark.nightly
 def test_epochs_and_drop_outs_have_their_figures(tmp_path: Path) -> None:
     points: tuple[dict[str, float | str], ...] = ({"faults.drop_out": 0.0}, {"faults.drop_out": 0.05})
     written(
@@ -387,6 +411,7 @@ def tracker(windows: int, measured: float, **changes: object) -> dict[str, objec
     return plain | {"low": measured - 0.01, "high": measured + 0.01} | changes
 
 
+@pytest.mark.nightly
 def test_a_series_has_its_rules_and_its_tracker(tmp_path: Path) -> None:
     rules = [{"rule": rule, "windows": t, "sd": t * 0.4} for rule in ("exact", "p = 1/2, coin a day") for t in (1, 720)]
     rows = [tracker(700, 0.77, theory=None), tracker(5, 0.52), tracker(5, 0.51, measure="beyond_promise")]
@@ -412,6 +437,7 @@ def test_many_epochs_are_put_together_and_missing_windows_leave_a_gap(tmp_path: 
     assert [[m.value for m in piece.y if m.known] for piece in pieces(curve)] == [[1, 2], [4, 5]]
 
 
+@pytest.mark.nightly
 def test_long_names_of_cases_become_their_values(tmp_path: Path) -> None:
     points = tuple(
         {"population.devices": float(size), "faults.drop_out": share, "faults.naive": naive}
@@ -426,6 +452,7 @@ def test_long_names_of_cases_become_their_values(tmp_path: Path) -> None:
     assert ">100k · 0.05 · true</text>" in svg
 
 
+@pytest.mark.nightly
 def test_what_only_epsilon_changes_is_drawn_once(tmp_path: Path) -> None:
     points = tuple({"mechanism.sampling.epsilon": epsilon} for epsilon in (1.0, 2.0))
     written(tmp_path, axes=("mechanism.sampling.epsilon",), points=points)

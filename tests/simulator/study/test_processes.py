@@ -9,6 +9,8 @@ import pytest
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.study.processes import carry_out
 
+pytestmark = pytest.mark.processes
+
 LARGE = 8 << 20
 """Bytes of a result that no pipe takes at once: its worker waits in the middle of it."""
 

@@ -17,6 +17,8 @@ from fleetcount_simulator.study.shards import Making
 from tests.simulator.scenario_doubles import MAKING, EvenPopulation, changed, scenario_of
 from tests.simulator.study.test_experiment import quiet, tables
 
+pytestmark = pytest.mark.processes
+
 STUDY = changed(epsilon="epsilon = [1, 2, 3]") + '\n[[attacker]]\nkind = "liars"\ndevices = 1\n'
 
 
@@ -60,6 +62,7 @@ def _dying_population(
     os._exit(3)
 
 
+@pytest.mark.nightly  # What a pool is made of says so in `test_processes`.
 def test_a_worker_that_dies_is_an_error_not_a_wait(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="a worker process died"):
         run(tmp_path / "out", WorkerPool(2), replace(MAKING, population=_dying_population))
@@ -94,6 +97,7 @@ def test_workers_leave_ctrl_c_to_the_command() -> None:
     assert len(list(WorkerPool(1).run([order]))) == 1
 
 
+@pytest.mark.nightly  # The tables made of them are the same above.
 def test_shards_are_the_same_bytes_wherever_they_run() -> None:
     scenario = scenario_of(STUDY)
     order = shards.ShardOrder(
