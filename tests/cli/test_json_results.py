@@ -32,7 +32,7 @@ def document(fleetcount: Callable) -> Callable[..., Any]:
 def test_plans(document: Callable) -> None:
     size = ("--devices", "2000", "--values", "4", "--epsilon", "1")
 
-    one, ways = document("plan", *size), document("plan", *size, "--windows", "3", "--threat", "one-honest")
+    one, ways = document("plan", *size), document("plan", *size, "--windows", "1", "--threat", "one-honest")
     walks = document("plan", "--devices", "2000", "--values", "512", "--epsilon", "4", "--levels", "4,6")
 
     assert one["rows"][0]["true_count"] == 0

@@ -156,16 +156,25 @@ def test_the_readme_shows_what_the_comparison_of_a_month_prints(fleetcount: Call
     assert errors["sampling 1/2, a coin a window"] <= 37
 
 
-def test_a_threat_recommends_the_way_that_answers_it(fleetcount: Callable, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("windows", "way", "coins"),
+    [
+        (1, "sampling 1/4", {"window"}),
+        pytest.param(3, "sampling 1/2, a coin a window", {"window", "day", "series"}, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_threat_recommends_the_way_that_answers_it(
+    fleetcount: Callable, tmp_path: Path, windows: int, way: str, coins: set[str]
+) -> None:
     output = tmp_path / "plan"
-    words = ["plan", "--devices", "5000", "--values", "3", "--epsilon", "2", "--windows", "3", "--every", "8 h"]
+    words = ["plan", "--devices", "5000", "--values", "3", "--epsilon", "2", "--windows", windows, "--every", "8 h"]
 
     ran = fleetcount(*words, "--threat", "all-collude", "--output", output)
 
-    assert "All operators may collude: take 'sampling 1/2, a coin a window'" in ran.out
+    assert f"All operators may collude: take '{way}'" in ran.out
     rows = json.loads((output / "plan.json").read_text())
     assert {row["threat"] for row in rows} == {"all-collude"}
-    assert {row["coin"] for row in rows} == {"window", "day", "series"}
+    assert {row["coin"] for row in rows} == coins
 
 
 def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:

@@ -213,6 +213,7 @@ def test_census_columns_without_a_census_are_a_usage_error() -> None:
     assert isinstance(result.exception, UsageError)
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_an_interrupted_run_is_code_130_and_writes_nothing(tmp_path: Path) -> None:
     output = tmp_path / "results"

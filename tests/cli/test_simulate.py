@@ -120,12 +120,22 @@ def test_the_network_examples_run_real_programs(fleetcount: Callable, tmp_path: 
     assert released in ran.out
 
 
-@pytest.mark.processes
-def test_the_same_seed_gives_the_same_tables_whatever_the_workers(fleetcount: Callable, tmp_path: Path) -> None:
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no report, which takes a second of a core: for tests of what else a study writes."""
+    monkeypatch.setattr("fleetcount_simulator.report.write", lambda directory, files: directory)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=[pytest.mark.nightly, pytest.mark.processes])])
+def test_the_same_seed_gives_the_same_tables_whatever_the_workers(
+    fleetcount: Callable, tmp_path: Path, workers: int
+) -> None:
+    """Of two workers' processes: tests/simulator/study/test_scale.py."""
     file = study(tmp_path)
 
     one = fleetcount("simulate", file, "--output", tmp_path / "one", "--csv")
-    two = fleetcount("simulate", file, "--output", tmp_path / "two", "--workers", "2")
+    two = fleetcount("simulate", file, "--output", tmp_path / "two", "--workers", workers)
     other = fleetcount("simulate", file, "--output", tmp_path / "other", "--seed", "4")
 
     assert one.code == two.code == other.code == 0
@@ -136,13 +146,17 @@ def test_the_same_seed_gives_the_same_tables_whatever_the_workers(fleetcount: Ca
     assert json.loads((tmp_path / "other" / "run.json").read_text())["seed"] == 4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_per_device_engine_is_chosen_by_option(fleetcount: Callable, tmp_path: Path) -> None:
-    ran = fleetcount("simulate", study(tmp_path), "--engine", "per-device", "--runs", "2", "--output", tmp_path / "out")
+    file = study(tmp_path, STUDY.replace("devices = 2000", "devices = 100"))
+
+    ran = fleetcount("simulate", file, "--engine", "per-device", "--runs", "2", "--output", tmp_path / "out")
 
     assert ran.code == 0, ran.err
     assert json.loads((tmp_path / "out" / "run.json").read_text())["engine"] == "per-device"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_table_shows_error_coverage_width_and_privacy(fleetcount: Callable, tmp_path: Path) -> None:
     ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out")
     first, second = (line.split() for line in ran.out.splitlines()[1:3])
@@ -241,10 +255,11 @@ def _children(parent: int) -> list[int]:
 @pytest.mark.parametrize(
     ("by", "workers"),
     [
-        pytest.param(signal.SIGINT, 1, id="Ctrl-C"),
-        pytest.param(signal.SIGTERM, 1, id="SIGTERM", marks=pytest.mark.nightly),
+        # Ctrl-C is typed in test_demo_terminal.py.
+        pytest.param(signal.SIGINT, 1, id="Ctrl-C", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, 1, id="SIGTERM"),
         pytest.param(signal.SIGINT, 2, id="Ctrl-C-workers", marks=pytest.mark.nightly),
-        pytest.param(signal.SIGTERM, 2, id="SIGTERM-workers"),
+        pytest.param(signal.SIGTERM, 2, id="SIGTERM-workers", marks=pytest.mark.nightly),
     ],
 )
 def test_an_interruption_ends_everything_and_the_study_goes_on(
@@ -297,6 +312,7 @@ def test_the_report_is_written_where_it_is_part_of_the_installation(fleetcount: 
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
     attackers = [import_module(f"fleetcount_simulator.attackers.{name}") for name in ATTACKERS.values()]

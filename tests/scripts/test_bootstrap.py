@@ -111,6 +111,7 @@ def quick_venv(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "make_venv", made)
 
 
+@pytest.mark.nightly  # As the one below: five seconds of a core for what pip does by itself.
 @pytest.mark.usefixtures("quick_venv")
 def test_without_uv_pip_installs_and_the_second_time_nothing_is_done(
     setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
