@@ -52,7 +52,7 @@ async def lane(root: Path, store: str, seed: int) -> AsyncIterator[Lane]:
         broker = await asyncio.to_thread(embedded_broker, root)
         blocking.callback(broker.stop)
         deployment = LiveDeployment(
-            root / "lane", 2, name=root.name, broker=broker.started, give_up_s=_GIVE_UP_S * pace()
+            root / "lane", 2, name=root.name, broker=broker.started, give_up_s=_GIVE_UP_S * pace(), compiled=True
         )
         deny_list = _follow_deny_list(deployment)
         relay = LiveRelay(deployment, root)

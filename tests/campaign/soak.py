@@ -185,7 +185,7 @@ async def _started(root: Path) -> AsyncGenerator[Soak]:
     with ExitStack() as stack:
         broker = embedded_broker(root)
         stack.callback(broker.stop)
-        deployment = LiveDeployment(root / "soak", 2, broker=broker.started)
+        deployment = LiveDeployment(root / "soak", 2, broker=broker.started, compiled=True)
         for position in range(2):
             path = deployment.config(position)
             path.write_text(path.read_text().replace("[limits]\n", f"[limits]\nkeep_digests_s = {_KEPT_S}\n", 1))

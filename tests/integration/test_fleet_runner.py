@@ -22,6 +22,8 @@ from fleetcount_simulator.network.series_question import faultless_plan
 from fleetcount_simulator.network.series_run import ask_series
 from fleetcount_simulator.network.windows import Windows, doubled
 
+from tests.support.processes import without_numba
+
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 COLOURS = ("red", "green", "blue")
@@ -29,6 +31,13 @@ DEVICES = 24
 ALLOWED: Mapping[str, Fraction] = {
     name: Fraction(100) for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon")
 }
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all processes verify in plain Python: a few reports are no reason to load compiled code."""
+    for name, value in without_numba().items():
+        monkeypatch.setenv(name, value)
 
 
 def question(*, noise: Fraction | None = None) -> NetworkQuestion:

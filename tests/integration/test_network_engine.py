@@ -29,13 +29,20 @@ from fleetcount_simulator.network.simulated_device import coins_of
 from numpy.typing import NDArray
 
 from tests.simulator.network_cases import People, case_of
-from tests.support.processes import wait_until
+from tests.support.processes import wait_until, without_numba
 
 DEVICE = Digest(bytes(32))
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all processes verify in plain Python: a few reports are no reason to load compiled code."""
+    for name, value in without_numba().items():
+        monkeypatch.setenv(name, value)
 
 
 def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:
@@ -100,6 +107,7 @@ def test_an_outcome_holds_every_device_and_the_noised_sums_differ_from_run_to_ru
     assert {"starting", "round one", "release"} <= set(stages)
 
 
+@pytest.mark.nightly
 def test_every_fault_befalls_its_devices_and_changes_nothing_else() -> None:
     share = Fraction(1, 8)
     case = case_of(

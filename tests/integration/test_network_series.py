@@ -12,6 +12,7 @@ from fleetcount_simulator.series import Coin
 
 from tests.simulator.network.test_series_question import GAUSSIAN, asked
 from tests.simulator.network_cases import People
+from tests.support.processes import without_numba
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
@@ -19,6 +20,13 @@ SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
 SOME = Fraction(1, 4)
 MOST_NOISE = 12
 """Two aggregators' Gaussian noise of variance 1/2 each is as large in one cell with chance 1e-31."""
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all processes verify in plain Python: a few reports are no reason to load compiled code."""
+    for name, value in without_numba().items():
+        monkeypatch.setenv(name, value)
 
 
 def conserved(case: Case, got: SeriesAsked) -> None:
@@ -46,6 +54,7 @@ def as_the_oracle_says(case: Case, got: SeriesAsked) -> None:
             assert np.abs(np.array(cells) - expected[1:]).max() <= MOST_NOISE
 
 
+@pytest.mark.nightly
 def test_devices_join_answer_and_leave_through_a_pause_and_every_window_is_as_the_oracle_says() -> None:
     case = asked(5, 24, joins=SOME, leaves=SOME, outages=((2, 2),))
     asks = engine(transport="grpc")

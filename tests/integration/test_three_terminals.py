@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ChildProcess, pace
+from tests.support.processes import ChildProcess, pace, without_numba
 from tests.support.wire_reader import verify_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -83,7 +83,10 @@ def terminals(tmp_path: Path, slowness: float) -> Iterator[dict[str, ChildProces
     del slowness  # It made the keys.
     serve = [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config"]
     names = ("alpha", "beta")
-    children = {n: ChildProcess.of(n, [*serve, str(tmp_path / "d" / n / "aggregator.toml")], tmp_path) for n in names}
+    children = {
+        n: ChildProcess.of(n, [*serve, str(tmp_path / "d" / n / "aggregator.toml")], tmp_path, without_numba())
+        for n in names
+    }
     try:
         for child in children.values():
             child.start()

@@ -38,7 +38,7 @@ from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties
 
-from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until
+from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until, without_numba
 from tests.support.relays import pem_pair
 
 __all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troubles_of"]
@@ -257,7 +257,10 @@ def _authority(place: Path, name: str) -> CertificateAuthority:
 
 
 class LiveDeployment(Deployed):
-    """k aggregators that this process starts, may kill, and ends."""
+    """k aggregators that this process starts, may kill, and ends.
+
+    `compiled`: they verify with compiled code, which takes longer to load than a few reports in plain Python.
+    """
 
     def __init__(
         self,
@@ -269,10 +272,12 @@ class LiveDeployment(Deployed):
         give_up_s: float = 120.0,
         call_timeout_s: float = 5.0,
         largest_epsilon: int = 4,
+        compiled: bool = False,
         peer_endpoint: Callable[[str], str] = str,
     ) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        parties = Parties(Children(root), root, broker=broker, environment=_ENVIRONMENT)
+        self._environment = _ENVIRONMENT | ({} if compiled else without_numba())
+        parties = Parties(Children(root), root, broker=broker, environment=self._environment)
         limits = {"give_up_s": str(give_up_s), "call_timeout_s": str(call_timeout_s)}
         parties.write(name, count, {"largest_epsilon": f'"{largest_epsilon}"', "allow_exact_release": "true", **limits})
         written: Deployment = parties.deployment
@@ -301,7 +306,7 @@ class LiveDeployment(Deployed):
             return await parties.start(position, failpoint)
         program = [sys.executable, "-m", "tests.support.off_clock", str(off_s)]
         command = [*program, *self.written.serve_command(position)[3:]]
-        return await parties.children.start(NAMES[position], command, environment=_ENVIRONMENT)
+        return await parties.children.start(NAMES[position], command, environment=self._environment)
 
     def start(self, position: int, failpoint: str = "") -> None:
         """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready.

@@ -8,7 +8,7 @@ import atexit
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
@@ -16,13 +16,14 @@ from typing import Any, Self, TypeVar
 
 from fleetcount_simulator.network.children import Child, Children
 
-__all__ = ["ChildProcess", "SeenProcess", "pace", "wait_until"]
+__all__ = ["ChildProcess", "SeenProcess", "pace", "wait_until", "without_numba"]
 
 T = TypeVar("T")
 
 _START_S = 60.0
 _END_S = 15.0
 _SILENCE_S = 0.2
+_WITHOUT_NUMBA = Path(__file__).parent / "without_numba"
 
 
 @lru_cache(maxsize=1)
@@ -36,6 +37,16 @@ def pace() -> float:
     cores = len(os.sched_getaffinity(0))
     alone = 1.5 if cores == 1 else 1.0
     return min(3.0, alone * max(1.0, os.getloadavg()[0] / cores))
+
+
+def without_numba() -> dict[str, str]:
+    """Return the environment of a machine without Numba: processes verify in plain Python, with the same results.
+
+    Loading and checking compiled code takes three seconds of CPU each time an aggregator starts, and as long again in
+    its worker. Who looks at what starts and kills aggregators has dozens of starts and a few reports.
+    """
+    before = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": f"{_WITHOUT_NUMBA}{os.pathsep}{before}"}
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
@@ -138,10 +149,12 @@ class ChildProcess(_Process):
         self._ready: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, name: str, command: Sequence[str], directory: Path) -> Self:
-        """Return a program without fail points."""
+    def of(
+        cls, name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return a program without fail points; `environment` is what it gets beside our own."""
         children = Children(directory)
-        return cls(name, lambda _: children.start(name, command), directory)
+        return cls(name, lambda _: children.start(name, command, environment=environment), directory)
 
     def start(self, failpoint: str = "") -> None:
         """Start it; returns when `begin` does."""

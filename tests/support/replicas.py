@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.deployment import LiveDeployment, troubles_of
-from tests.support.processes import ChildProcess, wait_until
+from tests.support.processes import ChildProcess, wait_until, without_numba
 
 __all__ = ["NEXT_RELEASE", "THIS_RELEASE", "Balancer", "Replicas", "balanced", "open_files"]
 
@@ -122,7 +122,7 @@ class Replicas:
         """Return a process with some roles, not started."""
         self._words[name] = ["aggregator", "serve", "--config", str(self._write(name)), "--roles", roles]
         command = self._commands[name] = [*program, *self._words[name]]
-        process = ChildProcess.of(name, command, self._deployment.root)
+        process = ChildProcess.of(name, command, self._deployment.root, without_numba())
         self.processes[name] = process
         return process
 
