@@ -58,7 +58,7 @@ attack-load: ## honest devices under ten times their load from hostile ones; ARG
 	@$(BIN)/python scripts/bench.py attack_load $(ARGS)
 
 fuzz: ## every decoder under coverage-guided mutations; ARGS="--seconds 3600", a finding becomes a vector
-	@$(PYTHON) scripts/bootstrap.py test
+	@$(PYTHON) scripts/bootstrap.py nightly
 	@$(BIN)/python -m tests.support.fuzz_decoders $(ARGS)
 
 check: ## ruff, mypy, pyright, import-linter, names in documents, generated code, the documentation site
@@ -70,7 +70,7 @@ docs: ## the documentation site in out/docs/html: all pages, the reference, a ga
 	@$(BIN)/python scripts/docs.py
 
 bench: ## every figure beside its peer or limit, in one table and out/bench.json; ARGS="store" for some
-	@$(PYTHON) scripts/bootstrap.py test
+	@$(PYTHON) scripts/bootstrap.py nightly
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
 bench-quick: ## the same with smaller sizes, under two minutes; out/bench-quick.json

@@ -40,6 +40,7 @@ UV_ENVIRONMENT = {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_PYTHON_DOWNL
 EXTRAS = {"all": (), "test": ("all",), "check": ("all", "test"), "nightly": ("all", "test")}  # and what each contains
 PART = VENV / "setup-part.txt"
 PARTS = 20  # of about the same size: an installer does not say how far it is, so it is given one after the other
+ENDED_BY = (signal.SIGINT, signal.SIGTERM)
 SAY_S = 5.0  # between two lines where there is no terminal
 GET_PIP = "https://bootstrap.pypa.io/get-pip.py"
 
@@ -215,28 +216,48 @@ def names_other_files(line):
     return any(words in line for words in OTHER_FILES)
 
 
+def start(command):
+    """Start a command in the repository."""
+    return subprocess.Popen(
+        [str(part) for part in command],
+        cwd=str(ROOT),
+        env=dict(os.environ, **UV_ENVIRONMENT),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def communicated(process, tick):
+    """Return what a process says until it ends, with a `tick` every second."""
+    while True:
+        try:
+            return process.communicate(timeout=1)[0]
+        except subprocess.TimeoutExpired:
+            if tick:
+                tick()
+
+
 def run(command, what, tick=None):
     """Run a command quietly, with a `tick` every second; on failure show the end of what it said."""
     VENV.mkdir(exist_ok=True)
+    late = []
     with PIP_LOG.open("ab") as log:
-        done = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=str(ROOT),
-            env=dict(os.environ, **UV_ENVIRONMENT),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        done = None
+        # An interruption waits until there is a process that it can end: in the middle of a start it would leave one.
+        before = {one: signal.signal(one, lambda number, _: late.append(number)) for one in ENDED_BY}
         try:
-            while True:
-                try:
-                    output = done.communicate(timeout=1)[0]
-                    break
-                except subprocess.TimeoutExpired:
-                    if tick:
-                        tick()
+            try:
+                done = start(command)
+            finally:
+                for one, handler in before.items():
+                    signal.signal(one, handler)
+            for one in late:
+                os.kill(os.getpid(), one)
+            output = communicated(done, tick)
         except KeyboardInterrupt:
-            done.terminate()
-            done.wait()
+            if done:
+                done.terminate()
+                done.wait()
             raise
         log.write(output)
     if done.returncode != 0:
