@@ -20,9 +20,10 @@ from scipy.stats import binom, nbinom, norm
 
 from tests.support.cases import case
 from tests.support.designs import design_name, every_design
+from tests.support.nightly import NIGHTLY
 
 LEVEL = Fraction(9, 10)
-DESIGNS = every_design((2, 5))
+DESIGNS = every_design((2, 5) if NIGHTLY else (2,))
 
 
 def releases(design: Design) -> np.ndarray:

@@ -33,9 +33,10 @@ from hypothesis import strategies as st
 
 from tests.support.audit import chi_square_p
 from tests.support.cases import case
+from tests.support.nightly import NIGHTLY
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
-DRAWS = 100_000
+DRAWS = 100_000 if NIGHTLY else 30_000
 RATIOS = st.fractions(min_value=Fraction(1, 20), max_value=Fraction(19, 20), max_denominator=60)
 
 

@@ -11,9 +11,9 @@ from fleetcount_mechanisms.noise import NoNoise
 
 EPSILON, DELTA = Fraction(3), Fraction(1, 10**6)
 SHAPES: dict[Unit, SeriesShape] = {
-    "window": SeriesShape(units=(1,) * 12, days=(6, 6)),
-    "day": SeriesShape(units=(6, 6), days=(6, 6)),
-    "series": SeriesShape(units=(12,), days=(6, 6)),
+    "window": SeriesShape(units=(1,) * 6, days=(3, 3)),
+    "day": SeriesShape(units=(3, 3), days=(3, 3)),
+    "series": SeriesShape(units=(6,), days=(3, 3)),
 }
 
 

@@ -24,7 +24,7 @@ from fleetcount_mechanisms.planning import (
 )
 from fleetcount_mechanisms.responses import KaryResponse, TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +48,7 @@ def test_one_message_of_the_solved_die_never_loses_more_than_asked(epsilon: Frac
     assert message_epsilon(SamplingDie.uniform(rate + Fraction(1, 10**6), values, allow_large_rate=True)) > epsilon
 
 
+@settings(max_examples=30)
 @given(st.lists(st.fractions(Fraction(1, 10), 4, max_denominator=100), min_size=2, max_size=8))
 def test_unequal_targets_are_kept_face_by_face(epsilons: list[Fraction]) -> None:
     die = die_for_local_epsilons(epsilons)

@@ -53,7 +53,7 @@ DESIGNS: dict[str, Design] = {
 }
 
 
-NOW = ("two-coin 1/20 1/100", "mangat 9/10", "k-ary 1/2, V = 4", "unary 1/2 1/4")
+NOW = ("two-coin 1/20 1/100", "mangat 9/10", "k-ary 1/2, V = 4", "vector mangat 1/10")
 """One of each kind, and the rarest answers: of these `make test` tries the edges, `make nightly` of all."""
 
 

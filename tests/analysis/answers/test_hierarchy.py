@@ -14,6 +14,8 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, T
 from fleetcount_mechanisms.randomness import SeededRandom
 from numpy.typing import NDArray
 
+from tests.support.nightly import NIGHTLY
+
 LEVEL = Fraction(19, 20)
 NOISE = [TwoSidedNoise(Fraction(1, 2)), TwoSidedNoise(Fraction(1, 3)), TwoSidedNoise(Fraction(1, 5))]
 
@@ -110,15 +112,15 @@ def test_a_combination_of_noises_is_within_its_half_width_as_often_as_said(
     weights: tuple[float, ...], geometric: bool, level: Fraction
 ) -> None:
     law = noise_sum(Fraction(1, 4), 2) if geometric else GaussianSum(parameter=Fraction(9), terms=2)
-    z = np.arange(-200, 201)
+    runs, z = 400_000 if NIGHTLY else 100_000, np.arange(-200, 201)
     mass = np.exp(law.log_mass(z))
-    drawn = np.random.default_rng(2).choice(z, (len(weights), 400_000), p=mass / mass.sum())
+    drawn = np.random.default_rng(2).choice(z, (len(weights), runs), p=mass / mass.sum())
     size = np.abs(np.array(weights) @ drawn)
 
     width = half_width(tuple((weight, 1, law) for weight in weights), level)
 
-    # Five standard deviations of 400,000 runs; a lattice steps over the level by the weight of one point.
-    room = 5 * math.sqrt((1 - level) * level / 400_000)
+    # Five standard deviations of so many runs; a lattice steps over the level by the weight of one point.
+    room = 5 * math.sqrt((1 - level) * level / runs)
     assert np.mean(size <= width) >= level - room
     assert np.mean(size <= 0.9 * width - 1e-9) < level
 

@@ -229,15 +229,22 @@ def test_a_device_that_never_tells_its_truth_turns_the_leakage(tmp_path: Path, m
         assert wrong[identifier].verdict is Reproduction.CORRECTED
 
 
+def later(*cases: tuple[str, str, str]) -> list[Any]:
+    """Return cases for `make nightly` alone: each proves all theorems again."""
+    return [pytest.param(*case, marks=pytest.mark.nightly) for case in cases]
+
+
 @pytest.mark.parametrize(
     ("name", "planted", "identifier"),
     [
         ("asymmetric_row", "_mirrored", "ADP-VIII.2-loss"),
-        ("osdp_required_non_sensitive", "_everyone", "ADP-III.3-risk"),
-        ("blowfish_revealing_law", "_silent", "ADP-III.2-risk"),
-        ("monotonicity", "_all_rise", "ADP-V.4-loss"),
-        ("exact_loss_ratio", "_no_loss", "ADP-IV.5-beyond"),
         ("neighbours", "_none", "ADP-IV.7-bound"),
+        *later(
+            ("osdp_required_non_sensitive", "_everyone", "ADP-III.3-risk"),
+            ("blowfish_revealing_law", "_silent", "ADP-III.2-risk"),
+            ("monotonicity", "_all_rise", "ADP-V.4-loss"),
+            ("exact_loss_ratio", "_no_loss", "ADP-IV.5-beyond"),
+        ),
     ],
 )
 def test_a_planted_bug_turns_the_theorem_that_rests_on_it(

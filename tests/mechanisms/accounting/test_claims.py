@@ -98,7 +98,7 @@ def changes(values: int, windows: int) -> list[tuple[tuple[int, ...], tuple[int,
 @pytest.mark.parametrize("seed", seeds(10))
 def test_sampled_units_lose_no_more_than_is_printed(seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(35):
+    for _ in range(35 if NIGHTLY else 20):
         values, windows = rng.choice([(1, 1), (1, 2), (2, 1), (2, 2)])
         noise = some_noise(rng, small=values * windows > 2)
         reach = 8 if values * windows > 2 else 40
@@ -145,7 +145,7 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
 @pytest.mark.parametrize("seed", seeds(5))
 def test_windows_with_coins_of_their_own_lose_no_more_than_is_printed(seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(20):
+    for _ in range(20 if NIGHTLY else 10):
         noise, delta, rate = some_noise(rng, small=False), rng.choice(DELTAS), Fraction(rng.randint(5, 95), 100)
         days = rng.choice([(1, 1), (2,)])
         die = SamplingDie.uniform(rate, 2, allow_large_rate=True)
@@ -163,7 +163,7 @@ def test_an_answer_told_under_two_tosses_loses_no_more_than_is_printed(seed: int
     """One truth of a walk over midnight, told once under each day's coin; the second day's other answer betrays it."""
     rng = random.Random(seed)
     shape = SeriesShape(units=(1, 2, 1), days=(1, 2, 1), levels=2)
-    for _ in range(20):
+    for _ in range(20 if NIGHTLY else 10):
         noise, delta = some_noise(rng, small=True), rng.choice(DELTAS[:3])
         rate = rng.choice([delta, 2 * delta, Fraction(rng.randint(5, 95), 100)])
         die = SamplingDie.uniform(rate, 1, allow_large_rate=True)

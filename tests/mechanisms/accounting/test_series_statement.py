@@ -61,7 +61,9 @@ def test_what_is_printed_is_the_loss_rounded_up() -> None:
                     assert exact <= Fraction(epsilon) < exact + Fraction(1, 10**5)
 
 
-@pytest.mark.parametrize("noise", [GaussianNoise(Fraction(9)), MONTH, TwoSidedNoise(Fraction(1, 5))])
+@pytest.mark.parametrize(
+    "noise", [pytest.param(GaussianNoise(Fraction(9)), marks=pytest.mark.nightly), MONTH, TwoSidedNoise(Fraction(1, 5))]
+)
 @pytest.mark.parametrize(
     "answer",
     [
@@ -178,7 +180,7 @@ def test_delta_is_needed() -> None:
 
 @pytest.mark.parametrize("answer", [Truth(40), SamplingDie.uniform(Fraction(1, 4), 40)])
 @pytest.mark.parametrize("noise", [GaussianNoise(Fraction(267)), TwoSidedNoise(Fraction(1, 8))])
-@pytest.mark.parametrize("units", [(1,) * 12, (4, 4, 4), (6, 6), (12,)])
+@pytest.mark.parametrize("units", [(1,) * 12, (4, 4, 4), pytest.param((6, 6), marks=pytest.mark.nightly), (12,)])
 def test_one_truth_told_at_every_level_of_a_walk_is_stated_as_so_many_answers(
     answer: AnswerLaw, noise: NoiseLaw, units: tuple[int, ...]
 ) -> None:

@@ -3,14 +3,17 @@
 import copy
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.replay.vectors import VectorFileError, replay
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_count, prio3_histogram, prio3_sum_vec_with_multiproof
+
+from tests.support.nightly import NIGHTLY
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 FILES = sorted([*VECTORS.glob("*.json"), *VECTORS.glob("vdaf/*.json")])
@@ -22,6 +25,7 @@ SMALL = [
     "Prio3Sum_0.json",
     "XofTurboShake128.json",
 ]
+Found = TypeVar("Found")
 LARGE = pytest.param("Prio3SumVecWithMultiproof_0.json", marks=pytest.mark.nightly)
 CTX, KEY = b"some application", bytes(range(32))
 
@@ -232,6 +236,11 @@ def leaves(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
         yield path, node
 
 
+def some(found: Iterator[Found]) -> Iterator[Found]:
+    """Yield what was found, in `make nightly`; otherwise the first and every third behind it."""
+    return islice(found, 0, None, 1 if NIGHTLY else 3)
+
+
 def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     result = copy.deepcopy(document)
     node = result
@@ -271,7 +280,7 @@ def outcome(path: Path) -> str:
 def test_every_changed_value_is_noticed(tmp_path: Path, name: str) -> None:
     document = load(name)
     random = Random(name)
-    for path, value in leaves(document):
+    for path, value in some(leaves(document)):
         if not inert(name, path):
             tampered = changed(document, path, altered(value, random))
             assert outcome(write(tmp_path, name, tampered)) != "ok", path
@@ -281,7 +290,7 @@ def test_every_changed_value_of_our_own_vectors_is_noticed(tmp_path: Path) -> No
     random = Random(0)
     for name in ("two_round.json", "two_round_bad.json"):
         for case in json.loads((VECTORS / name).read_text())[:2]:
-            for path, value in leaves([case]):
+            for path, value in some(leaves([case])):
                 if value is None:
                     continue
                 tampered = changed([case], path, altered(value, random))
@@ -291,7 +300,7 @@ def test_every_changed_value_of_our_own_vectors_is_noticed(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", SMALL)
 def test_a_value_of_another_kind_is_noticed(tmp_path: Path, name: str) -> None:
     document = load(name)
-    for path, _ in leaves(document):
+    for path, _ in some(leaves(document)):
         for odd in (None, [], {}, "zz", -1, 1.5, 10**30, "0", [None], True):
             tampered = changed(document, path, odd)
             if tampered != document and not inert(name, path):

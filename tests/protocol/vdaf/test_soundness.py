@@ -15,6 +15,8 @@ from fleetcount_protocol.vdaf.flp import Circuit, Flp
 from fleetcount_protocol.vdaf.polynomials import evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
 
+from tests.support.nightly import NIGHTLY
+
 F5 = PrimeField(name="F5", modulus=5, encoded_size=1, generator=2, two_adicity=2)
 F7 = PrimeField(name="F7", modulus=7, encoded_size=1, generator=6, two_adicity=1)
 F11 = PrimeField(name="F11", modulus=11, encoded_size=1, generator=10, two_adicity=1)
@@ -41,7 +43,9 @@ def honest_pairs(length: int) -> set[tuple[int, ...]]:
     return {tuple(circuit.encode(pair)) for pair in pairs}
 
 
-@pytest.mark.parametrize(("field", "length"), [(F5, 2), (F5, 3), (F7, 2), (F11, 2)], ids=name_of)
+@pytest.mark.parametrize(
+    ("field", "length"), [(F5, 2), (F5, 3), (F7, 2), pytest.param(F11, 2, marks=pytest.mark.nightly)], ids=name_of
+)
 def test_exactly_the_honest_pairs_pass_for_every_rho(field: PrimeField, length: int) -> None:
     circuit = TwoRoundOneHot(field=field, length=length)
     honest = honest_pairs(length)
@@ -59,7 +63,7 @@ def test_exactly_the_honest_pairs_pass_for_every_rho(field: PrimeField, length: 
     assert worst <= 2 * (length - 1)
 
 
-@pytest.mark.parametrize(("field", "length"), [(F7, 3), (F11, 3)], ids=name_of)
+@pytest.mark.parametrize(("field", "length"), [(F7, 3), pytest.param(F11, 3, marks=pytest.mark.nightly)], ids=name_of)
 def test_exactly_the_honest_pairs_pass_among_those_with_correct_sums(field: PrimeField, length: int) -> None:
     # A wrong sum never passes, whatever rho: that check has no randomness. So only these pairs remain to be tried.
     circuit = TwoRoundOneHot(field=field, length=length)
@@ -223,9 +227,10 @@ def test_more_proofs_make_a_lucky_pass_rarer() -> None:
     # In a field of 257 elements a lie passes sometimes; three proofs must make that about the third power of one.
     lie = [1, 0, 0, 0, 1, 1, 0, 256]
     passed: Counter[int] = Counter()
+    reports = 1200 if NIGHTLY else 400
     for proofs in (1, 3):
         prio3 = Prio3(circuit=TwoRoundOneHot(field=F257, length=4), algorithm_id=0xFFFF1001, shares=2, proofs=proofs)
-        for seed in range(1200):
+        for seed in range(reports):
             nonce = seed.to_bytes(16, "big")
             public_share, shares = prio3.shard_encoded(b"", lie, nonce, nonce * (prio3.rand_size // 16))
             try:
@@ -237,6 +242,6 @@ def test_more_proofs_make_a_lucky_pass_rarer() -> None:
                 continue
             passed[proofs] += 1
 
-    # Bound for one proof: (2 * 3 + 7) / 257 of 1,200 is 60; for three, 0.16.
-    assert 0 < passed[1] <= 60
+    # Bound for one proof: (2 * 3 + 7) / 257, of 1,200 reports 60; for three, 0.16.
+    assert 0 < passed[1] <= reports // 20
     assert passed[3] <= 2

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import case
+from tests.support.nightly import NIGHTLY
 from tests.support.protocol_samples import instalment, seed_bytes
 from tests.support.wire_messages import IDS, MESSAGES, SET, TASK, refusal, share
 
@@ -202,7 +203,7 @@ def test_noise_is_refused_or_its_own_encoding(name: str, data: bytes) -> None:
 
 
 @given(st.sampled_from(NAMES), st.data())
-@settings(max_examples=400)
+@settings(max_examples=400 if NIGHTLY else 150)
 def test_a_spliced_message_is_refused_or_its_own_encoding(name: str, data: st.DataObject) -> None:
     message, value = MESSAGES[name]
     good = message.encode(value)

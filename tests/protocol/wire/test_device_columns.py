@@ -24,6 +24,7 @@ from fleetcount_protocol.wire.device_unsealing import SessionKeys, digest_column
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.nightly import NIGHTLY
 from tests.support.protocol_samples import instalment, seed_bytes
 
 TASKS = [TaskId(seed_bytes(f"task {number}")) for number in range(2)]
@@ -88,7 +89,7 @@ def test_runs_of_tasks_rounds_and_sizes_are_read_without_the_codec() -> None:
 
 
 @given(BATCHES, st.data())
-@settings(max_examples=600)
+@settings(max_examples=600 if NIGHTLY else 150)
 def test_a_spliced_batch_is_read_as_the_codec_reads_it(batch: tuple[Instalment, ...], data: st.DataObject) -> None:
     spliced = INSTALMENTS.encode(batch)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -13,6 +13,8 @@ from fleetcount_protocol.wire.strict import WireMessage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.nightly import NIGHTLY
+
 TASK = TaskId(bytes(range(32)))
 NUMBERS = st.integers(min_value=0, max_value=2**32 - 1)
 COUNTS = st.integers(min_value=1, max_value=6)
@@ -88,7 +90,7 @@ def test_templates_and_the_library_write_and_read_the_same(kind: str, data: st.D
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=300)
+@settings(max_examples=300 if NIGHTLY else 80)
 @given(data=st.data())
 def test_bytes_changed_anywhere_mean_to_templates_what_they_mean_to_the_library(kind: str, data: st.DataObject) -> None:
     message, strategy = KINDS[kind]
