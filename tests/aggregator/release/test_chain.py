@@ -200,20 +200,20 @@ async def test_a_window_one_aggregator_missed_ends_at_once_and_the_next_goes_on(
 
 CRASHES = [
     ("leader.after_seal", 0),
-    ("leader.after_open", 0),
-    ("leader.before_release", 0),
-    ("leader.after_release", 0),
-    ("release.after_draw", 0),
+    pytest.param("leader.after_open", 0, marks=pytest.mark.nightly),
+    pytest.param("leader.before_release", 0, marks=pytest.mark.nightly),
+    pytest.param("leader.after_release", 0, marks=pytest.mark.nightly),
+    pytest.param("release.after_draw", 0, marks=pytest.mark.nightly),
     ("release.after_draw_store", 1),
     ("helper.after_seal_store", 1),
-    ("helper.after_sign_store", 1),
-    ("helper.before_deliver_store", 1),
+    pytest.param("helper.after_sign_store", 1, marks=pytest.mark.nightly),
+    pytest.param("helper.before_deliver_store", 1, marks=pytest.mark.nightly),
     ("series.before_window_store", 0),
     ("series.after_window_store", 1),
 ]
 
 
-@pytest.mark.parametrize(("failpoint", "side"), CRASHES, ids=[f"{name}-{side}" for name, side in CRASHES])
+@pytest.mark.parametrize(("failpoint", "side"), CRASHES)
 async def test_a_crash_in_a_window_changes_nothing_and_draws_no_second_noise(
     tmp_path: Path, failpoint: str, side: int
 ) -> None:

@@ -18,8 +18,9 @@ LEADER_ONLY = [name for name in AGGREGATOR_FAILPOINTS if name.startswith("leader
 HELPER_ONLY = [name for name in AGGREGATOR_FAILPOINTS if name.startswith("helper.")]
 EITHER = [name for name in AGGREGATOR_FAILPOINTS if name.partition(".")[0] in ("intake", "verification", "release")]
 CRASHES = [
-    *((name, 0) for name in LEADER_ONLY + EITHER),
+    *((name, 0) for name in LEADER_ONLY),
     *((name, 1) for name in HELPER_ONLY + EITHER),
+    *(pytest.param(name, 0, marks=pytest.mark.nightly) for name in EITHER),
 ]
 
 
@@ -35,7 +36,7 @@ async def outcome(network: Network, task: Task) -> list[int]:
     return [cell.raw for cell in decode_record(answers[0].record).cells]
 
 
-@pytest.mark.parametrize(("failpoint", "side"), CRASHES, ids=[f"{name}-{side}" for name, side in CRASHES])
+@pytest.mark.parametrize(("failpoint", "side"), CRASHES)
 async def test_a_crash_resumes_to_the_same_release(tmp_path: Path, failpoint: str, side: int) -> None:
     network = Network(2, directory=tmp_path)
     await network.start_all()
@@ -61,10 +62,10 @@ def failpoint_was_hit(network: Network, side: int) -> bool:
     ("leader_point", "helper_point"),
     [
         ("leader.after_proposals", "helper.after_propose_store"),
-        ("leader.after_finish", "helper.before_finish_store"),
-        ("leader.after_seal", "helper.after_seal_store"),
+        pytest.param("leader.after_finish", "helper.before_finish_store", marks=pytest.mark.nightly),
+        pytest.param("leader.after_seal", "helper.after_seal_store", marks=pytest.mark.nightly),
         ("release.after_draw_store", "release.after_draw"),
-        ("leader.after_open", "helper.after_sign_store"),
+        pytest.param("leader.after_open", "helper.after_sign_store", marks=pytest.mark.nightly),
         ("leader.after_release", "helper.before_deliver_store"),
     ],
 )

@@ -66,7 +66,7 @@ async def decided(network: Network, series: Series) -> list[list[str]]:
     return [await network.decided(series, position) for position in range(len(network.seats))]
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.nightly)])
 async def test_walks_lead_everybody_from_record_to_record_to_the_busy_place(count: int) -> None:
     network = Network(count)
     series = await walking(network)

@@ -368,6 +368,7 @@ def test_a_map_of_thousands_of_cells_is_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "report.html").stat().st_size < 300_000
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("outlines", "unit", "painted"),
     [

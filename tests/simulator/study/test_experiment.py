@@ -158,7 +158,7 @@ def test_more_runs_go_on_from_the_shards_that_are_there(tmp_path: Path) -> None:
     ("text", "differs"),
     [
         (TWO_CASES.replace("seed = 7", "seed = 8"), "another scenario"),
-        (TWO_CASES + "\n# other\n", "another scenario"),
+        pytest.param(TWO_CASES + "\n# other\n", "another scenario", marks=pytest.mark.nightly),
     ],
 )
 def test_another_study_is_refused_and_nothing_changes(tmp_path: Path, text: str, differs: str) -> None:

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import pytest
+from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_simulator.model import Epochs
 from fleetcount_simulator.series import Coin
 from fleetcount_simulator.study import rules
@@ -23,6 +24,14 @@ def test_a_series_is_compared_at_a_few_numbers_of_windows_up_to_its_own() -> Non
     assert rules._counts(1) == [1]
 
 
+def test_losses_that_are_added_up_reckon_with_both_cells_of_a_changed_truth() -> None:
+    made = rules._direct("basic", 24, 3, Fraction(10), Fraction(1, 10**9))
+
+    assert made is not None
+    assert made[1] == TwoSidedNoise(Fraction(10, 48))
+
+
+@pytest.mark.nightly
 def test_a_day_of_maps_needs_the_noise_of_each_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_POINTS", 2)
     found = sds(24)
