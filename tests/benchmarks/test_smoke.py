@@ -11,8 +11,8 @@ from rows import Taken
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "bench.py"
 NAMES = sorted(script.stem for script in (ROOT / "benchmarks").glob("bench_*.py"))
-QUICK = {"bench_buckets", "bench_client", "bench_mechanisms", "bench_window"}
-"""A second of a core or less; together they use most of what benchmarks share."""
+QUICK = {"bench_client", "bench_window"}
+"""A second of a core each; together they use most of what benchmarks share."""
 
 pytestmark = pytest.mark.processes
 

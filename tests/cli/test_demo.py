@@ -74,7 +74,7 @@ def test_vehicles_share_a_connection_unless_each_is_to_have_its_own(changes: dic
     assert options(**changes).ways == ways
 
 
-@pytest.mark.parametrize("mode", ["sampling", "mangat"])
+@pytest.mark.parametrize("mode", ["sampling", pytest.param("mangat", marks=pytest.mark.nightly)])
 def test_the_morning_moves_on_between_windows_with_the_same_vehicles(mode: str) -> None:
     once, twice = (question_of(options(mode=mode, vehicles=300, windows=windows)) for windows in (1, 2))
     every = question_of(options(mode=mode, vehicles=300, windows=13))

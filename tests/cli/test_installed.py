@@ -12,6 +12,10 @@ from tests.support.installed import Installed, install, link, needed_by, with_bu
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
+KUKSA = "fleetcount_client.assembly fleetcount_client.grpc_transport"
+ANALYSIS = "fleetcount_analysis.figures fleetcount.plan_command fleetcount.series_export"
+SIMULATOR = "fleetcount_simulator.network.run fleetcount.demo_walk fleetcount.simulate_command"
+
 pytestmark = [with_builder, pytest.mark.processes]
 
 
@@ -50,12 +54,12 @@ def test_the_demo_runs_from_the_wheel_in_an_empty_folder(built: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("extra", "modules"),
     [
-        ("grpc", "fleetcount_client.grpc_transport fleetcount_relay.app"),
-        ("mqtt", "fleetcount_client.mqtt_transport"),
-        ("kuksa", "fleetcount_client.assembly fleetcount_client.grpc_transport"),
-        ("analysis", "fleetcount_analysis.figures fleetcount.plan_command fleetcount.series_export"),
         ("aggregator", "fleetcount_aggregator.app fleetcount.aggregator_care fleetcount.task_commands"),
-        ("simulator", "fleetcount_simulator.network.run fleetcount.demo_walk fleetcount.simulate_command"),
+        ("mqtt", "fleetcount_client.mqtt_transport"),
+        pytest.param("grpc", "fleetcount_client.grpc_transport fleetcount_relay.app", marks=pytest.mark.nightly),
+        pytest.param("kuksa", KUKSA, marks=pytest.mark.nightly),
+        pytest.param("analysis", ANALYSIS, marks=pytest.mark.nightly),
+        pytest.param("simulator", SIMULATOR, marks=pytest.mark.nightly),
         ("site", "fleetcount_site.serving fleetcount.site_commands"),
     ],
 )
