@@ -163,7 +163,7 @@ def test_an_answer_told_under_two_tosses_loses_no_more_than_is_printed(seed: int
     """One truth of a walk over midnight, told once under each day's coin; the second day's other answer betrays it."""
     rng = random.Random(seed)
     shape = SeriesShape(units=(1, 2, 1), days=(1, 2, 1), levels=2)
-    for _ in range(20 if NIGHTLY else 10):
+    for _ in range(20):
         noise, delta = some_noise(rng, small=True), rng.choice(DELTAS[:3])
         rate = rng.choice([delta, 2 * delta, Fraction(rng.randint(5, 95), 100)])
         die = SamplingDie.uniform(rate, 1, allow_large_rate=True)
