@@ -61,7 +61,7 @@ async def records(network: Network, series: Series) -> dict[int, ReleaseRecord]:
     return found
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.nightly)])
 async def test_every_record_names_the_one_before_and_what_is_missing(count: int) -> None:
     network, series = await standing(count)
     for index in range(5):

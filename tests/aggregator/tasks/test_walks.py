@@ -194,7 +194,12 @@ async def test_a_helper_that_gets_the_record_late_waits_for_it_until_round_one_c
 
 
 @pytest.mark.parametrize(
-    "name", ["release.after_draw_store", "series.before_window_store", "series.after_window_store"]
+    "name",
+    [
+        "release.after_draw_store",
+        pytest.param("series.before_window_store", marks=pytest.mark.nightly),
+        pytest.param("series.after_window_store", marks=pytest.mark.nightly),
+    ],
 )
 async def test_a_kill_between_steps_changes_neither_records_nor_steps(tmp_path: Path, name: str) -> None:
     network = Network(2, directory=tmp_path)

@@ -80,7 +80,7 @@ def test_a_kept_promise_is_kept_and_halved_noise_is_seen(kind: str, coin: Coin, 
     assert [row["within"] for row in broken if row["measure"] == "beyond_promise"] == [False]
 
 
-@pytest.mark.parametrize("hides", ["answer", "day"])
+@pytest.mark.parametrize("hides", ["answer", pytest.param("day", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("coin", [Coin.WINDOW, pytest.param(Coin.DAY, marks=pytest.mark.nightly), Coin.SERIES])
 def test_an_answer_or_a_day_of_a_series_keeps_its_own_promise(coin: Coin, hides: str) -> None:
     found = tracked(promising("sampling", coin, GaussianNoise), one_series(coin), hides=hides)

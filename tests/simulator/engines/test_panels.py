@@ -77,7 +77,14 @@ def test_a_new_day_tosses_anew(name: EngineName) -> None:
     assert sums[0] == sums[1] == sums[2] != sums[3] == sums[4]  # 40 coins a day, seeded.
 
 
-@pytest.mark.parametrize("faults", [Faults(), LOSSY, replace(LOSSY, naive=True)], ids=["none", "lossy", "naive"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(Faults(), id="none"),
+        pytest.param(LOSSY, id="lossy", marks=pytest.mark.nightly),
+        pytest.param(replace(LOSSY, naive=True), id="naive"),
+    ],
+)
 def test_the_engines_agree_about_a_panel_with_faults(faults: Faults) -> None:
     one = asked(WAYS * 20, series(Coin.SERIES, 2), faults=faults)
     found = {name: run(one, name, 1, COMPARED) for name in ENGINES}

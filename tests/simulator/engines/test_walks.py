@@ -33,7 +33,10 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(11)
 
 
-@pytest.mark.parametrize("design", [DIRECT, SAMPLED, GAUSSIAN])
+@pytest.mark.parametrize(
+    "design",
+    [pytest.param(DIRECT, marks=pytest.mark.nightly), SAMPLED, pytest.param(GAUSSIAN, marks=pytest.mark.nightly)],
+)
 def test_a_place_alone_in_its_squares_is_found_as_often_as_its_exact_chance_says(design: Design) -> None:
     places = {0x10000000: 22, 0x50000000: 28, 0x90000000: 34, 0xD0000000: 41}
 

@@ -148,6 +148,7 @@ def test_figures_without_data_are_left_out_with_a_reason(plain: tuple[Path, Page
     assert "Over the epochs: every question was asked once." in page.text
 
 
+@pytest.mark.nightly
 def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path: Path) -> None:
     directory = write_study(tmp_path / "study", MadeUp())
     (directory / "figures").mkdir()
@@ -231,6 +232,7 @@ def test_an_epsilon_that_holds_with_a_delta_is_never_shown_without_it(tmp_path: 
 # Warnings.
 
 
+@pytest.mark.nightly
 def test_intervals_that_miss_are_a_warning_and_wide_ones_a_note(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -241,10 +243,12 @@ def test_intervals_that_miss_are_a_warning_and_wide_ones_a_note(tmp_path: Path) 
     assert [(one.severe, one.text[:33]) for one in often] == [(False, "Intervals are wider than needed, ")]
 
 
+@pytest.mark.nightly
 def test_nothing_is_warned_of_when_all_is_as_it_should_be(tmp_path: Path) -> None:
     assert "What to look out for Nothing. All releases happened" in written(tmp_path, runs=200).text
 
 
+@pytest.mark.nightly
 def test_a_bias_is_believed_only_beyond_luck(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -385,6 +389,7 @@ def test_maps_draw_areas_and_roads(tmp_path: Path, outlines: tuple[str, ...], un
     assert {f"map-{place}" for place in range(3)} <= set(page.ids)
 
 
+@pytest.mark.nightly
 def test_without_cells_the_map_is_left_out(tmp_path: Path) -> None:
     page = written(tmp_path, keep_cells=False)
 

@@ -96,6 +96,7 @@ def test_the_record_says_what_ran(tmp_path: Path) -> None:
     assert record["seconds"] >= 0
 
 
+@pytest.mark.nightly
 def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path: Path) -> None:
     run(scenario_of(TWO_CASES), tmp_path / "one")
     run(scenario_of(TWO_CASES), tmp_path / "two")
@@ -144,6 +145,7 @@ def test_an_interrupted_study_goes_on_and_ends_in_the_same_tables(tmp_path: Path
     assert tables(tmp_path / "out") == tables(tmp_path / "straight")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("small_shards")
 def test_more_runs_go_on_from_the_shards_that_are_there(tmp_path: Path) -> None:
     counting = Interrupted(99)
@@ -273,6 +275,7 @@ def _column(output: Path, name: str) -> list[Any]:
     return [row[0] for row in rows]
 
 
+@pytest.mark.nightly
 def test_attackers_are_measured_once_a_case(tmp_path: Path) -> None:
     text = TWO_CASES + '\n[[attacker]]\nkind = "liars"\ndevices = 3\n'
     run(scenario_of(text), tmp_path / "out")
@@ -283,6 +286,7 @@ def test_attackers_are_measured_once_a_case(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_cells_can_be_left_out(tmp_path: Path) -> None:
     run(scenario_of(SMALL + "\n[metrics]\nkeep_cells = false\n"), tmp_path / "out")
 
