@@ -10,7 +10,6 @@ from tests.integration.test_crashes import ENDED_ITSELF, deployed, ended_itself,
 from tests.support.broker import RunningBroker
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, signed_task_of
-from tests.support.nightly import NIGHTLY
 from tests.support.oracle import check_release
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -20,17 +19,14 @@ POINTS = {
     1: ("leader.after_helpers_sealed", "leader.before_release"),
 }
 """Where the other one ends itself: whoever is told to end waits for it then, in agreeing and in releasing."""
-STATES = 3 if NIGHTLY else 1
-"""In which it is told before: announced, round one and round two, or the last of them."""
-if not NIGHTLY:  # Also in agreeing.
-    POINTS = {told: points[:1] for told, points in POINTS.items()}
 
 
+@pytest.mark.nightly
 async def test_told_to_end_in_every_state_an_aggregator_ends_with_zero_and_loses_nothing(
     tmp_path: Path, broker: RunningBroker
 ) -> None:
     # Deployments side by side: most of the time they wait for windows.
-    names = {1: "helper", 0: "leader"} if NIGHTLY else {1: "helper"}
+    names = {1: "helper", 0: "leader"}
     await asyncio.gather(*(drains(tmp_path / name, broker, told) for told, name in names.items()))
 
 
@@ -38,7 +34,7 @@ async def drains(root: Path, broker: RunningBroker, told: int) -> None:
     """Tell one aggregator to end in every state of one task, and check the release."""
     async with deployed(root, 2, broker) as deployment:
         # Of each window a start takes half where others compute; the devices have the rest.
-        task = deployment.ask(16, lead_s=4.0, windows_s=(14.0, 14.0) if NIGHTLY else (8.0, 8.0))
+        task = deployment.ask(16, lead_s=4.0, windows_s=(14.0, 14.0))
         fleet = Fleet(deployment, root, task.mechanism, ("grpc", "mqtt"), timeout_s=2.0)
         signed = await signed_task_of(deployment, task)
 
@@ -46,8 +42,8 @@ async def drains(root: Path, broker: RunningBroker, told: int) -> None:
         counted = await check_release(deployment, task, fleet)
 
         # One that takes longer than any call may, is killed.
-        assert deployment.children[told].ends == [0] * (STATES + len(POINTS[told])), root.name
-        assert deployment.children[1 - told].ends == [0] + [ENDED_ITSELF] * len(POINTS[told]), root.name
+        assert deployment.children[told].ends == [0] * 5, root.name
+        assert deployment.children[1 - told].ends == [0, ENDED_ITSELF, ENDED_ITSELF], root.name
         assert len(counted) >= len(fleet.devices) // 2, root.name
         assert deployment.troubles() == []
 
@@ -55,7 +51,7 @@ async def drains(root: Path, broker: RunningBroker, told: int) -> None:
 async def tell(deployment: LiveDeployment, told: int, task: Task) -> None:
     """Tell it to end while announced, in round one, in round two, agreeing and releasing; start it again each time."""
     other = 1 - told
-    for moment in (0.0, task.round_one_opens + 0.7, task.round_one_closes + 0.7)[-STATES:]:
+    for moment in (0.0, task.round_one_opens + 0.7, task.round_one_closes + 0.7):
         await until(moment)
         await ends(deployment, told)
         await revived(deployment, told)

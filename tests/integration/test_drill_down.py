@@ -17,18 +17,16 @@ from tests.integration.test_crashes import revived
 from tests.integration.test_series import MOST_NOISE, check_chain, standing_question
 from tests.integration.test_series_devices import owned_device
 from tests.support.broker import RunningBroker
-from tests.support.deployment import LiveDeployment
-from tests.support.nightly import NIGHTLY
+from tests.support.deployment import Deployed, LiveDeployment
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 PLACES = (*[0xABC00000 + number for number in range(6)], 0x12300000)
 """Six vehicles in one place of twelve bits, one alone: noise of 3 or more at epsilon 10 has a chance below 1e-12."""
-LEVELS = (4, 8, 12) if NIGHTLY else (4, 8)
 
 
-async def walked(deployment: LiveDeployment, series: Series) -> list[ReleaseRecord]:
-    """Kill an aggregator after each step, the leader first; return the records of the walk."""
+async def walked(deployment: Deployed, series: Series) -> list[ReleaseRecord]:
+    """Return the records of the walk; after each step one's own aggregators are killed, the leader first."""
     records: list[ReleaseRecord] = []
     survivors: tuple[int, ...] = ()
     for index in range(series.schedule.windows):
@@ -42,44 +40,57 @@ async def walked(deployment: LiveDeployment, series: Series) -> list[ReleaseReco
             found = next_step(series, records[-1])
             assert isinstance(found, tuple), (found, records[-1].released_at - series.schedule.opens(index + 1))
             survivors = found
-            deployment.children[index % 2].kill()
-            await revived(deployment, index % 2)
+            if isinstance(deployment, LiveDeployment):
+                deployment.children[index % 2].kill()
+                await revived(deployment, index % 2)
             assert time.time() < series.schedule.opens(index + 1) + series.schedule.round_one_s
     return records
 
 
+async def test_a_walk_finds_the_busy_place_over_both_transports(pair: Deployed, tmp_path: Path) -> None:
+    await walks(pair, tmp_path, levels=(4, 8), gap_s=5)
+
+
+@pytest.mark.nightly
 async def test_a_walk_finds_the_busy_place_over_both_transports_though_everybody_is_killed_once(
     tmp_path: Path, broker: RunningBroker
 ) -> None:
     deployment = LiveDeployment(tmp_path, 2, name="walk", broker=broker.started, largest_epsilon=100)
     try:
         await asyncio.to_thread(deployment.start_all)
-        series = standing_question(
-            deployment,
-            len(LEVELS),
-            gap_s=8,
-            domain=Prefixes(bits=4, cells=tuple(range(16))),
-            drill_down=DrillDown(levels=LEVELS, threshold=4, most_survivors=2),
-            participants=Participants.HIDDEN,
-        )
-        devices = [
-            owned_device(deployment, tmp_path, number, 1, place=place, way=("grpc", "mqtt")[number % 2])
-            for number, place in enumerate(PLACES)
-        ]
-        serving = [asyncio.create_task(device.serve()) for device in devices]
+        await walks(deployment, tmp_path, levels=(4, 8, 12), gap_s=8)
+    finally:
+        await asyncio.to_thread(deployment.stop_all)
+    assert deployment.troubles() == []
+
+
+async def walks(deployment: Deployed, directory: Path, *, levels: tuple[int, ...], gap_s: int) -> None:
+    """Ask where the devices are, level by level, and check what each step finds."""
+    series = standing_question(
+        deployment,
+        len(levels),
+        gap_s=gap_s,
+        domain=Prefixes(bits=4, cells=tuple(range(16))),
+        drill_down=DrillDown(levels=levels, threshold=4, most_survivors=2),
+        participants=Participants.HIDDEN,
+    )
+    devices = [
+        owned_device(deployment, directory, number, 1, place=place, way=("grpc", "mqtt")[number % 2])
+        for number, place in enumerate(PLACES)
+    ]
+    serving = [asyncio.create_task(device.serve()) for device in devices]
+    try:
         records = await walked(deployment, series)
+    finally:
         for task in serving:
             task.cancel()
         await asyncio.wait(serving)
         for device in devices:
             await device.close()
-    finally:
-        await asyncio.to_thread(deployment.stop_all)
 
     check_chain(records)
     busy = [{cell.label: cell.raw for cell in record.cells if cell.raw >= 4} for record in records]
     found = [f"{0xA0000000}/4", f"{0xAB000000}/8", f"{0xABC00000}/12"]
-    assert [list(one) for one in busy] == [[one] for one in found[: len(LEVELS)]]
+    assert [list(one) for one in busy] == [[one] for one in found[: len(levels)]]
     assert all(abs(raw - 6) <= MOST_NOISE for one in busy for raw in one.values())
-    assert all([charge.sent for charge in device.spool.charges()] == [True] * len(LEVELS) for device in devices)
-    assert deployment.troubles() == []
+    assert all([charge.sent for charge in device.spool.charges()] == [True] * len(levels) for device in devices)

@@ -129,7 +129,8 @@ async def answered(root: Path, asked: Ask, broker: str = "") -> Asked:
         return await ask(parties, asked, root)
 
 
-@pytest.mark.parametrize("connections", [pytest.param("own", marks=pytest.mark.nightly), "shared"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("connections", ["own", "shared"])
 async def test_every_device_is_counted_once_over_both_transports(tmp_path: Path, connections: str) -> None:
     answer = await answered(tmp_path, asked_of(connections, "grpc", "mqtt"), "auto")
 

@@ -290,7 +290,8 @@ def descendants(parent: int) -> dict[int, str]:
     return {number: seen[number][1] for number in below - {parent} if number in seen}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_study_ends_its_aggregators_their_workers_the_broker_and_the_clients(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -205,7 +205,9 @@ class Deployed:
                 return known
             if time.time() > deadline:
                 raise AssertionError(f"not ended: {statuses}; {[child.last_lines(3) for child in self.children]}")
-            await asyncio.sleep(0.1)
+            # Each question is a connection of its own, for which the aggregators compute; before a task closes it ends
+            # only if it is aborted.
+            await asyncio.sleep(max(0.2, task.round_two_closes - time.time()))
 
     async def release(self, task: Task, position: int = 0) -> ReleaseAnswer:
         """Return what one aggregator answers an analyst."""
