@@ -64,7 +64,7 @@ def test_every_changed_byte_is_refused() -> None:
             verify_deny_list(decode_signed_deny_list(bytes(changed)), [FLEET.certificate])
 
 
-@pytest.mark.parametrize("cut", [0, 1, 8, 40, len(DATA) - 1])
+@pytest.mark.parametrize("cut", [0, 1, 8, 40, -1])
 def test_a_part_of_a_list_is_none(cut: int) -> None:
     with pytest.raises(DecodeError):
         decode_signed_deny_list(DATA[:cut])
