@@ -486,18 +486,18 @@ def test_a_standby_that_is_not_waited_for_is_refused_and_a_backup_is_none(
 
 
 @pytest.mark.processes
-@pytest.mark.nightly  # A server of its own, put back twice.
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("recovery", "said"),
     [
-        ((), "its write-ahead log ends at byte"),
-        (
+        pytest.param((), "its write-ahead log ends at byte", id="a copy of its files"),
+        pytest.param(
             ("restore_command = 'false'", "recovery_target = 'immediate'", "recovery_target_action = 'promote'"),
             "timeline 2",
+            id="a point in time",
+            marks=pytest.mark.nightly,  # A server of its own, put back twice.
         ),
     ],
-    ids=["a copy of its files", "a point in time"],
 )
 async def test_a_server_that_was_put_back_to_a_moment_is_refused_and_says_so(
     tmp_path: Path, recovery: Sequence[str], said: str

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.processes
 SETTING = ProofSetting(task=b"", verify_key=b"", position=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGSEGV, marks=pytest.mark.nightly), signal.SIGILL])
 async def test_machine_code_that_crashes_its_worker_gives_way_to_plain_python(number: int) -> None:
     workers = ProcessWorkers(1, warm=False)
 
@@ -70,6 +70,7 @@ async def test_killed_workers_leave_one_line_and_no_tracebacks_of_their_tracker(
     assert [one["event"] for one in logs] == ["worker_died"]
 
 
+@pytest.mark.nightly  # Three workers one after the other.
 async def test_a_crash_without_compiled_code_leaves_it_in_use() -> None:
     workers = ProcessWorkers(1, warm=False)
 
