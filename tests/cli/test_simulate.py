@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
@@ -25,6 +24,8 @@ from fleetcount_simulator.study.experiment import CaseSummary
 from fleetcount_simulator.study.making import STANDARD
 from fleetcount_simulator.study.results import TABLES
 from fleetcount_simulator.study.scores import METRICS
+
+from tests.support.processes import wait_until
 
 STUDY = """
 name = "small"
@@ -271,7 +272,7 @@ def test_an_interruption_ends_everything_and_the_study_goes_on(
     pipe = subprocess.PIPE
     started = subprocess.Popen(command, stderr=pipe, stdout=pipe, text=True, start_new_session=True)
     try:
-        _wait_for(lambda: len(list((output / "shards").glob("*.npz"))) >= 3)
+        wait_until(lambda: len(list((output / "shards").glob("*.npz"))) >= 3, "parts are finished", 60)
         children = _children(started.pid)
         # A terminal sends Ctrl-C to every process of the command, a supervisor SIGTERM to the first alone.
         os.killpg(started.pid, by) if by == signal.SIGINT else started.send_signal(by)
@@ -283,7 +284,7 @@ def test_an_interruption_ends_everything_and_the_study_goes_on(
     assert started.returncode == 130
     assert "Traceback" not in errors
     assert "the same command goes on" in errors
-    _wait_for(lambda: not any(map(_alive, children)))
+    wait_until(lambda: not any(map(_alive, children)), "no worker is left", 60)
     assert not (output / "releases.parquet").exists()
     assert json.loads((output / "run.json").read_text())["status"] == "running"
     assert not list((output / "shards").glob(".*"))
@@ -295,13 +296,6 @@ def _alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def _wait_for(happened: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < limit, "nothing happened for a minute"
-        time.sleep(0.05)
 
 
 def test_the_report_is_written_where_it_is_part_of_the_installation(fleetcount: Callable, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_where_uv_fails_pip_installs(setup: ModuleType, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("quick_venv")
-@pytest.mark.parametrize("by", ["pip", "uv"])
+@pytest.mark.parametrize("by", [pytest.param("pip", marks=pytest.mark.nightly), "uv"])
 def test_a_file_that_is_not_the_locked_one_is_refused_and_not_installed_another_way(
     setup: ModuleType, by: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

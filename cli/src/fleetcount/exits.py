@@ -87,7 +87,7 @@ _PACKAGES: Final = {
 _REQUIRED: Final = re.compile(
     r"""(?P<package>[A-Za-z0-9._-]+)[^;]*(?:$|;(?:.* and )? ?extra == ['"](?P<extra>[a-z0-9]+)['"]$)"""
 )
-_DEVELOPERS: Final = frozenset({"check", "docs", "test"})
+_DEVELOPERS: Final = frozenset({"check", "docs", "nightly", "test"})
 """Extras that nobody is told to install in order to run something."""
 _UNREACHABLE: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _WRONG_PATH: Final = frozenset(

@@ -406,7 +406,7 @@ async def test_the_command_moves_a_store_and_says_which_file_to_serve(
     said = [CliRunner().invoke(aggregator, ["move-store", "--from", "old.toml", "--to", "new.toml"]) for _ in range(2)]
 
     assert [one.output.strip() for one in said] == [
-        f"{source.file} {word} to postgresql:///postgres; serve new.toml from now on"
+        f"{source.file} {word} to {postgres_url.partition('?')[0]}; serve new.toml from now on"
         for word in ("moved", "had been moved")
     ]
     assert is_served(target)
