@@ -10,7 +10,7 @@ from typing import Final
 from rows import Taken
 from table import markdown_table
 
-__all__ = ["BLOCKS", "block_of", "fill"]
+__all__ = ["BLOCKS", "block_of", "fill", "rows_of"]
 
 BLOCKS: Final = ("demanded", "growth", "vectors", "starts", "memory", "others")
 """The blocks with rows; one more, "machine", says where and when they were taken."""
@@ -48,6 +48,13 @@ def fill(page: str, taken: Sequence[Taken], about: str) -> str:
         return f"{start}{_table([one for one in taken if block_of(one) == name])}\n{end}"
 
     return _BLOCK.sub(block, page)
+
+
+def rows_of(page: str) -> list[str]:
+    """Return the names of all rows in the page's blocks, in its order."""
+    blocks = [text for _, name, text, _ in _BLOCK.findall(page) if name != "machine"]
+    lines = [line.split("|")[1].strip() for text in blocks for line in text.splitlines() if line.startswith("| ")]
+    return [name for name in lines if name != "path"]
 
 
 def _table(taken: Sequence[Taken]) -> str:

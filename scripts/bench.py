@@ -14,6 +14,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -39,6 +40,20 @@ from rows import ROWS_VARIABLE, SIZES_VARIABLE, Row, Taken  # noqa: E402
 LIMIT_S: Final = {"full": 3600, "quick": 600, "smoke": 600}
 """Seconds after which a benchmark is taken to hang and is ended: many times what it needs."""
 GRACE_S: Final = 15
+LEFT_OUT: Final = {
+    "attack_load": ("every stage is a flood that lasts", r"attack load: "),
+    "lifecycle": (
+        "it waits beside ten thousand ended tasks",
+        r"(start|memory) with |a core, idle|.* ended task, retired",
+    ),
+    "million": ("its sums are those of a fleet", r"two aggregators, [\d,]+ devices, L = \d+: "),
+    "million_postgres": ("the same over PostgreSQL", r"two aggregators, .* PostgreSQL: "),
+    "network": ("it starts a fleet of clients", r"network: "),
+    "series": ("it watches aggregators that wait", r"aggregator: .* open series, idle"),
+    "takeover": ("it waits until a lease has run out", r"a shard of .* taken over"),
+    "workers": ("it starts the processes of an aggregator over PostgreSQL", r".* leased worker"),
+}
+"""What a quick run leaves out unless it is named: why its figures need a long run, and how names of its rows begin."""
 SIZES_TOLD: Final = {
     "full": "a full run",
     "quick": "a quick run: fewer repetitions and smaller sizes, so the figures are rougher and some verdicts unfair",
@@ -183,6 +198,15 @@ def show(ended: Sequence[Ended], about: str) -> None:
     print(f"\n{about}\n\n{table.text_table(taken)}\n\n{len(taken)} rows: {table.verdicts(taken)}", flush=True)
 
 
+def say_left_out(names: Sequence[str], page_text: str) -> None:
+    """Print which benchmarks a quick run left out and why, with the rows that docs/performance.md has of each."""
+    for name in names:
+        why, beginning = LEFT_OUT[name]
+        rows = [row for row in page.rows_of(page_text) if re.match(beginning, row)]
+        print(f"bench: left out, since {why}: {name} (`make bench ARGS={name}`), {len(rows)} rows:")
+        print("".join(f"bench:     {row}\n" for row in rows), end="")
+
+
 def keep(path: Path, found: dict[str, Any], sizes: str, ended: Sequence[Ended]) -> None:
     """Write the run as JSON, whole or not at all."""
     values = {
@@ -246,10 +270,13 @@ def every_benchmark() -> list[Path]:
     return sorted(BENCHMARKS.glob("bench_*.py"))
 
 
-def chosen(words: Sequence[str]) -> list[Path]:
-    """Return the benchmarks that are meant, all without words: the one of a word's name, or all whose names hold it."""
+def chosen(words: Sequence[str], sizes: str = "full") -> list[Path]:
+    """Return the benchmarks that are meant, by words: the one of a word's name, or all whose names hold it.
+
+    Without words all; but in a quick run those of `LEFT_OUT` are not meant.
+    """
     every = every_benchmark()
-    found = set[Path]() if words else set(every)
+    found = set[Path]() if words else {one for one in every if sizes != "quick" or name_of(one) not in LEFT_OUT}
     for word in words:
         exact = [one for one in every if word in (one.stem, name_of(one))]
         found.update(exact or [one for one in every if word in one.stem])
@@ -266,7 +293,13 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="run the benchmark of this name, or all that hold it")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_const", dest="sizes", const="quick", help="under two minutes")
+    how.add_argument(
+        "--quick",
+        action="store_const",
+        dest="sizes",
+        const="quick",
+        help="under three minutes; says what it leaves out",
+    )
     how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
     how.add_argument("--write-page", action="store_true", help=f"fill docs/{PAGE.name} from a kept run")
     parser.add_argument("--output", type=Path, help="the JSON file (default out/bench.json or one named after the run)")
@@ -292,7 +325,7 @@ def main(arguments: Sequence[str]) -> int:
     output = options.output or default_output(options.sizes, bool(options.words))
     if options.write_page:
         return write_page(output, options.again)
-    scripts = chosen(options.words)
+    scripts = chosen(options.words, options.sizes)
     if not scripts:
         names = ", ".join(name_of(one) for one in every_benchmark())
         print(f"bench: no benchmark is named {' or '.join(options.words)}; there are {names}", file=sys.stderr)
@@ -302,6 +335,8 @@ def main(arguments: Sequence[str]) -> int:
     keep(output, found, options.sizes, ended)
     seconds = sum(one.seconds for one in ended)
     show(ended, _about({"machine": found, "sizes": options.sizes, "seconds": seconds}))
+    if options.sizes == "quick" and not options.words:
+        say_left_out(list(LEFT_OUT), PAGE.read_text(encoding="utf-8"))
     print(f"bench: kept in {output}")
     broke = [one.name for one in ended if one.broke]
     if broke:

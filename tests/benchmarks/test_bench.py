@@ -231,3 +231,25 @@ def test_a_run_that_does_not_tell_all_leaves_the_page_alone(
 def test_no_kept_run_is_one_line(blank: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--write-page", "--output", str(tmp_path / "absent.json")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_quick_run_leaves_out_what_needs_a_long_one_unless_it_is_named() -> None:
+    left_out = {one.stem.removeprefix("bench_") for one in bench.every_benchmark()} - {
+        bench.name_of(one) for one in bench.chosen([], "quick")
+    }
+
+    assert left_out == set(bench.LEFT_OUT)
+    assert bench.chosen([], "full") == bench.every_benchmark()
+    assert [bench.name_of(one) for one in bench.chosen(["takeover"], "quick")] == ["takeover"]
+
+
+def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    text = bench.PAGE.read_text()
+    bench.say_left_out(list(bench.LEFT_OUT), text)
+
+    said = capsys.readouterr().out
+    for name, (why, _) in bench.LEFT_OUT.items():
+        head = next(line for line in said.splitlines() if f": {name} (" in line)
+        assert why in head
+        assert ", 0 rows" not in head
+    assert "bench:     attack load: 1 x device, honest reports in\n" in said
