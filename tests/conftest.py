@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marked = item.get_closest_marker("timeout")
         limit_s = float(marked.args[0] if marked else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(factor * limit_s), append=False)
-    took: dict[str, float] = json.loads((Path(__file__).parent / "durations.json").read_text())
-    # A file that is not known yet may take long.
-    items.sort(key=lambda item: -took.get(item.nodeid.split("::")[0], 0.0 if took else 1.0))
+    items.sort(key=_place_in_queue(Path(__file__).parent / "durations.json"))
+
+
+def _place_in_queue(durations: Path) -> Callable[[pytest.Item], float]:
+    """Return where a test stands in the queue of the run, by what its file took in a run that was recorded.
+
+    The longest begin; a file that mostly waits for processes and one that computes take turns, so that neither the
+    processors nor the workers idle. A file that is not known comes before those that took less than a second.
+    """
+    took: dict[str, tuple[float, float]] = json.loads(durations.read_text())
+    longest = sorted(took, key=lambda name: -took[name][0])
+    waits = [name for name in longest if took[name][0] > 2 * took[name][1]]
+    computes = [name for name in longest if name not in set(waits)]
+    places = {name: place for files in (waits, computes) for place, name in enumerate(files)}
+    return lambda item: places.get(item.nodeid.split("::")[0], len(places))
