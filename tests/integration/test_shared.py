@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,12 @@ def run(directory: Path, files: dict[str, str], *options: str) -> subprocess.Com
 
 
 def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    """Return which of these processes run; one that has ended may wait for whoever adopted it to hear of it."""
+    states: dict[int, str] = {}
+    for pid in pids:
+        with suppress(OSError):
+            states[pid] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return [pid for pid, state in states.items() if state not in "ZX"]
 
 
 def hosts(directory: Path) -> list[int]:
