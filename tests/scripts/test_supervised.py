@@ -159,7 +159,7 @@ def test_that_hangs(tmp_path):
     held.append(pool.submit(os.getpid).result())
     held += [browser(tmp_path / "browser")] if shutil.which("chromium") else []
     with own_cluster() if find_postgres() else nullcontext() as cluster:
-        held += cluster.processes() if cluster else []
+        held += [cluster.postmaster] if cluster else []
         pathlib.Path(os.environ["HELD"]).write_text(json.dumps(held))
         time.sleep(600)
 """
@@ -179,13 +179,14 @@ def test_a_run_of_tests_whose_terminal_is_closed_leaves_no_broker_postgres_aggre
     terminal, inside = pty.openpty()
     front = in_terminal(command, environment, inside)
     os.close(inside)
-    wait_until(lambda: held.exists() and held.read_text(), "the run holds its programs", 120)
-    below = json.loads(held.read_text())
-    assert all(map(runs, below))
+    try:
+        wait_until(lambda: held.exists() and held.read_text(), "the run holds its programs", 120)
+        below = json.loads(held.read_text())
+        assert all(map(runs, below))
+    finally:
+        os.close(terminal)
+        front.wait()
 
-    os.close(terminal)
-
-    front.wait()
     gone([front.pid, *below])
 
 

@@ -245,6 +245,12 @@ class Cluster:
             self.stop()
             subprocess.run(["umount", "-l", str(disk)], check=False)
 
+    @property
+    def postmaster(self) -> int:
+        """The process whose children are all others of the server."""
+        assert self._server is not None
+        return self._server.pid
+
     def signal(self, number: int) -> None:
         """Send the postmaster a signal."""
         assert self._server is not None
