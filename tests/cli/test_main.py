@@ -133,3 +133,17 @@ def test_shells_complete_commands_as_the_readme_says(shell: str) -> None:
 
     assert "_FLEETCOUNT_COMPLETE" in script.stdout, script.stderr
     assert asked.stdout.split() == ["plain,plan"]
+
+
+def test_an_interruption_in_the_middle_of_an_import_ends_with_130_and_not_by_the_signal(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "from fleetcount import __main__ as command\n\n"
+        "def interrupted(**_):\n    exec('raise KeyboardInterrupt')\n\n"
+        "command.cli.main = interrupted\ncommand.main(['plan'])\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+
+    assert (done.returncode, done.stderr) == (130, "fleetcount plan: interrupted\n")

@@ -101,8 +101,8 @@ def terminals(tmp_path: Path, slowness: float) -> Iterator[dict[str, ChildProces
 async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_from_the_command_alone(
     tmp_path: Path, terminals: dict[str, ChildProcess], slowness: float
 ) -> None:
-    # Seven commands lie between the first and the first device's answer.
-    opens, one, two = (int(seconds * slowness) for seconds in (5, 8, 11))
+    # Eight commands lie between the first and the first device's answer, and four devices start side by side.
+    opens, one, two = (int(seconds * slowness) for seconds in (8, 13, 17))
     (tmp_path / "speed.toml").write_text(SPEC.format(opens=opens, one=one, two=two))
     for number, speed in enumerate((10, 45, 45, 90), start=1):
         (tmp_path / "d" / "devices" / f"{number:04d}" / "speed.json").write_text(str(speed))

@@ -100,6 +100,10 @@ def run_command(arguments: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:  # The top of the program: every error becomes one line.
         if debugging and not isinstance(error, KeyboardInterrupt):
             raise
+        if isinstance(error, KeyboardInterrupt):
+            # CPython remembers an interruption that left a text given to exec (of a dataclass, at an import) as one
+            # that nobody caught, and then ends by the signal whatever the exit code; the next such text forgets it.
+            exec("")  # noqa: S102 - the empty text
         return _report(error, arguments)
     return code if isinstance(code, int) and not isinstance(code, bool) else ExitCode.OK
 
