@@ -81,7 +81,9 @@ def hosted_deployment(kind: str, directory: Path, found: list[str]) -> Iterator[
     """Hold aggregators; gives their description."""
     count = _COUNTS[kind]
     at = RunningBroker(**_beside(directory, "broker"))
-    deployment = LiveDeployment(directory, count, name=kind, broker=at.started, largest_epsilon=100, compiled=True)
+    deployment = LiveDeployment(
+        directory, count, name=kind, broker=at.started, largest_epsilon=100, compiled=kind == "pair"
+    )
     try:
         deployment.start_all()
         for child in deployment.children:
