@@ -67,12 +67,12 @@ Global___InstallTaskResponse: _TypeAlias = InstallTaskResponse  # noqa: Y015
 class InstallSeriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SERIES_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     ORDERS_FIELD_NUMBER: _builtins.int
     seed: _builtins.bytes
     @_builtins.property
-    def series(self) -> _device_pb2.SignedSeries: ...
+    def signed(self) -> _device_pb2.SignedSeries: ...
     @_builtins.property
     def orders(self) -> _containers.RepeatedCompositeFieldContainer[_device_pb2.SignedOrder]:
         """ascending by aggregator id and number"""
@@ -80,13 +80,13 @@ class InstallSeriesRequest(_message.Message):
     def __init__(
         self,
         *,
-        series: _device_pb2.SignedSeries | None = ...,
+        signed: _device_pb2.SignedSeries | None = ...,
         seed: _builtins.bytes = ...,
         orders: _abc.Iterable[_device_pb2.SignedOrder] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders", "seed", b"seed", "series", b"series"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders", "seed", b"seed", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -322,22 +322,22 @@ class SealSetResponse(_message.Message):
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     SET_DIGEST_FIELD_NUMBER: _builtins.int
-    DIFFERING_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     set_digest: _builtins.bytes
     """once it is stored"""
-    differing: _builtins.bytes
+    leaves: _builtins.bytes
     """otherwise: a bit for every leaf, the highest first, of which the leader has to name its reports"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         set_digest: _builtins.bytes = ...,
-        differing: _builtins.bytes = ...,
+        leaves: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["differing", b"differing", "set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves", "set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -733,23 +733,23 @@ class ListSharedResponse(_message.Message):
 
     TASK_IDS_FIELD_NUMBER: _builtins.int
     SERIES_IDS_FIELD_NUMBER: _builtins.int
-    NEXT_FIELD_NUMBER: _builtins.int
+    FOLLOWING_FIELD_NUMBER: _builtins.int
     task_ids: _builtins.bytes
     """joined, ascending, above `after`; no windows of series"""
     series_ids: _builtins.bytes
     """joined, ascending; in the first list only"""
-    next: _builtins.bytes
+    following: _builtins.bytes
     """what to ask for after, empty if there is no more"""
     def __init__(
         self,
         *,
         task_ids: _builtins.bytes = ...,
         series_ids: _builtins.bytes = ...,
-        next: _builtins.bytes = ...,
+        following: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "series_ids", b"series_ids", "task_ids", b"task_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["following", b"following", "series_ids", b"series_ids", "task_ids", b"task_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,14 +126,14 @@ def check_distinct(what: str, values: Iterable[bytes]) -> None:
         seen.add(value)
 
 
-def check_label(what: str, text: str, largest: int) -> str:
+def check_label(what: str, text: str, smallest: int, largest: int) -> str:
     """Return a text from a peer if it can be shown to people.
 
     Raises:
-        DecodeError: too long, or characters that are not allowed in any text of the protocol.
+        DecodeError: too short, too long, or characters that are not allowed in any text of the protocol.
     """
     try:
-        check_text(text, 0, largest)
+        check_text(text, smallest, largest)
     except ValueError as error:
         raise DecodeError(f"{what}: {error}") from None
     return text
