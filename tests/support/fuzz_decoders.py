@@ -150,7 +150,7 @@ def _made(name: str) -> Iterator[bytes]:
             hints = get_type_hints(write)
             yield write(*(_ARGUMENTS[kind] for part, kind in hints.items() if part != "return")).encode()
     if name == "seal_set_chunk":
-        ids = [bytes([number]) * 16 for number in range(1, 4)]
+        ids = b"".join(bytes([number]) * 16 for number in range(1, 4))
         yield SealSetRequest(task_id=bytes(32), accepted=ids).SerializeToString()
     if name == "seal_set_head":
         yield SealSetRequest(task_id=bytes(32), leaf_digests=bytes(range(256)) * 32).SerializeToString()

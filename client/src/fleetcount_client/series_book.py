@@ -20,7 +20,7 @@ from fleetcount_protocol.series.key_list import key_for
 from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
-from fleetcount_protocol.wire.series import decode_series_offer, encode_series_offer
+from fleetcount_protocol.wire.series import SERIES_OFFER
 
 from fleetcount_client.charges import Charge, judge_age, ready_at, unknown_before
 from fleetcount_client.ledger import Ledger
@@ -150,7 +150,7 @@ class SeriesBook:
         row = self._rows.get(series_id)
         known = None if row is None else self._readable(row)
         merged = KnownSeries(offer=_merged(offer, known, self._trust))
-        encoded = encode_series_offer(merged.offer)
+        encoded = SERIES_OFFER.encode(merged.offer)
         now = self._clock.now()
         if row is None:
             if merged.next_window(-1, now) is None:
@@ -248,7 +248,7 @@ class SeriesBook:
         kept = self._read.get(row.series_id)
         if kept is None or kept[0] != row.offer:
             try:
-                kept = row.offer, KnownSeries(offer=decode_series_offer(row.offer))
+                kept = row.offer, KnownSeries(offer=SERIES_OFFER.decode(row.offer))
             except DecodeError as error:
                 raise MachineError(f"series {row.name} cannot be read from the state file: {error}") from None
             # The window tasks share what one series object holds: another offer of it does not make it new.

@@ -331,44 +331,6 @@ def test_fields_out_of_range_are_refused(name: str, changes: dict[str, Any]) -> 
     refused(message, changed.SerializeToString(deterministic=True))
 
 
-def proposal(reports: list[peer_pb2.ProposedReport]) -> peer_pb2.ProposeBatchRequest:
-    return peer_pb2.ProposeBatchRequest(task_id=TASK, batch=1, reports=reports)
-
-
-def test_batches_name_each_report_once_and_are_capped() -> None:
-    def report(report_id: bytes, verifier_share: bytes = b"v") -> peer_pb2.ProposedReport:
-        return peer_pb2.ProposedReport(report_id=report_id, public_share_digest=SET, verifier_share=verifier_share)
-
-    many = [report(number.to_bytes(16)) for number in range(513)]
-    bad = [
-        [],
-        [report(IDS[0]), report(IDS[0])],
-        [report(IDS[0], b"")],
-        [report(IDS[0], bytes(5 * 1024 + 1))],
-        [report(IDS[0][:15])],
-        many,
-    ]
-
-    assert len(peer_codec.BATCH_PROPOSAL.from_pb(proposal(many[:512])).report_ids) == 512 * 16
-    for reports in bad:
-        with pytest.raises(DecodeError):
-            peer_codec.BATCH_PROPOSAL.from_pb(proposal(reports))
-
-
-def test_batch_answer_is_a_share_or_a_reason() -> None:
-    for answer in (
-        peer_pb2.BatchAnswer(report_id=IDS[0]),
-        peer_pb2.BatchAnswer(report_id=IDS[0], verifier_share=b"v", reason=10),
-        peer_pb2.BatchAnswer(report_id=IDS[0], reason=99),
-    ):
-        with pytest.raises(DecodeError):
-            peer_codec.BATCH_REPLY.from_pb(peer_pb2.ProposeBatchResponse(task_id=TASK, batch=1, answers=[answer]))
-    with pytest.raises(DecodeError, match="twice"):
-        peer_codec.BATCH_DECISION.from_pb(
-            peer_pb2.FinishBatchResponse(task_id=TASK, batch=1, accepted=[IDS[0], IDS[0]])
-        )
-
-
 def test_opening_is_about_one_task_and_set_and_each_aggregator_once() -> None:
     message, query = MESSAGES["open_query"]
     first, second = query.commitments
@@ -486,10 +448,9 @@ def test_broken_streams_of_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -
         [chunks(0)[0], last],
     ]
     one, two = (chunks(count)[0] for count in (1, 2))
-    for ids in ([bytes(15)], [bytes(17)]):
-        bad.append([one, peer_pb2.SealSetRequest(task_id=TASK, accepted=ids)])
+    bad += [[one, peer_pb2.SealSetRequest(task_id=TASK, accepted=bytes(size))] for size in (15, 17)]
     for ids in ([IDS[0]] * 2, sorted(IDS, reverse=True)[:2]):
-        bad.append([two, peer_pb2.SealSetRequest(task_id=TASK, accepted=ids)])
+        bad.append([two, peer_pb2.SealSetRequest(task_id=TASK, accepted=b"".join(ids))])
     for stream in bad:
         with pytest.raises(DecodeError):
             peer_codec.join_seal_set(stream)

@@ -66,14 +66,14 @@ def test_a_list_has_a_cap() -> None:
     offer = SeriesOffer(signed=SIGNED, key_lists=(), orders=())
 
     assert len(SERIES_LIST.decode(SERIES_LIST.encode(SeriesList(offers=(offer,) * 64))).offers) == 64
-    with pytest.raises(DecodeError, match="65 series, not 0 to 64"):
+    with pytest.raises(DecodeError, match="65 offers, not 0 to 64"):
         SERIES_LIST.decode(SERIES_LIST.encode(SeriesList(offers=(offer,) * 65)))
 
 
 def test_the_seed_has_its_size_and_is_not_shown() -> None:
     install = InstallSeries(signed=SIGNED, seed=SEED, orders=())
     message = INSTALL_SERIES.to_pb(install)
-    short = peer_pb2.InstallSeriesRequest(series=message.series, seed=SEED[1:])
+    short = peer_pb2.InstallSeriesRequest(signed=message.signed, seed=SEED[1:])
 
     assert SEED.hex() not in repr(install)
     assert repr(SEED)[2:-1] not in repr(install)

@@ -318,7 +318,7 @@ class PeerShell:
             return chunks.joined()
 
 
-_CHUNK_BYTES: Final = MAX_IDS_PER_CHUNK * (ReportId.SIZE + 2) + 1_024
+_CHUNK_BYTES: Final = MAX_IDS_PER_CHUNK * ReportId.SIZE + 1_024
 """A full chunk; a message may be ten times as long."""
 _SET_WAITS: Final = 10
 """So many times the longest pause between two chunks, a whole set may take."""

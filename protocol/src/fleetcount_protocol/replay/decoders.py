@@ -14,7 +14,7 @@ from fleetcount_protocol.channel.certificates import certificate_der, parse_cert
 from fleetcount_protocol.channel.deny_list import SignedDenyList, decode_signed_deny_list
 from fleetcount_protocol.channel.greetings import Epoch, Greeting, decode_epoch, decode_greeting
 from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.limits import SET_LEAVES
 from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.release.record import decode_record
@@ -97,9 +97,8 @@ def _read_chunk(data: bytes, *, behind: bool = False) -> SealSet:
         chunk = SealSetRequest.FromString(data)
     except ProtobufError as error:
         raise DecodeError("a chunk of a set is no protobuf message") from error
-    first = SealSetRequest(
-        task_id=chunk.task_id, leaf_digests=bytes(SET_LEAVES * Digest.SIZE), following=max(1, len(chunk.accepted))
-    )
+    following = max(1, len(chunk.accepted) // ReportId.SIZE)
+    first = SealSetRequest(task_id=chunk.task_id, leaf_digests=bytes(SET_LEAVES * Digest.SIZE), following=following)
     return join_seal_set([first, chunk] if behind else [chunk])
 
 

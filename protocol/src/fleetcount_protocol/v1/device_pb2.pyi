@@ -185,11 +185,11 @@ Global___SignedOrder: _TypeAlias = SignedOrder  # noqa: Y015
 class SeriesOffer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SERIES_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     KEY_LISTS_FIELD_NUMBER: _builtins.int
     ORDERS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def series(self) -> Global___SignedSeries: ...
+    def signed(self) -> Global___SignedSeries: ...
     @_builtins.property
     def key_lists(self) -> _containers.RepeatedCompositeFieldContainer[Global___SignedKeyList]:
         """of the aggregators whose list is known here, in the series' order"""
@@ -201,13 +201,13 @@ class SeriesOffer(_message.Message):
     def __init__(
         self,
         *,
-        series: Global___SignedSeries | None = ...,
+        signed: Global___SignedSeries | None = ...,
         key_lists: _abc.Iterable[Global___SignedKeyList] | None = ...,
         orders: _abc.Iterable[Global___SignedOrder] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_lists", b"key_lists", "orders", b"orders", "series", b"series"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key_lists", b"key_lists", "orders", b"orders", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

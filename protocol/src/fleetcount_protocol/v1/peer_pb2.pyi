@@ -67,12 +67,12 @@ Global___InstallTaskResponse: _TypeAlias = InstallTaskResponse  # noqa: Y015
 class InstallSeriesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SERIES_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     ORDERS_FIELD_NUMBER: _builtins.int
     seed: _builtins.bytes
     @_builtins.property
-    def series(self) -> _device_pb2.SignedSeries: ...
+    def signed(self) -> _device_pb2.SignedSeries: ...
     @_builtins.property
     def orders(self) -> _containers.RepeatedCompositeFieldContainer[_device_pb2.SignedOrder]:
         """ascending by aggregator id and number"""
@@ -80,13 +80,13 @@ class InstallSeriesRequest(_message.Message):
     def __init__(
         self,
         *,
-        series: _device_pb2.SignedSeries | None = ...,
+        signed: _device_pb2.SignedSeries | None = ...,
         seed: _builtins.bytes = ...,
         orders: _abc.Iterable[_device_pb2.SignedOrder] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["series", b"series"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders", "seed", b"seed", "series", b"series"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["orders", b"orders", "seed", b"seed", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,82 +163,39 @@ class DeliverOrderResponse(_message.Message):
 Global___DeliverOrderResponse: _TypeAlias = DeliverOrderResponse  # noqa: Y015
 
 @_typing.final
-class ProposedReport(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REPORT_ID_FIELD_NUMBER: _builtins.int
-    PUBLIC_SHARE_DIGEST_FIELD_NUMBER: _builtins.int
-    VERIFIER_SHARE_FIELD_NUMBER: _builtins.int
-    report_id: _builtins.bytes
-    public_share_digest: _builtins.bytes
-    verifier_share: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        report_id: _builtins.bytes = ...,
-        public_share_digest: _builtins.bytes = ...,
-        verifier_share: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["public_share_digest", b"public_share_digest", "report_id", b"report_id", "verifier_share", b"verifier_share"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ProposedReport: _TypeAlias = ProposedReport  # noqa: Y015
-
-@_typing.final
 class ProposeBatchRequest(_message.Message):
+    """Batches are columns: the fields of n reports joined, each column in the order of `report_ids` (n times 16 bytes)."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
-    REPORTS_FIELD_NUMBER: _builtins.int
+    REPORT_IDS_FIELD_NUMBER: _builtins.int
+    SHARE_DIGESTS_FIELD_NUMBER: _builtins.int
+    VERIFIER_SHARES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     batch: _builtins.int
-    @_builtins.property
-    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProposedReport]: ...
+    report_ids: _builtins.bytes
+    share_digests: _builtins.bytes
+    """n times 32 bytes, of the public shares"""
+    verifier_shares: _builtins.bytes
+    """n times one size"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         batch: _builtins.int = ...,
-        reports: _abc.Iterable[Global___ProposedReport] | None = ...,
+        report_ids: _builtins.bytes = ...,
+        share_digests: _builtins.bytes = ...,
+        verifier_shares: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "reports", b"reports", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "report_ids", b"report_ids", "share_digests", b"share_digests", "task_id", b"task_id", "verifier_shares", b"verifier_shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProposeBatchRequest: _TypeAlias = ProposeBatchRequest  # noqa: Y015
-
-@_typing.final
-class BatchAnswer(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REPORT_ID_FIELD_NUMBER: _builtins.int
-    VERIFIER_SHARE_FIELD_NUMBER: _builtins.int
-    REASON_FIELD_NUMBER: _builtins.int
-    report_id: _builtins.bytes
-    verifier_share: _builtins.bytes
-    """empty when missing or rejected"""
-    reason: _builtins.int
-    """0 with a verifier share; MISSING_AT_PEER when missing"""
-    def __init__(
-        self,
-        *,
-        report_id: _builtins.bytes = ...,
-        verifier_share: _builtins.bytes = ...,
-        reason: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "report_id", b"report_id", "verifier_share", b"verifier_share"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___BatchAnswer: _TypeAlias = BatchAnswer  # noqa: Y015
 
 @_typing.final
 class ProposeBatchResponse(_message.Message):
@@ -246,47 +203,32 @@ class ProposeBatchResponse(_message.Message):
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
-    ANSWERS_FIELD_NUMBER: _builtins.int
+    REPORT_IDS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    VERIFIER_SHARES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     batch: _builtins.int
-    @_builtins.property
-    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchAnswer]: ...
+    report_ids: _builtins.bytes
+    reasons: _builtins.bytes
+    """n bytes: 0 with a verifier share; MISSING_AT_PEER when missing"""
+    verifier_shares: _builtins.bytes
+    """of the reports with reason 0 alone, each of one size"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         batch: _builtins.int = ...,
-        answers: _abc.Iterable[Global___BatchAnswer] | None = ...,
+        report_ids: _builtins.bytes = ...,
+        reasons: _builtins.bytes = ...,
+        verifier_shares: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "batch", b"batch", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "reasons", b"reasons", "report_ids", b"report_ids", "task_id", b"task_id", "verifier_shares", b"verifier_shares"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProposeBatchResponse: _TypeAlias = ProposeBatchResponse  # noqa: Y015
-
-@_typing.final
-class VerifierMessage(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REPORT_ID_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
-    report_id: _builtins.bytes
-    message: _builtins.bytes
-    def __init__(
-        self,
-        *,
-        report_id: _builtins.bytes = ...,
-        message: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "report_id", b"report_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___VerifierMessage: _TypeAlias = VerifierMessage  # noqa: Y015
 
 @_typing.final
 class FinishBatchRequest(_message.Message):
@@ -294,21 +236,24 @@ class FinishBatchRequest(_message.Message):
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    REPORT_IDS_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     batch: _builtins.int
-    @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerifierMessage]: ...
+    report_ids: _builtins.bytes
+    messages: _builtins.bytes
+    """n times one size"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         batch: _builtins.int = ...,
-        messages: _abc.Iterable[Global___VerifierMessage] | None = ...,
+        report_ids: _builtins.bytes = ...,
+        messages: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "messages", b"messages", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "messages", b"messages", "report_ids", b"report_ids", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,14 +268,14 @@ class FinishBatchResponse(_message.Message):
     ACCEPTED_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     batch: _builtins.int
-    @_builtins.property
-    def accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    accepted: _builtins.bytes
+    """report ids, joined"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         batch: _builtins.int = ...,
-        accepted: _abc.Iterable[_builtins.bytes] | None = ...,
+        accepted: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -349,19 +294,17 @@ class SealSetRequest(_message.Message):
     LEAF_DIGESTS_FIELD_NUMBER: _builtins.int
     FOLLOWING_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
+    accepted: _builtins.bytes
+    """report ids, joined, ascending through the stream; in every chunk but the first"""
     leaf_digests: _builtins.bytes
-    """in the first chunk only: 256 digests"""
+    """in the first chunk only: 256 digests, joined"""
     following: _builtins.int
     """in the first chunk only: how many ids the others have in all"""
-    @_builtins.property
-    def accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """ascending through the stream, in every chunk but the first"""
-
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
-        accepted: _abc.Iterable[_builtins.bytes] | None = ...,
+        accepted: _builtins.bytes = ...,
         leaf_digests: _builtins.bytes = ...,
         following: _builtins.int = ...,
     ) -> None: ...
@@ -379,22 +322,22 @@ class SealSetResponse(_message.Message):
 
     TASK_ID_FIELD_NUMBER: _builtins.int
     SET_DIGEST_FIELD_NUMBER: _builtins.int
-    DIFFERING_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.bytes
     set_digest: _builtins.bytes
     """once it is stored"""
-    differing: _builtins.bytes
+    leaves: _builtins.bytes
     """otherwise: a bit for every leaf, the highest first, of which the leader has to name its reports"""
     def __init__(
         self,
         *,
         task_id: _builtins.bytes = ...,
         set_digest: _builtins.bytes = ...,
-        differing: _builtins.bytes = ...,
+        leaves: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["differing", b"differing", "set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves", "set_digest", b"set_digest", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -790,23 +733,23 @@ class ListSharedResponse(_message.Message):
 
     TASK_IDS_FIELD_NUMBER: _builtins.int
     SERIES_IDS_FIELD_NUMBER: _builtins.int
-    NEXT_FIELD_NUMBER: _builtins.int
+    FOLLOWING_FIELD_NUMBER: _builtins.int
     task_ids: _builtins.bytes
     """joined, ascending, above `after`; no windows of series"""
     series_ids: _builtins.bytes
     """joined, ascending; in the first list only"""
-    next: _builtins.bytes
+    following: _builtins.bytes
     """what to ask for after, empty if there is no more"""
     def __init__(
         self,
         *,
         task_ids: _builtins.bytes = ...,
         series_ids: _builtins.bytes = ...,
-        next: _builtins.bytes = ...,
+        following: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next", b"next", "series_ids", b"series_ids", "task_ids", b"task_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["following", b"following", "series_ids", b"series_ids", "task_ids", b"task_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,8 +3,8 @@
 Reads a chunk at a time, so that its reader may ask about the first before the next. Verifies no digest.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from fleetcount_protocol.errors import DecodeError
@@ -25,8 +25,7 @@ def split_seal_set(seal: SealSet) -> Iterator[pb.SealSetRequest]:
     count = len(seal.accepted) // _ID
     yield pb.SealSetRequest(task_id=seal.task_id, leaf_digests=seal.leaf_digests, following=count)
     for start in range(0, count, MAX_IDS_PER_CHUNK):
-        numbers = range(start, min(start + MAX_IDS_PER_CHUNK, count))
-        ids = [seal.accepted[_ID * at : _ID * (at + 1)] for at in numbers]
+        ids = seal.accepted[_ID * start : _ID * (start + MAX_IDS_PER_CHUNK)]
         yield pb.SealSetRequest(task_id=seal.task_id, accepted=ids)
 
 
@@ -57,11 +56,15 @@ class SealSetChunks:
                 raise DecodeError("a chunk of a set follows the last one")
             if task_id != self._first.task_id:
                 raise DecodeError("the chunks of a set name two tasks")
-            check_count("reports of a chunk", len(chunk.accepted), 1, min(MAX_IDS_PER_CHUNK, self._left))
-            known = pb.SealSetRequest(task_id=task_id, accepted=chunk.accepted)
-            self._accepted.append(_ascending(self._last, chunk.accepted))
-            self._count += len(chunk.accepted)
-            self._last = chunk.accepted[-1]
+            accepted = chunk.accepted
+            if len(accepted) % _ID:
+                raise DecodeError(f"report ids have {len(accepted)} bytes, not a multiple of {_ID}")
+            check_count("reports of a chunk", len(accepted) // _ID, 1, min(MAX_IDS_PER_CHUNK, self._left))
+            known = pb.SealSetRequest(task_id=task_id, accepted=accepted)
+            _check_ascending(self._last, accepted)
+            self._accepted.append(accepted)
+            self._count += len(accepted) // _ID
+            self._last = accepted[-_ID:]
         if known != chunk:
             raise DecodeError("a chunk of a set holds unknown fields")
         return task_id
@@ -104,11 +107,8 @@ def join_seal_set(chunks: Iterable[pb.SealSetRequest]) -> SealSet:
     return taken.joined()
 
 
-def _ascending(previous: bytes, ids: Sequence[bytes]) -> bytes:
-    """Return ids joined that ascend, and from `previous` on."""
-    for one in ids:
-        if len(one) != _ID:
-            raise DecodeError(f"a report id has {len(one)} bytes, not {_ID}")
-    if any(first >= second for first, second in pairwise(chain((previous,), ids))):
+def _check_ascending(previous: bytes, accepted: bytes) -> None:
+    """Refuse joined ids that do not ascend, from `previous` on."""
+    ids = [previous, *(accepted[at : at + _ID] for at in range(0, len(accepted), _ID))]
+    if any(first >= second for first, second in pairwise(ids)):
         raise DecodeError("the reports of a set do not ascend")
-    return b"".join(ids)

@@ -126,14 +126,14 @@ def check_distinct(what: str, values: Iterable[bytes]) -> None:
         seen.add(value)
 
 
-def check_label(what: str, text: str, largest: int) -> str:
+def check_label(what: str, text: str, smallest: int, largest: int) -> str:
     """Return a text from a peer if it can be shown to people.
 
     Raises:
-        DecodeError: too long, or characters that are not allowed in any text of the protocol.
+        DecodeError: too short, too long, or characters that are not allowed in any text of the protocol.
     """
     try:
-        check_text(text, 0, largest)
+        check_text(text, smallest, largest)
     except ValueError as error:
         raise DecodeError(f"{what}: {error}") from None
     return text
@@ -145,13 +145,20 @@ def _check_shape(data: bytes, name: str, most: int) -> None:
     Raises:
         DecodeError: more than `most` fields, a field that is neither a varint nor length-delimited, or a bad length.
     """
-    position, fields = 0, 0
-    while position < len(data):
-        tag, position = _read_varint(data, position, name)
+    position, fields, size = 0, 0, len(data)
+    while position < size:
+        tag = data[position]
+        position += 1
+        if tag >= 0x80:
+            tag, position = _read_varint(data, position - 1, name)
         fields += 1
         if fields > most or tag >> 3 == 0:
             raise DecodeError(f"{name} has more than {most} fields or one with number 0")
-        value, position = _read_varint(data, position, name)
+        if position < size and data[position] < 0x80:  # Most numbers have one byte: a call for each would take longer.
+            value = data[position]
+            position += 1
+        else:
+            value, position = _read_varint(data, position, name)
         if tag & 7 == _LENGTH:
             position += value
         elif tag & 7 != _VARINT:

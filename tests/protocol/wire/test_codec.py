@@ -1,0 +1,140 @@
+"""A message that is nothing but its dataclass: what corresponds to what, and what is a mistake when it is declared."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fleetcount_protocol.errors import DecodeError, RejectReason
+from fleetcount_protocol.ids import SeriesId, TaskId
+from fleetcount_protocol.v1 import device_pb2, peer_pb2
+from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Shape, Size, message, shape, single
+
+TASK = TaskId(bytes(range(32)))
+STATUS_BOUNDS: dict[str, Any] = {"abort_reason": Label(0, 9), "rejections": Count(0, 2), "ledger_rows": Range(0, 99)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abort:
+    task_id: TaskId
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    deployment: str
+    after: SeriesId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    state: str
+    abort_reason: str
+    set_digest: bytes
+    rejections: tuple[tuple[RejectReason, int], ...]
+    ledger_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ids:
+    task_ids: tuple[TaskId, ...]
+    series_ids: tuple[SeriesId, ...]
+    following: TaskId | None
+
+
+def refused(codec: Any, data: Any, words: str) -> None:
+    with pytest.raises(DecodeError, match=words):
+        codec.decode(data.SerializeToString(deterministic=True))
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({}, "reason is .*str.*, to which None is no bound"),
+        ({"reason": Size(1, 9)}, "reason is .*str.*, to which Size.* is no bound"),
+        ({"reason": Count(1, 9)}, "reason is .*str.*, to which Count.* is no bound"),
+        ({"reason": Label(1, 9), "task_id": Range(0, 1)}, "task_id is .*TaskId.*, to which Range.* is no bound"),
+        ({"reason": Label(1, 9), "why": Label(1, 9)}, "bounds of Abort: no field corresponds to why"),
+    ],
+)
+def test_a_text_needs_its_bound_and_a_bound_its_field(own: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        shape(peer_pb2.AbortRequest, Abort, {Abort: own})
+
+
+def test_bytes_and_tuples_need_a_bound() -> None:
+    for missing in ("set_digest", "rejections"):
+        whole: dict[str, Any] = {**STATUS_BOUNDS, "state": Label(1, 9), "set_digest": Size(0, 32)}
+        del whole[missing]
+        with pytest.raises(TypeError, match=f"{missing.replace('_', '.')} is .*None is no bound"):
+            shape(peer_pb2.GetStatusResponse, Status, {Status: whole})
+
+
+def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> None:
+    bounds: Bounds = {Abort: {"reason": Label(1, 9)}, Query: {"deployment": Label(0, 9)}}
+
+    with pytest.raises(TypeError, match="Abort: no field corresponds to reason, set_digest"):
+        shape(peer_pb2.CommitRequest, Abort, bounds)
+    with pytest.raises(TypeError, match="Query: no field corresponds to after"):
+        shape(device_pb2.ListTasksRequest, Query, bounds, subset=True)
+
+
+def test_what_is_not_there_is_an_empty_field() -> None:
+    codec = message("query", device_pb2.ListSeriesRequest, Query, {Query: {"deployment": Label(0, 5)}}, 100)
+
+    for value in (Query(deployment="a"), Query(deployment="a", after=SeriesId(bytes(32)))):
+        assert codec.decode(codec.encode(value)) == value
+    assert codec.encode(Query(deployment="a")) == b"\x0a\x01a"
+    refused(codec, device_pb2.ListSeriesRequest(deployment="a", after=b"1"), "SeriesId has 1 bytes, not 32")
+    refused(codec, device_pb2.ListSeriesRequest(deployment="abcdef"), "deployment: 'abcdef' has 6 .* not 0 to 5")
+
+
+def test_rows_are_tuples_in_the_order_of_their_fields() -> None:
+    whole: Bounds = {Status: {**STATUS_BOUNDS, "state": Label(1, 9), "set_digest": Size(0, 32, 4)}}
+    codec = message("status", peer_pb2.GetStatusResponse, Status, whole, 1_000, 2)
+    rows = ((RejectReason.TOO_LATE, 3), (RejectReason.BUSY, 1))
+    value = Status(state="a", abort_reason="", set_digest=bytes(8), rejections=rows, ledger_rows=99)
+    good = codec.to_pb(value)
+
+    assert codec.decode(codec.encode(value)) == value
+    for change, words in (
+        ({"ledger_rows": 100}, "ledger rows is 100, allowed: 0 to 99"),
+        ({"set_digest": bytes(7)}, "set digest has 7 bytes, not a multiple of 4"),
+        ({"rejections": [*good.rejections, *good.rejections]}, "4 rejections, not 0 to 2"),
+        ({"rejections": [peer_pb2.RejectionCount(reason=99)]}, "99 is no reject reason, allowed: 1, 2, "),
+    ):
+        changed = peer_pb2.GetStatusResponse(state="a", set_digest=bytes(8))
+        for name, one in change.items():
+            changed.ClearField(name)  # type: ignore[arg-type]  # One of its fields.
+            changed.MergeFrom(peer_pb2.GetStatusResponse(**{name: one}))  # type: ignore[arg-type]  # The same.
+        refused(codec, changed, words)
+
+
+def test_ids_are_joined_where_the_field_is_bytes() -> None:
+    bounds: Bounds = {Ids: {"task_ids": Count(1, 2), "series_ids": Count(0, 2)}}
+    codec = message("ids", peer_pb2.ListSharedResponse, Ids, bounds, 1_000)
+    value = Ids(task_ids=(TASK, TASK), series_ids=(), following=None)
+
+    assert codec.to_pb(value).task_ids == TASK + TASK
+    assert codec.decode(codec.encode(value)) == value
+    refused(codec, peer_pb2.ListSharedResponse(), "0 task ids, not 1 to 2")
+    refused(codec, peer_pb2.ListSharedResponse(task_ids=TASK * 3), "3 task ids, not 1 to 2")
+    refused(codec, peer_pb2.ListSharedResponse(task_ids=TASK[1:]), "31 bytes, not a multiple of 32")
+
+
+def test_parts_are_counted_before_one_is_read() -> None:
+    def never(_: object) -> bytes:
+        raise AssertionError("a part was read")
+
+    part: Shape[bytes, device_pb2.SignedTask] = Shape(lambda raw: device_pb2.SignedTask(task=raw), never)
+    codec = single("tasks", device_pb2.ListTasksResponse, tuple[bytes, ...], 1_000, Count(0, 1, part), 9)
+
+    refused(codec, codec.to_pb((b"a", b"b")), "2 tasks, not 0 to 1")
+
+
+def test_two_spellings_of_one_value_do_not_pass_the_comparison() -> None:
+    codec = single("abort", peer_pb2.InstallTaskResponse, str, 100, Label(0, 9))
+
+    assert codec.decode(b"\x0a\x01a") == "a"
+    for other in (b"\x0a\x81\x00a", b"\x0a\x01b\x0a\x01a", b"\x0a\x01a\x10\x01", b"\x0a\x00"):
+        with pytest.raises(DecodeError):
+            codec.decode(other)
