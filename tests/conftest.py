@@ -67,14 +67,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place_in_queue(durations: Path) -> Callable[[pytest.Item], float]:
-    """Return where a test stands in the queue of the run, by what its file took in a run that was recorded.
+    """Return where a test stands in the queue of the run, 0 to 1, by what its file took in a run that was recorded.
 
-    The longest begin; a file that mostly waits for processes and one that computes take turns, so that neither the
-    processors nor the workers idle. A file that is not known comes before those that took less than a second.
+    The longest begin. Files that mostly wait for processes and files that compute are spread over the run alike, so
+    that neither the processors nor the workers idle. Files that took less than a second, or are not known, come last.
     """
     took: dict[str, tuple[float, float]] = json.loads(durations.read_text())
     longest = sorted(took, key=lambda name: -took[name][0])
-    waits = [name for name in longest if took[name][0] > 2 * took[name][1]]
-    computes = [name for name in longest if name not in set(waits)]
-    places = {name: place for files in (waits, computes) for place, name in enumerate(files)}
-    return lambda item: places.get(item.nodeid.split("::")[0], len(places))
+    waits = {name for name in longest if took[name][0] > 2 * took[name][1]}
+    places: dict[str, float] = {}
+    for files in ([name for name in longest if name in waits], [name for name in longest if name not in waits]):
+        before, every = 0.0, sum(took[name][0] for name in files)
+        for name in files:
+            places[name] = before / every
+            before += took[name][0]
+    return lambda item: places.get(item.nodeid.split("::")[0], 1.0)
