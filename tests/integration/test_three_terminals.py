@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ChildProcess, pace, without_numba
+from tests.support.processes import ChildProcess, pace, wait_until, without_numba
 from tests.support.wire_reader import verify_record
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -53,9 +53,9 @@ descriptor = "d/beta.descriptor.toml"
 """
 
 
-def run(directory: Path, *arguments: str, expect: int = 0) -> str:
-    """Run the command as a person does; return its standard output."""
-    done = subprocess.run(
+def ran(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command as a person does."""
+    return subprocess.run(
         [sys.executable, "-m", "fleetcount", *arguments],
         cwd=directory,
         capture_output=True,
@@ -63,6 +63,11 @@ def run(directory: Path, *arguments: str, expect: int = 0) -> str:
         timeout=90,
         check=False,
     )
+
+
+def run(directory: Path, *arguments: str, expect: int = 0) -> str:
+    """Run the command, which ends with this code; return its standard output."""
+    done = ran(directory, *arguments)
     assert done.returncode == expect, (arguments, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stdout + (done.stderr if expect else "")
@@ -101,8 +106,8 @@ def terminals(tmp_path: Path, slowness: float) -> Iterator[dict[str, ChildProces
 async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_from_the_command_alone(
     tmp_path: Path, terminals: dict[str, ChildProcess], slowness: float
 ) -> None:
-    # Eight commands lie between the first and the first device's answer, and four devices start side by side.
-    opens, one, two = (int(seconds * slowness) for seconds in (8, 13, 17))
+    # Ten commands lie between the first and the first device's answer, and four devices start side by side.
+    opens, one, two = (int(seconds * slowness) for seconds in (9, 14, 18))
     (tmp_path / "speed.toml").write_text(SPEC.format(opens=opens, one=one, two=two))
     for number, speed in enumerate((10, 45, 45, 90), start=1):
         (tmp_path / "d" / "devices" / f"{number:04d}" / "speed.json").write_text(str(speed))
@@ -113,6 +118,9 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     second = run(tmp_path, "task", "sign", "--config", "d/beta/aggregator.toml", "speed.task")
     elsewhere = run(tmp_path, "task", "submit", "--config", "d/beta/aggregator.toml", "speed.task", expect=2)
     run(tmp_path, "task", "submit", "--config", "d/alpha/aggregator.toml", "speed.task")
+    beta = ("--config", "d/beta/aggregator.toml")
+    asked = ("task", "status", *beta, "--task", "speed.task", "--json")
+    wait_until(lambda: ran(tmp_path, *asked).returncode == 0, "both have the task")
     # Before any device answers: later, on a slow machine, it may be released.
     not_yet = run(tmp_path, *release(tmp_path, "early"), expect=3)
 
@@ -130,8 +138,7 @@ async def test_two_operators_four_devices_and_an_analyst_get_a_signed_result_fro
     status = run(tmp_path, "task", "status", "--config", "d/beta/aggregator.toml", "--task", "speed.task")
     own = run(tmp_path, "aggregator", "status", "--config", "d/alpha/aggregator.toml")
     ledger = run(tmp_path, "device", "ledger", "--config", "d/devices/0001/device.toml")
-    beta = ("--config", "d/beta/aggregator.toml")
-    told = json.loads(run(tmp_path, "task", "status", *beta, "--task", "speed.task", "--json"))
+    told = json.loads(run(tmp_path, *asked))
     stored = json.loads(run(tmp_path, "aggregator", "status", *beta, "--json"))
     listed = json.loads(run(tmp_path, "aggregator", "tasks", *beta, "--json"))
 
