@@ -219,7 +219,11 @@ def _public() -> tuple:  # type: ignore[type-arg] # statements, as made below
         (["simulate", "FILE", "--engine", "network", "--workers", "2"], "leave --workers and --dask out"),
         (["simulate", "FILE", "--workers", "2", "--dask", "tcp://127.0.0.1:1"], "choose one"),
         (["simulate", "FILE", "--output", "FILE"], "is not a directory"),
-        (["simulate", "FILE", "--dask", "nonsense"], "no Dask scheduler answers at nonsense"),
+        pytest.param(
+            ["simulate", "FILE", "--dask", "nonsense"],
+            "no Dask scheduler answers at nonsense",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_leaves_nothing(
