@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFTEST = """
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,7 @@ def test_asks(broker, pair):
 """
 BREAKS = """
 import os
+import re
 import signal
 
 from conftest import record
@@ -100,7 +103,8 @@ def test_a_run_that_left_a_shared_process_broken_fails_and_says_what(tmp_path: P
 
     assert done.returncode == 1
     assert "1 passed" in done.stdout
-    assert "broker: the broker ended with code -9" in done.stdout
+    # Of a child that ends while it is sent a signal asyncio may have lost the code, and says 255.
+    assert re.search("broker: the broker ended with code (-9|255)", done.stdout)
 
 
 def test_what_a_killed_run_shared_goes_with_it(tmp_path: Path) -> None:
