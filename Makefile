@@ -26,7 +26,7 @@ test: ## all that a change can break, then a dozen planted bugs: under ten minut
 	@scripts/test $(ARGS)
 	@$(if $(ARGS),,$(SUPERVISED) scripts/mutants --quick)
 
-test-quick: ## of them those that start no program: under two minutes
+test-quick: ## of them those that start no program: about four minutes
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test --quick $(ARGS)
 
