@@ -298,7 +298,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_const",
         dest="sizes",
         const="quick",
-        help="under three minutes; says what it leaves out",
+        help="smaller sizes; says what it leaves out",
     )
     how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
     how.add_argument("--write-page", action="store_true", help=f"fill docs/{PAGE.name} from a kept run")
