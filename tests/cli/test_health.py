@@ -24,6 +24,7 @@ from fleetcount_protocol.channel.certificates import (
 )
 from fleetcount_transport.operator_pages import Check, health_pages, json_page, serve_pages
 
+from tests.support.listening import listening
 from tests.support.postgres import Cluster
 
 GOOD = Check(name="store", ok=True)
@@ -127,10 +128,8 @@ async def test_what_answers_there_and_is_none_of_ours_is_nothing(tmp_path: Path)
             writer.write(said)
             writer.close()
 
-        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        assert await asyncio.to_thread(ask_page, f"127.0.0.1:{port}", "/readyz") is None
-        listening.close()
+        async with listening(answer) as port:
+            assert await asyncio.to_thread(ask_page, f"127.0.0.1:{port}", "/readyz") is None
 
 
 async def test_doctor_asks_a_server_that_runs_and_speaks_json(

@@ -39,6 +39,7 @@ from fleetcount_transport.toml_table import ConfigError
 from tests.client.deployment import START, Deployment
 from tests.client.shells import GrpcShell, free_port, grpc_servers, mqtt_aggregators, mqtt_broker, tls_files
 from tests.support.leftovers import nothing_left_behind
+from tests.support.listening import listening
 from tests.support.protocol_samples import session_secret
 
 CAR = UserName("d-1")
@@ -420,10 +421,8 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up_at_the_deadlin
 @asynccontextmanager
 async def answering(answer: bytes, *, hang_up: bool = False) -> AsyncIterator[int]:
     """A server that answers the first bytes of each connection, then hangs up at the next or says nothing more."""
-    connections: list[asyncio.StreamWriter] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
         await reader.read(1000)
         writer.write(answer)
         if hang_up:
@@ -431,14 +430,8 @@ async def answering(answer: bytes, *, hang_up: bool = False) -> AsyncIterator[in
                 await reader.read(1000)
             writer.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in connections:
-            writer.transport.abort()
-        await server.wait_closed()
+    async with listening(serve) as port:
+        yield port
 
 
 CONNECTION_ACCEPTED = bytes.fromhex("20020000")

@@ -10,6 +10,7 @@ import pytest
 from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import Publication, ViolationError
 
+from tests.support.listening import listening
 from tests.transport.hostile_broker import ATTACKS, MIB, HostileBroker
 
 TOLD = {
@@ -26,11 +27,7 @@ TOLD = {
 async def test_a_hostile_broker_fills_no_memory(party: str) -> None:
     brokers = {attack: HostileBroker(attack) for attack in ATTACKS}
     async with AsyncExitStack() as stack:
-        servers = [
-            await stack.enter_async_context(await asyncio.start_server(one.serve, "127.0.0.1", 0))
-            for one in brokers.values()
-        ]
-        ports = [str(one.sockets[0].getsockname()[1]) for one in servers]
+        ports = [str(await stack.enter_async_context(listening(one.serve))) for one in brokers.values()]
         command = (sys.executable, "-m", "tests.transport.hostile_broker", party, *ports)
         victim = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         said, _ = await victim.communicate()

@@ -10,6 +10,8 @@ from fleetcount_transport.lost_reasons import broker_reason, call_reason
 from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import ViolationError
 
+from tests.support.listening import listening
+
 NOT_AUTHORISED = bytes([0x20, 2, 0, 5])
 """A CONNACK with return code 5 (MQTT 3.1.1, section 3.2.2.3)."""
 
@@ -21,8 +23,7 @@ async def answering(stack: AsyncExitStack, answer: bytes) -> str:
         await reader.read()
         writer.close()
 
-    server = await stack.enter_async_context(await asyncio.start_server(serve, "127.0.0.1", 0))
-    return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return f"127.0.0.1:{await stack.enter_async_context(listening(serve))}"
 
 
 async def left(broker: str, timeout_s: float = 60) -> str:

@@ -10,6 +10,8 @@ import aiomqtt
 import pytest
 from fleetcount_transport.mqtt_connection import MqttConnection
 
+from tests.support.listening import listening
+
 CONNACK, REFUSED = bytes.fromhex("20020000"), bytes.fromhex("20020005")
 
 
@@ -23,9 +25,8 @@ async def broker(greeting: bytes, hang_up: asyncio.Event) -> AsyncGenerator[str]
         await hang_up.wait()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(serve) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture
@@ -97,12 +98,10 @@ async def test_a_topic_that_the_broker_refuses_is_an_error_and_not_silence() -> 
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    endpoint = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with (
         asyncio.timeout(60),
-        server,
-        MqttConnection(endpoint, identifier="c", arrived=lambda _: True) as connection,
+        listening(serve) as port,
+        MqttConnection(f"127.0.0.1:{port}", identifier="c", arrived=lambda _: True) as connection,
     ):
         with pytest.raises(aiomqtt.MqttError, match=r"not authorised.*1 of 2 topics"):
             await connection.subscribe([("own", 1), ("another's", 1)])

@@ -68,6 +68,7 @@ from fleetcount_transport.toml_table import ConfigError, Source, Table
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
 from tests.support.leftovers import nothing_left_behind
+from tests.support.listening import listening
 
 ALPHA = AggregatorId("alpha")
 CAR = UserName("d-1")
@@ -146,17 +147,6 @@ class FakeBroker:
             self.kept.set()
         elif kind == PUBACK:
             self.acknowledged.set()
-
-
-@asynccontextmanager
-async def listening(broker: FakeBroker) -> AsyncIterator[int]:
-    """Run a fake broker; give its port."""
-    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await server.wait_closed()
 
 
 @pytest.fixture
@@ -447,7 +437,7 @@ async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goe
     monkeypatch.setattr(core.service, "upload", upload)
     broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), INSTALMENT.encode(device.first(0)[0]))
 
-    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+    async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.acknowledged.wait()
 
     assert broker.connections == 1
@@ -487,7 +477,7 @@ async def test_a_failure_beside_the_messages_ends_the_connection_and_not_the_agg
 
     monkeypatch.setattr(core.service, "tasks", failing_once)
 
-    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+    async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.kept.wait()
 
     assert broker.connections == 2
@@ -512,7 +502,7 @@ async def test_mqtt_acknowledges_after_the_commit_and_not_before(monkeypatch: py
     monkeypatch.setattr(core.context.store, "add_instalments", slow)
     broker = FakeBroker(report_topic("test", ALPHA, CAR, task.task_id), INSTALMENT.encode(device.first(0)[0]))
 
-    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+    async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await committing.wait()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(broker.acknowledged.wait(), 0.3)
@@ -536,7 +526,7 @@ async def test_an_acknowledgement_that_cannot_come_is_not_waited_for(
     monkeypatch.setattr(mqtt_intake, "_ACKNOWLEDGED_S", 3600.0)
     core, broker = await announcing_core(), FakeBroker(dies_at=[packet_kind] * 3)
 
-    async with asyncio.timeout(60), listening(broker) as port, taking(core, port):
+    async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
         await broker.kept.wait()
 
     assert broker.connections == 4
@@ -545,7 +535,7 @@ async def test_an_acknowledgement_that_cannot_come_is_not_waited_for(
 async def test_given_up_at_any_moment_a_connection_leaves_nothing_behind() -> None:
     core, broker = await announcing_core(), FakeBroker()
 
-    async with listening(broker) as port, nothing_left_behind():
+    async with listening(broker.serve) as port, nothing_left_behind():
         for turns in range(40):
             async with asyncio.timeout(60), taking(core, port):
                 while turns > 5 and not broker.connections:
@@ -570,7 +560,7 @@ async def test_given_up_while_the_library_still_connects_in_a_thread_a_connectio
         library(client)
 
     monkeypatch.setattr(aiomqtt.Client, "_client_connect", slow)
-    async with asyncio.timeout(60), listening(broker) as port, nothing_left_behind():
+    async with asyncio.timeout(60), listening(broker.serve) as port, nothing_left_behind():
         async with taking(core, port):
             await asyncio.to_thread(connecting.wait)
         may_connect.set()

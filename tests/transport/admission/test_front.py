@@ -13,6 +13,7 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_transport.admission.admission import AdmissionTable, Shed
 from fleetcount_transport.admission.front import Front, origin_of, pause_s
 
+from tests.support.listening import listening
 from tests.support.told_time import told_time, turns_until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -74,13 +75,12 @@ async def here(
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    made.port = made.front.listen("127.0.0.1:0", server.sockets[0].getsockname()[1])
-    try:
-        yield made
-    finally:
-        await made.close()
-        server.close()
+    async with listening(serve) as port:
+        made.port = made.front.listen("127.0.0.1:0", port)
+        try:
+            yield made
+        finally:
+            await made.close()
 
 
 async def ended(streams: Streams) -> bool:
