@@ -16,6 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.support import record
+from tests.support.compiled import compile_tests
 from tests.support.nightly import NIGHTLY
 from tests.support.postgres import postgres_cluster, postgres_url
 from tests.support.processes import pace
@@ -41,8 +42,10 @@ SIDE_BY_SIDE = 5.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the run write a line a test."""
+    """Let the run write a line a test; before its workers begin, compile what they all read."""
     config.pluginmanager.register(record, "record")
+    if config.getoption("numprocesses", None):
+        compile_tests(config)
 
 
 def _asks_for_a_server(item: pytest.Item) -> bool:
