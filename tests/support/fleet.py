@@ -86,6 +86,8 @@ class WatchedTransport:
     sent: Sent = field(default_factory=dict)
     receipts: set[tuple[ReportId, int, int]] = field(default_factory=set)
     attempts: int = 0
+    gate: asyncio.Event | None = None
+    """What has begun to be sent waits until it is set."""
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -110,6 +112,8 @@ class WatchedTransport:
         self, task: Task, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
         self.attempts += 1
+        if self.gate is not None:
+            await self.gate.wait()
         for one in instalments:
             self.sent.setdefault((one.report_id, one.round, position), set()).add(one.digest)
         bad = self.misfortune
