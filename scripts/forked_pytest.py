@@ -87,6 +87,8 @@ def _become_pytest(arguments: Sequence[str], output: Path) -> None:
             os.dup2(of, place)
         import pytest
 
+        # What a test starts by multiprocessing reads the main module of its parent again: as if pytest were run.
+        sys.modules["__main__"] = importlib.import_module("pytest.__main__")
         # The libraries' own helpers for tests were imported without rewritten asserts, which changes nothing for ours.
         code = int(pytest.main(["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]))
     finally:

@@ -109,6 +109,7 @@ def test_tests_that_fail_without_the_bug_prove_nothing(tree: Path) -> None:
 
     assert code == 1
     assert "do not pass WITHOUT a bug" in output
+    assert "mutants: none was planted" in output
 
 
 @pytest.mark.nightly
