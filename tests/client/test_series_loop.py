@@ -492,3 +492,56 @@ async def test_a_device_killed_at_any_step_answers_every_window_once_and_loses_n
     answers = answered(world, series)
     assert len(answers) >= 3
     assert len(held) == (len({task for task, _ in sent}) if coin is Coin.WINDOW else 1)
+
+
+def once(world: Deployment, **changes: object) -> Series:
+    """Return a series of one window."""
+    shape = world.series()
+    return world.series(schedule=replace(shape.schedule, windows=1), **changes)
+
+
+async def test_what_is_asked_once_is_answered_without_the_owners_word(tmp_path: Path) -> None:
+    world = Deployment()
+    series = once(world)
+    world.offers = [world.offer(series)]
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    assert [outcome.kind for outcome in await device.answer()] == [OutcomeKind.DELIVERED]
+    assert answered(world, series) == [0]
+    assert [row.state for row in device.series.rows()] == [SeriesState.ENDED]
+
+
+async def test_exact_sums_asked_once_are_for_an_owner_who_allows_them(tmp_path: Path) -> None:
+    world = Deployment()
+    series = once(world, release=Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20)))
+    refusing = world.device(tmp_path / "refusing.db", world.transport())
+    taking = world.device(tmp_path / "taking.db", world.transport(), policy=open_policy(allow_exact_release=True))
+
+    [refused] = await refusing.answer_series(world.offer(series))
+    [taken] = await taking.answer_series(world.offer(series))
+
+    assert (refused.kind, refused.rule) == (OutcomeKind.REFUSED, "allow_exact_release")
+    assert taken.kind is OutcomeKind.DELIVERED
+
+
+async def test_a_program_asks_for_a_series_and_hears_how_every_window_ended(tmp_path: Path) -> None:
+    world = Deployment()
+    series = world.series()
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    outcomes = await device.answer_series(world.offer(series))
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 4
+    assert [outcome.task_id for outcome in outcomes] == [window_task(series, index).task_id for index in range(4)]
+
+
+async def test_a_series_that_not_all_have_signed_is_refused_and_nothing_is_kept_of_it(tmp_path: Path) -> None:
+    world = Deployment()
+    offer = world.offer(world.series())
+    half = replace(offer.signed, signatures=(offer.signed.signatures[0], b""))
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    [outcome] = await device.answer_series(replace(offer, signed=half))
+
+    assert (outcome.kind, outcome.rule) == (OutcomeKind.REFUSED, "aggregators")
+    assert device.series.rows() == ()

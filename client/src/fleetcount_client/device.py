@@ -346,6 +346,31 @@ class Device:
             self._tasks_under_way.pop(signed.task.task_id, None)
             self._busy -= 1
 
+    async def answer_series(
+        self, offer: "SeriesOffer", signals: Mapping[str, SignalSource] | None = None
+    ) -> tuple[Outcome, ...]:
+        """Join a series on offer and answer every window that is left of it; return how each ended.
+
+        The program's word is the owner's: the series is joined whatever `join` says, if the policy and the budget allow
+        it. A series that is refused, or that cannot be stored, has one outcome, that of its first window.
+        """
+        from fleetcount_protocol.series.derive import window_task  # As below.
+
+        series = offer.signed.series
+        try:
+            self._trust.check_series(offer.signed)
+            self.series.take([offer])
+            refusal = self.series.join(series.series_id)
+            if refusal is None:
+                outcomes = list[Outcome]()
+                await self._answer_series(series.series_id, self._sources(signals), outcomes.append)
+                return tuple(outcomes)
+        except (TaskError, SignatureError) as error:
+            refusal = PolicyRefusal(rule="aggregators", message=str(error))
+        except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
+            return (Outcome.of(window_task(series, 0), OutcomeKind.FAILED, str(error)),)
+        return (Outcome.of(window_task(series, 0), OutcomeKind.REFUSED, refusal.message, refusal.rule),)
+
     async def _finish_window(self, signed: SignedTask, sources: Mapping[str, SignalSource]) -> Outcome:
         """Take up a window that was begun before; its series begins the others."""
         if self._spool.report(signed.task.task_id) is None:

@@ -16,6 +16,7 @@ from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, Tas
 from fleetcount_protocol.ids import SeriesId
 from fleetcount_protocol.messages import SeriesOffer
 from fleetcount_protocol.series.derive import window_task
+from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.key_list import key_for
 from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
 from fleetcount_protocol.series.series import Series
@@ -165,7 +166,8 @@ class SeriesBook:
             self._rows.put(row)
         if row.state is SeriesState.JOINED:
             self._obey(row, merged, known)
-        elif row.state in _ANY_TIME and self._rule is JoinRule.AUTO:
+        elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.series.schedule.windows == 1):
+            # What is asked once is answered as the policy says; the owner is asked about what goes on.
             self.join(series_id)
 
     def _obey(self, row: SeriesRow, series: KnownSeries, before: KnownSeries | None) -> None:
@@ -282,7 +284,7 @@ class SeriesBook:
         if charge is None or task.round_one_opens < charge.asked_at or task.round_one_closes > charge.asked_until:
             return PolicyRefusal(rule="reserved", message="nothing is reserved for this window")
         sampled = None
-        if task.design.rounds == 2:
+        if task.design.rounds == 2 and one.coin is not Coin.WINDOW:  # A coin of one window is tossed with its answer.
             sampled = coin_of(self._rows.coin_secret(self._source), unit, task.design.exposure)
         aggregators = series.keyed_aggregators(task)
         return Seat(task=task, charge=charge, sampled=sampled, aggregators=aggregators)

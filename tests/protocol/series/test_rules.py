@@ -88,8 +88,9 @@ def test_delta_is_small(delta: Fraction) -> None:
 def test_a_promise_over_many_windows_needs_noise() -> None:
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(19, 20))
 
-    with pytest.raises(TaskError, match="release is exact"):
+    with pytest.raises(TaskError, match="release is exact, allowed in one window only"):
         sampling_series(release=exact)
+    assert sampling_series(release=exact, schedule=replace(HOURLY, windows=1)).release == exact
 
 
 def test_a_one_sided_series_is_direct_has_a_threshold_a_value_and_does_not_drill_down() -> None:

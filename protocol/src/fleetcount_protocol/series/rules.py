@@ -87,7 +87,8 @@ def _check_promise(series: SeriesFields) -> None:
     delta = check_fraction("delta", series.delta)
     require(0 < delta <= _LARGEST_DELTA, f"delta is {delta}, allowed: above 0 and at most {_LARGEST_DELTA}")
     # Without a finite loss there is no promise over many windows.
-    require(series.release.kind is not ReleaseKind.EXACT, "release is exact, allowed in a series: noise")
+    several = series.schedule.windows > 1
+    require(not several or series.release.kind is not ReleaseKind.EXACT, "release is exact, allowed in one window only")
 
 
 def _check_drill_down(series: SeriesFields, walk: DrillDown) -> None:
