@@ -311,7 +311,8 @@ async def test_a_coroutine_that_takes_too_long_has_no_value(monkeypatch: pytest.
         await asyncio.Event().wait()
         return "late"
 
-    assert await read_signal({SPEED: late}, SPEED) is None
+    async with asyncio.timeout(30):
+        assert await read_signal({SPEED: late}, SPEED) is None
 
 
 async def test_a_source_without_a_value_raises_for_who_asks_it_directly() -> None:

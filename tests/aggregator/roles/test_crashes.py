@@ -154,6 +154,8 @@ async def test_batches_of_another_size_after_a_restart_are_the_same_batches(
 ) -> None:
     """A new version may choose another size: a task goes on with the one it began with."""
     monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches.batch_size", lambda _: 2)
+    # One after the other: the leader dies with the first, and the rest is still to be cut into batches.
+    monkeypatch.setattr("fleetcount_aggregator.agreement.leader_batches._IN_FLIGHT", 1)
     network = Network(2, directory=tmp_path)
     await network.start_all()
     task = await network.ask(values=4)

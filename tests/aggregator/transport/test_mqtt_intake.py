@@ -659,7 +659,8 @@ async def test_a_request_under_another_user_s_name_is_refused_before_any_public_
     assert isinstance(accepted, SessionAccepted)
 
 
-async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_came_on() -> None:
+@pytest.mark.parametrize("fault", ["no message", "no session", "a broken seal"])
+async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_came_on(fault: str) -> None:
     network = Network(2)
     await network.start_all()
     task = await network.ask(values=4)
@@ -667,10 +668,13 @@ async def test_messages_that_fail_are_held_against_the_user_whose_topic_they_cam
     core, device = network.core(0), TestDevice(network, task, 0)
     await device.open_sessions()
     good = device.first(0)[0]
-    stranger = INSTALMENT.encode(replace(good, session_id=SessionId(bytes(16))))
-    spoiled = INSTALMENT.encode(replace(good, ciphertext=bytes(len(good.ciphertext))))
+    payload = {
+        "no message": b"poison",
+        "no session": INSTALMENT.encode(replace(good, session_id=SessionId(bytes(16)))),
+        "a broken seal": INSTALMENT.encode(replace(good, ciphertext=bytes(len(good.ciphertext)))),
+    }[fault]
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
-    group = [arrived(task, payload) for payload in [b"poison", stranger, spoiled] * 22]
+    group = [arrived(task, payload)] * 66
 
     await intake._serve(intake._take_reports, group)
 

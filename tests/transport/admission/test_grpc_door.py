@@ -93,7 +93,9 @@ async def test_a_foreign_caller_is_told_before_a_byte_of_its_message_is_read_and
     with told_time() as told:
         async with here(handshake_s=4) as it, it.channel() as channel:
             call = channel.stream_stream(ECHO)()
-            found = await call.code(), await call.details()
+            code = asyncio.ensure_future(call.code())
+            await turns_until(code.done)
+            found = code.result(), await call.details()
             told.passes(3.9)
             for _ in range(100):
                 await asyncio.sleep(0)
