@@ -110,11 +110,8 @@ def rows(what: str, ours: Started, bare: Started) -> None:
 def first_and_later(what: str, starting: Callable[[str], Started]) -> None:
     """Report a start that loads compiled code beside the first, which compiles; a quick run has neither."""
     if quick():
-        report(
-            Row(
-                path=f"{what}: first and later starts", ours=None, unit="s", note="not in a quick run: it compiles anew"
-            )
-        )
+        why = "not in a quick run: it compiles anew"
+        report(Row(path=f"{what}: later starts", ours=None, unit="s", note=why))
         return
     with tempfile.TemporaryDirectory() as cache:
         first = starting(cache)
