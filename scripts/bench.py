@@ -238,7 +238,7 @@ def left_out_rows(rows: Sequence[str], taken: Sequence[Taken]) -> dict[str, list
                 reason = f"{why}: {name} (`make bench ARGS={name}`)"
                 break
         else:
-            reason = notes.get(row) or "its benchmark gave no such row: what did not run stands above, with its reason"
+            reason = notes.get(row) or "its benchmark gave no such row, or says above why it did not"
         found.setdefault(reason, []).append(row)
     return found
 

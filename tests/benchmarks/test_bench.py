@@ -267,11 +267,7 @@ def ended_with(*rows: Row) -> Any:
 
 def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     rows = (
-        "fast",
-        "of 1,000 devices",
-        "a_b",
-        "compiled",
-        "takes long",
+        *("fast", "of 1,000 devices", "a_b", "compiled", "takes long", "at 10", "at 20"),
         "a shard of 1,048,576 reports taken over, 8 ms",
     )
     taken = [Taken(benchmark="full", row=Row(path=row, ours=1.0, unit="s"), cpu_s=1.0, load=0.1) for row in rows]
@@ -281,18 +277,20 @@ def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(caps
         Row(path="fast", ours=1.0, unit="s"),
         Row(path="of 10 devices", ours=1.0, unit="s"),
         Row(path="a_b", ours=1.0, unit="s"),
+        Row(path="at 10", ours=1.0, unit="s"),
         Row(path="compiled", ours=None, unit="s", note="not in a quick run: it compiles anew; quick run"),
     )
 
     bench.say_left_out(page.fill(blocks, [*taken, nowhere], "this machine"), [ended])
 
     assert capsys.readouterr().out.splitlines() == [
-        "bench: of the 6 rows of docs/performance.md this run measured 3, 1 of them at the smaller size that its name "
-        "gives, and left out 3:",
+        "bench: of the 8 rows of docs/performance.md this run measured 4, 1 of them at the smaller size that its name "
+        "gives, and left out 4:",
         "bench: left out, since it compiles anew, 1 row:",
         "bench:     compiled",
-        "bench: left out, since its benchmark gave no such row: what did not run stands above, with its reason, 1 row:",
+        "bench: left out, since its benchmark gave no such row, or says above why it did not, 2 rows:",
         "bench:     takes long",
+        "bench:     at 20",
         "bench: left out, since it waits until a lease has run out: takeover (`make bench ARGS=takeover`), 1 row:",
         "bench:     a shard of 1,048,576 reports taken over, 8 ms",
     ]
