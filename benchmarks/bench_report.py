@@ -2,7 +2,7 @@
 
 The study is a real one of 100 scenarios with faults, attackers and two epochs, and one more for a map of 5,000 cells
 and more. What is timed of ours is all that a figure takes: asking the tables, laying out, writing both files; of the
-plain one, drawing with matplotlib's own settings and saving. A quick run draws each once.
+plain one, drawing with matplotlib's own settings and saving. A quick run draws each once, and not those of many panels.
 """
 
 import tempfile
@@ -22,8 +22,9 @@ from fleetcount_simulator.study.scale import ThisProcess
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
-from rows import Row, best_s, quick, report, smoke
+from rows import NOT_QUICK, Row, best_s, quick, report, smoke
 
+MOST_PANELS = 3 if quick() and not smoke() else 100
 RUNS = 2 if smoke() else 5 if quick() else 20
 DEVICES = "[1_000, 10_000]" if smoke() else "[1_000, 3_000, 10_000, 30_000, 100_000]"
 EPSILONS = '["1/2", 2]' if smoke() else '["1/4", "1/2", 1, 2, 4]'
@@ -129,6 +130,9 @@ def figure_row(name: str, study: Study, tables: Tables, folder: Path) -> Row:
     chart = figure(name, study, tables)
     if isinstance(chart, Missing):
         return Row(path=what, ours=None, unit="s", note=chart.reason)
+    if len(chart.panels) > MOST_PANELS:
+        why = f"{NOT_QUICK}many panels take long, and report.html has them too"
+        return Row(path=what, ours=None, unit="s", note=why)
     cells = study.cases[0].values
 
     def ours() -> None:
