@@ -73,7 +73,7 @@ bench: ## every figure beside its peer or limit, in one table and out/bench.json
 	@$(PYTHON) scripts/bootstrap.py nightly
 	@$(BIN)/python scripts/bench.py $(ARGS)
 
-bench-quick: ## the same with smaller sizes; says which rows it leaves out; out/bench-quick.json
+bench-quick: ## the same with smaller sizes, under three minutes; says which rows it leaves out and why; out/bench-quick.json
 	@$(PYTHON) scripts/bootstrap.py test
 	@$(BIN)/python scripts/bench.py --quick $(ARGS)
 

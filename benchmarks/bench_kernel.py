@@ -25,7 +25,7 @@ from fleetcount_kernel.proofs import ProofBatch, VerifierSetting
 from fleetcount_kernel.sponge import RATE, STATE_ROWS, permute
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
 from fleetcount_protocol.vdaf.xof import SEED_SIZE
-from rows import Row, Unit, best_cpu_s, quick, report, smoke
+from rows import NOT_QUICK, Row, Unit, best_cpu_s, quick, report, smoke
 
 CTX = b"FCT1" + bytes(32)
 KEY = bytes(range(32))
@@ -80,7 +80,7 @@ def verify_s(prio3: Prio3, aggregator: int, batch: ProofBatch, *, prefer: Any = 
 
 
 STARTS = "a process's first verifier: later starts on a machine"
-COMPILES = "not in a quick run: it compiles anew"
+COMPILES = f"{NOT_QUICK}it compiles anew"
 CASES = (
     ("two rounds, L = 1,000, k = 2", prio3_two_round(1000, 2), (0, 7), True),
     ("two rounds, L = 1,000, k = 3", prio3_two_round(1000, 3), (0, 7), False),

@@ -1,6 +1,6 @@
 """A month of hourly maps of 4,095 cells as pages: the bytes that a reader loads, and how long a browser takes.
 
-The records are drawn as aggregators would make them; pages come over loopback. A quick run has 96 windows. The browser
+The records are drawn as aggregators would make them; pages come over loopback. A quick run has 12 windows. The browser
 is Debian's Chromium without a GPU, or the one that Playwright has; without either a row says so.
 """
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.support.published import trusted_toml, write_town
 
 COLUMNS, ROWS = (12, 8) if smoke() else (63, 65)
-WINDOWS = 4 if smoke() else 96 if quick() else 720
+WINDOWS = 4 if smoke() else 12 if quick() else 720
 VISITS = 1 if smoke() else 3 if quick() else 5
 STEPS = 3 if smoke() else 60
 SIZE = f"{COLUMNS * ROWS:,} cells, {WINDOWS} windows"

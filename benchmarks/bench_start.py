@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_intake import deploy
-from rows import Row, Unit, quick, report, smoke
+from rows import NOT_QUICK, Row, Unit, quick, report, smoke
 
 RUNS = 1 if smoke() else 2 if quick() else 5
 FOLLOW = """
@@ -110,11 +110,8 @@ def rows(what: str, ours: Started, bare: Started) -> None:
 def first_and_later(what: str, starting: Callable[[str], Started]) -> None:
     """Report a start that loads compiled code beside the first, which compiles; a quick run has neither."""
     if quick():
-        report(
-            Row(
-                path=f"{what}: first and later starts", ours=None, unit="s", note="not in a quick run: it compiles anew"
-            )
-        )
+        why = f"{NOT_QUICK}it compiles anew"
+        report(Row(path=f"{what}: later starts", ours=None, unit="s", note=why))
         return
     with tempfile.TemporaryDirectory() as cache:
         first = starting(cache)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from rows import Taken
-from table import markdown_table
+from table import NOT_RUN, markdown_table, plain
 
-__all__ = ["BLOCKS", "block_of", "fill", "rows_of"]
+__all__ = ["BLOCKS", "block_of", "fill", "measured", "rows_of"]
 
 BLOCKS: Final = ("demanded", "growth", "vectors", "starts", "memory", "others")
 """The blocks with rows; one more, "machine", says where and when they were taken."""
@@ -50,11 +50,27 @@ def fill(page: str, taken: Sequence[Taken], about: str) -> str:
     return _BLOCK.sub(block, page)
 
 
+_NUMBER: Final = re.compile(r"\d[\d,.]*")
+
+
+def measured(page: str, taken: Sequence[Taken]) -> dict[str, str]:
+    """Return each row of the page, in its order, with the row of a run that measured the same, or nothing.
+
+    A row of the run whose name the page does not have stands for those that differ from it in numbers only: it is the
+    same at another size.
+    """
+    names = rows_of(page)
+    ran = {plain(one.row.path): one.row.path for one in taken if one.row.ours is not None}
+    other_sizes = {_NUMBER.sub("#", name): path for name, path in ran.items() if name not in names}
+    return {name: ran.get(name) or other_sizes.get(_NUMBER.sub("#", name), "") for name in names}
+
+
 def rows_of(page: str) -> list[str]:
-    """Return the names of all rows in the page's blocks, in its order."""
+    """Return the names of the rows in the page's blocks that have a figure, each once, as Markdown has them."""
     blocks = [text for _, name, text, _ in _BLOCK.findall(page) if name != "machine"]
-    lines = [line.split("|")[1].strip() for text in blocks for line in text.splitlines() if line.startswith("| ")]
-    return [name for name in lines if name != "path"]
+    lines = [line for text in blocks for line in text.splitlines() if line.startswith("| ") and NOT_RUN not in line]
+    names = [line.split(" | ")[0].removeprefix("| ") for line in lines]
+    return [name for name in dict.fromkeys(names) if name != "path"]
 
 
 def _table(taken: Sequence[Taken]) -> str:

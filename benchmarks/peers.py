@@ -1,9 +1,12 @@
 """Libraries that are measured beside ours and that only `make nightly` installs; without them ours runs alone."""
 
 import importlib
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["opendp"]
+__all__ = ["NOT_INSTALLED", "opendp"]
+
+NOT_INSTALLED: Final = "it is not installed (`make nightly` installs it)"
+"""How the note of a row ends the sentence that says which library it stands without."""
 
 
 def opendp() -> tuple[Any, str]:
@@ -11,6 +14,6 @@ def opendp() -> tuple[Any, str]:
     try:
         found = importlib.import_module("opendp.prelude")
     except ModuleNotFoundError:
-        return None, "OpenDP was not run: it is not installed (`make nightly` installs it)"
+        return None, f"OpenDP was not run: {NOT_INSTALLED}"
     found.enable_features("contrib")
     return found, ""

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal
 
 __all__ = [
+    "NOT_QUICK",
     "ROWS_VARIABLE",
     "SIZES_VARIABLE",
     "Row",
@@ -31,6 +32,8 @@ Unit = Literal["s", "ms", "us", "ns", "B", "MiB", "/s", "MB/s", "%", ""]
 
 SIZES_VARIABLE: Final = "FLEETCOUNT_BENCH"
 """Environment variable: "quick", "smoke" or nothing."""
+NOT_QUICK: Final = "not in a quick run: "
+"""How the note of a row begins that a quick run leaves out; the reason follows."""
 ROWS_VARIABLE: Final = "FLEETCOUNT_BENCH_ROWS"
 """Environment variable: the file that rows are appended to."""
 

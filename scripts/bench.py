@@ -5,7 +5,8 @@
                                                                         of some of it from a later run of some
 
 Each benchmark runs ours and the peer in one process; this adds the machine and its load. A figure never decides the
-exit code: 1 means that a benchmark broke, 2 that the command or the file is wrong.
+exit code: 1 means that a benchmark broke, 2 that the command or the file is wrong, 130 and 143 that Ctrl-C or SIGTERM
+ended the run, and with it the benchmark that ran; nothing is kept then.
 """
 
 import argparse
@@ -34,8 +35,9 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import machine  # noqa: E402 - beside the benchmarks
 import page  # noqa: E402
+import peers  # noqa: E402
 import table  # noqa: E402
-from rows import ROWS_VARIABLE, SIZES_VARIABLE, Row, Taken  # noqa: E402
+from rows import NOT_QUICK, ROWS_VARIABLE, SIZES_VARIABLE, Row, Taken  # noqa: E402
 
 LIMIT_S: Final = {"full": 3600, "quick": 600, "smoke": 600}
 """Seconds after which a benchmark is taken to hang and is ended: many times what it needs."""
@@ -44,14 +46,14 @@ LEFT_OUT: Final = {
     "attack_load": ("every stage is a flood that lasts", r"attack load: "),
     "lifecycle": (
         "it waits beside ten thousand ended tasks",
-        r"(start|memory) with |a core, idle|.* ended task, retired",
+        r"(start|memory) with |a core, idle|longest stall|peak memory of the benchmark|.* ended task, retired",
     ),
     "million": ("its sums are those of a fleet", r"two aggregators, [\d,]+ devices, L = \d+: "),
-    "million_postgres": ("the same over PostgreSQL", r"two aggregators, .* PostgreSQL: "),
+    "million_postgres": ("it is that of a fleet again, over PostgreSQL", r"two aggregators, .* PostgreSQL: "),
     "network": ("it starts a fleet of clients", r"network: "),
     "series": ("it watches aggregators that wait", r"aggregator: .* open series, idle"),
     "takeover": ("it waits until a lease has run out", r"a shard of .* taken over"),
-    "workers": ("it starts the processes of an aggregator over PostgreSQL", r".* leased worker"),
+    "workers": ("it starts the processes of an aggregator over PostgreSQL", r".* leased worker|of it: reading"),
 }
 """What a quick run leaves out unless it is named: why its figures need a long run, and how names of its rows begin."""
 SIZES_TOLD: Final = {
@@ -82,10 +84,11 @@ class Ended:
 
 
 class LastWords:
-    """Passes on what a program says on its standard error, and remembers the last line."""
+    """Passes on what a program says on its standard error, unless it is `silent`, and remembers the last line."""
 
     def __init__(self, stream: IO[str]) -> None:
         self.line = ""
+        self.silent = False
         self._stream = stream
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
@@ -93,8 +96,9 @@ class LastWords:
     def _pass_on(self) -> None:
         with self._stream:
             for line in self._stream:
-                sys.stderr.write(line)
-                sys.stderr.flush()
+                if not self.silent:
+                    sys.stderr.write(line)
+                    sys.stderr.flush()
                 self.line = line.strip() or self.line
 
     def end(self) -> str:
@@ -130,7 +134,12 @@ def run(script: Path, sizes: str, collected: Path) -> Ended:
         start_new_session=True,
     )
     words = LastWords(process.stderr or io.StringIO())
-    broke = _wait(process, LIMIT_S[sizes])
+    try:
+        broke = _wait(process, LIMIT_S[sizes])
+    except BaseException:
+        words.silent = True  # Where it was interrupted helps nobody.
+        end(process)
+        raise
     last_words = words.end()
     if broke and last_words:
         broke = f"{broke}: {last_words}"
@@ -150,20 +159,22 @@ def _wait(process: "subprocess.Popen[str]", limit_s: float) -> str:
     except subprocess.TimeoutExpired:
         end(process)
         return f"it took longer than {limit_s:.0f} s and was ended"
-    except BaseException:
-        end(process)
-        raise
     return f"it ended with exit code {code}" if code else ""
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """End a benchmark and its children, which are its group: as Ctrl-C does, and by force what is left of it."""
-    os.killpg(process.pid, signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """End a benchmark and its children, which are its group: as Ctrl-C does, and by force what is left of it.
+
+    Who presses Ctrl-C again does not wait for it: the force comes at once.
+    """
+    try:
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(GRACE_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _cpu_of_children() -> float:
@@ -198,13 +209,54 @@ def show(ended: Sequence[Ended], about: str) -> None:
     print(f"\n{about}\n\n{table.text_table(taken)}\n\n{len(taken)} rows: {table.verdicts(taken)}", flush=True)
 
 
-def say_left_out(names: Sequence[str], page_text: str) -> None:
-    """Print which benchmarks a quick run left out and why, with the rows that docs/performance.md has of each."""
-    for name in names:
-        why, beginning = LEFT_OUT[name]
-        rows = [row for row in page.rows_of(page_text) if re.match(beginning, row)]
-        print(f"bench: left out, since {why}: {name} (`make bench ARGS={name}`), {len(rows)} rows:")
-        print("".join(f"bench:     {row}\n" for row in rows), end="")
+def say_left_out(page_text: str, ended: Sequence[Ended]) -> None:
+    """Print which rows of docs/performance.md a quick run did not measure, below the reason of each."""
+    taken = [row for one in ended for row in one.taken]
+    rows = page.measured(page_text, taken)
+    resized = sum(bool(measured) and table.plain(measured) != row for row, measured in rows.items())
+    reasons = left_out_rows([row for row, measured in rows.items() if not measured], taken)
+    missing = sum(len(names) for names in reasons.values())
+    whose = "its name gives" if resized == 1 else "their names give"
+    print(
+        f"bench: of the {len(rows)} rows of docs/{PAGE.name} this run measured {len(rows) - missing}, {resized} of "
+        f"them at the smaller size that {whose}, and left out {missing}:"
+    )
+    for why, names in reasons.items():
+        print(f"bench: left out, since {why}, {_rows(len(names))}:")
+        print("".join(f"bench:     {name}\n" for name in names), end="")
+
+
+def left_out_rows(rows: Sequence[str], taken: Sequence[Taken]) -> dict[str, list[str]]:
+    """Return rows of docs/performance.md that were not measured, by the reason: that of the row or of its benchmark."""
+    notes = {
+        table.plain(one.row.path): one.row.note.removeprefix(NOT_QUICK).removesuffix("; quick run") for one in taken
+    }
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for name, (why, beginning) in LEFT_OUT.items():
+            if re.match(beginning, row):
+                reason = f"{why}: {name} (`make bench ARGS={name}`)"
+                break
+        else:
+            reason = notes.get(row) or "its benchmark gave no such row, or says above why it did not"
+        found.setdefault(reason, []).append(row)
+    return found
+
+
+def say_without_peers(ended: Sequence[Ended]) -> None:
+    """Print which rows stand without the library beside them, since `make test` does not install it."""
+    alone: dict[str, list[str]] = {}
+    for one in (row.row for each in ended for row in each.taken):
+        for part in one.note.split("; "):
+            if part.endswith(peers.NOT_INSTALLED):
+                alone.setdefault(part, []).append(one.path)
+    for why, paths in alone.items():
+        print(f"bench: {why}; left out is what should stand beside {_rows(len(paths))}:")
+        print("".join(f"bench:     {path}\n" for path in paths), end="")
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def keep(path: Path, found: dict[str, Any], sizes: str, ended: Sequence[Ended]) -> None:
@@ -298,7 +350,9 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_const",
         dest="sizes",
         const="quick",
-        help="smaller sizes; says what it leaves out",
+        help="smaller sizes: all of it takes at most 3 minutes on two quiet cores, without "
+        f"{', '.join(list(LEFT_OUT)[:-1])} and {list(LEFT_OUT)[-1]} unless they are named, and ends with the rows of "
+        f"docs/{PAGE.name} that it left out, and why",
     )
     how.add_argument("--smoke", action="store_const", dest="sizes", const="smoke", help="only whether they run")
     how.add_argument("--write-page", action="store_true", help=f"fill docs/{PAGE.name} from a kept run")
@@ -336,7 +390,9 @@ def main(arguments: Sequence[str]) -> int:
     seconds = sum(one.seconds for one in ended)
     show(ended, _about({"machine": found, "sizes": options.sizes, "seconds": seconds}))
     if options.sizes == "quick" and not options.words:
-        say_left_out(list(LEFT_OUT), PAGE.read_text(encoding="utf-8"))
+        say_left_out(PAGE.read_text(encoding="utf-8"), ended)
+    if options.sizes == "quick":
+        say_without_peers(ended)
     print(f"bench: kept in {output}")
     broke = [one.name for one in ended if one.broke]
     if broke:
@@ -344,8 +400,25 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if broke else 0
 
 
-if __name__ == "__main__":
+def command(arguments: Sequence[str]) -> int:
+    """Do the same as a program: Ctrl-C and SIGTERM end it, and the benchmark that runs, with one line."""
+    # Also where a shell that started this in the background had Ctrl-C ignored: the benchmarks inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:
-        sys.exit(130)
+        return main(arguments)
+    except (KeyboardInterrupt, Terminated) as interruption:
+        print("bench: interrupted; nothing is kept", file=sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT)
+
+
+class Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _terminated(*_: object) -> None:
+    raise Terminated
+
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1:]))

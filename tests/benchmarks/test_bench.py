@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import page
+import peers
 import pytest
 from rows import Row, Taken
 
@@ -158,6 +161,7 @@ def test_help_says_what_every_benchmark_measures(capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().out
     for one in bench.every_benchmark():
         assert f"  {bench.name_of(one)} " in told
+    assert "at most 3 minutes on two quiet cores" in " ".join(told.split())
     assert "window            What a window of a series over a single task of its shape costs a device" in told
 
 
@@ -233,7 +237,7 @@ def test_no_kept_run_is_one_line(blank: Path, tmp_path: Path, capsys: pytest.Cap
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_quick_run_leaves_out_what_needs_a_long_one_unless_it_is_named() -> None:
+def test_a_quick_run_runs_every_benchmark_but_those_that_need_a_long_one_unless_they_are_named() -> None:
     left_out = {one.stem.removeprefix("bench_") for one in bench.every_benchmark()} - {
         bench.name_of(one) for one in bench.chosen([], "quick")
     }
@@ -243,13 +247,142 @@ def test_a_quick_run_leaves_out_what_needs_a_long_one_unless_it_is_named() -> No
     assert [bench.name_of(one) for one in bench.chosen(["takeover"], "quick")] == ["takeover"]
 
 
-def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
-    text = bench.PAGE.read_text()
-    bench.say_left_out(list(bench.LEFT_OUT), text)
+def test_every_row_of_the_page_that_a_left_out_benchmark_gives_is_of_that_one_alone() -> None:
+    rows = page.rows_of(bench.PAGE.read_text())
+    found = {
+        name: [row for row in rows if re.match(rows_begin, row)] for name, (_, rows_begin) in bench.LEFT_OUT.items()
+    }
 
-    said = capsys.readouterr().out
-    for name, (why, _) in bench.LEFT_OUT.items():
-        head = next(line for line in said.splitlines() if f": {name} (" in line)
-        assert why in head
-        assert ", 0 rows" not in head
-    assert "bench:     attack load: 1 x device, honest reports in\n" in said
+    assert [name for name, of_it in found.items() if not of_it] == []
+    every = [row for of_it in found.values() for row in of_it]
+    assert sorted(set(every)) == sorted(every)
+    assert set(every) < set(rows)
+
+
+def ended_with(*rows: Row) -> Any:
+    """Return a benchmark that gave these rows in a quick run."""
+    taken = [Taken(benchmark="made", row=row, cpu_s=1.0, load=0.1) for row in rows]
+    return bench.Ended(name="made", taken=taken, seconds=1.0, cpu_s=1.0, broke="")
+
+
+def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (
+        *("fast", "of 1,000 devices", "a_b", "compiled", "takes long", "at 10", "at 20"),
+        "a shard of 1,048,576 reports taken over, 8 ms",
+    )
+    taken = [Taken(benchmark="full", row=Row(path=row, ours=1.0, unit="s"), cpu_s=1.0, load=0.1) for row in rows]
+    nowhere = Taken(benchmark="full", row=Row(path="nowhere", ours=None, unit="s"), cpu_s=1.0, load=0.1)
+    blocks = "".join(f"<!-- figures: {name} -->\n<!-- end of figures -->\n" for name in [*page.BLOCKS, "machine"])
+    ended = ended_with(
+        Row(path="fast", ours=1.0, unit="s"),
+        Row(path="of 10 devices", ours=1.0, unit="s"),
+        Row(path="a_b", ours=1.0, unit="s"),
+        Row(path="at 10", ours=1.0, unit="s"),
+        Row(path="compiled", ours=None, unit="s", note="not in a quick run: it compiles anew; quick run"),
+    )
+
+    bench.say_left_out(page.fill(blocks, [*taken, nowhere], "this machine"), [ended])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "bench: of the 8 rows of docs/performance.md this run measured 4, 1 of them at the smaller size that its name "
+        "gives, and left out 4:",
+        "bench: left out, since it compiles anew, 1 row:",
+        "bench:     compiled",
+        "bench: left out, since its benchmark gave no such row, or says above why it did not, 2 rows:",
+        "bench:     takes long",
+        "bench:     at 20",
+        "bench: left out, since it waits until a lease has run out: takeover (`make bench ARGS=takeover`), 1 row:",
+        "bench:     a shard of 1,048,576 reports taken over, 8 ms",
+    ]
+
+
+def test_rows_without_the_library_beside_them_are_named_with_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "opendp", None)
+    missing, why = peers.opendp()
+    note = f"least of 3 batches; {why}; quick run"
+    ended = ended_with(Row(path="alone", ours=1.0, unit="s", note=note), Row(path="fast", ours=1.0, unit="s"))
+
+    bench.say_without_peers([ended])
+
+    assert missing is None
+    assert capsys.readouterr().out.splitlines() == [
+        "bench: OpenDP was not run: it is not installed (`make nightly` installs it); "
+        "left out is what should stand beside 1 row:",
+        "bench:     alone",
+    ]
+
+
+def made(folder: Path, **programs: str) -> Path:
+    """Write benchmarks made of a row and a program each."""
+    folder.mkdir()
+    for name, program in programs.items():
+        benchmark(folder, program).rename(folder / f"bench_{name}.py")
+    return folder
+
+
+@pytest.mark.processes
+def test_a_broken_benchmark_of_a_quick_run_is_named_and_the_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "BENCHMARKS", made(tmp_path / "made", broken="sys.exit('no disk')", whole=""))
+
+    code = bench.main(["--quick", "--output", str(tmp_path / "kept.json")])
+
+    assert code == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1] == "bench: broke: broken"
+    assert "[2/2] bench_whole.py" in told.out
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert [bool(one["broke"]) for one in kept["benchmarks"]] == [True, False]
+
+
+STAYS = """
+import subprocess, signal
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+print(child.pid, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_ends_its_benchmark_and_says_so_in_one_line(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import bench; from pathlib import Path\n"
+        f"bench.BENCHMARKS = Path({str(made(tmp_path / 'made', stays=STAYS))!r})\n"
+        f"sys.exit(bench.command(['--quick', '--output', {str(tmp_path / 'kept.json')!r}]))\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = next(int(line) for line in process.stdout if line.strip().isdigit())
+        process.send_signal(number)
+        _, error = process.communicate()
+
+    assert process.returncode == code
+    assert error == "bench: interrupted; nothing is kept\n"
+    assert gone(child)
+    assert not (tmp_path / "kept.json").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_quick_run_takes_at_most_three_minutes_of_cpu_and_accounts_for_every_row(tmp_path: Path) -> None:
+    """On two quiet cores the clock shows about as much: a few benchmarks wait, and a few use both."""
+    command = [sys.executable, str(SCRIPT), "--quick", "--output", str(tmp_path / "kept.json")]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert {one["name"] for one in kept["benchmarks"]} | set(bench.LEFT_OUT) == {
+        bench.name_of(one) for one in bench.every_benchmark()
+    }
+    assert sum(one["cpu_s"] for one in kept["benchmarks"]) < 180
+    assert "bench: of the " in done.stdout
