@@ -39,8 +39,13 @@ _LAST_TIME: Final = 253_402_300_799
     short_help="Run one device; read its ledger and spool.",
     lazy=table(
         [
-            ("log", "fleetcount.device_series_commands", "log", "What was asked, reserved, answered and refused."),
-            ("series", "fleetcount.device_series_commands", "series", "Series of questions: list, join, leave."),
+            ("log", "fleetcount.device_question_commands", "log", "What was asked, reserved, answered and refused."),
+            (
+                "question",
+                "fleetcount.device_question_commands",
+                "question",
+                "Questions of many windows: join, leave.",
+            ),
         ]
     ),
 )

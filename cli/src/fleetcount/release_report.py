@@ -40,9 +40,9 @@ def checked_record(
         SignatureError: a signature does not verify, or the record is of another task.
     """
     if answer.state is TaskState.ABORTED:
-        raise RefusedByPolicyError(f"task {task.name!r} was aborted: {answer.abort_reason}")
+        raise RefusedByPolicyError(f"question {task.name!r} was aborted: {answer.abort_reason}")
     if answer.state is not TaskState.RELEASED:
-        raise RefusedByPolicyError(f"task {task.name!r} is {answer.state.value}, not released yet")
+        raise RefusedByPolicyError(f"question {task.name!r} is {answer.state.value}, not released yet")
     record = decode_record(answer.record)
     if record.task_id != task.task_id:
         raise SignatureError(f"the record answers task {record.task_id}, not {task.task_id}")

@@ -57,9 +57,9 @@ async def pass_time(network: Network, seconds: int, step: int = 5) -> None:
 
 def drop(directory: Path, network: Network, **changes: object) -> Series:
     signed, seed = network.series(**changes)
-    (directory / "q.verify-seed").write_bytes(seed)
-    (directory / "q.verify-seed").chmod(0o600)
-    (directory / "q.series").write_bytes(encode_signed_series(signed))
+    (directory / "q.seed").write_bytes(seed)
+    (directory / "q.seed").chmod(0o600)
+    (directory / "q.question").write_bytes(encode_signed_series(signed))
     return signed.series
 
 
