@@ -7,16 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from fleetcount import question_files, question_reading, readers
-from fleetcount.exits import RefusedByPolicyError
+from fleetcount import question_files, question_reading, question_states, readers
+from fleetcount.exits import RefusedByPolicyError, describe
 from fleetcount.release_report import table_lines
 from fleetcount.results import utc
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.messages import ReleaseAnswer, TaskState
+from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.ids import AggregatorId, Digest
+from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Categories
-from fleetcount_protocol.task.task import Mode, Release, ReleaseKind
+from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
 
 from tests.support.protocol_samples import every_task, record
 from tests.support.series_samples import GEOMETRIC, one_round_series
@@ -115,3 +117,49 @@ def test_the_table_of_a_one_sided_release_names_the_side_of_every_cell_and_how_s
     assert one_sided[1].split()[-2:] == ["safe", "2"]
     assert one_sided[2].startswith('"safe" (at most the threshold) is never wrong; "danger"')
     assert "side" not in " ".join(other)
+
+
+def answered(state: TaskState, digest: int, reason: str = "") -> TaskStatus:
+    """Return what an aggregator says of a window; `digest` names the set."""
+    return TaskStatus(state=state, ledger_rows=0, abort_reason=reason, set_digest=Digest(bytes([digest] * 32)))
+
+
+RELEASED = answered(TaskState.RELEASED, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        ((RELEASED, RELEASED), 0, "set digests: equal"),
+        ((RELEASED, answered(TaskState.RELEASED, 2)), 1, "set digests differ"),
+        ((RELEASED, answered(TaskState.ABORTED, 1, "too_few_reports")), 3, "was aborted: too_few_reports"),
+        ((RELEASED, "cannot reach 127.0.0.1:1"), 4, "no status from beta"),
+        (("refuses: unknown_task", "refuses: unknown_task"), 4, "windows are decided about shortly before they open"),
+    ],
+)
+def test_an_operator_sees_the_states_of_a_window_and_the_exit_code_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answers: tuple[TaskStatus | str, ...],
+    code: int,
+    said: str,
+) -> None:
+    series, asked = one_round_series(Mode.DIRECT), list[Task]()
+
+    async def statuses(_: Path, task: Task) -> dict[AggregatorId, TaskStatus | str]:
+        asked.append(task)
+        return dict(zip((AggregatorId("alpha"), AggregatorId("beta")), answers, strict=True))
+
+    monkeypatch.setattr(question_states, "ask_statuses", statuses)
+    now, error = series.schedule.opens(2) + 1, ""
+    try:
+        question_states.show_states(Path("a.toml"), series, None, now, as_json=False)
+        ended = 0
+    except FleetcountError as failed:
+        ended, error = describe(failed)
+
+    assert ended == code
+    assert said in capsys.readouterr().out + error
+    assert [task.series and task.series.index for task in asked] == [2], "the last that has opened"
+    with pytest.raises(UsageError, match="--window is 7, allowed: 0 to 6"):
+        question_states.show_states(Path("a.toml"), series, 7, now, as_json=False)

@@ -56,7 +56,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "doctor --config no-such-file.toml",
         "keys descriptor --config no-such-file.toml --from no-such-file.toml --output no-such-directory/descriptor",
         "pki revoke --pki no-such-directory --certificate no-such-file.crt",
-        "task sign --config no-such-file.toml no-such-file.task",
         "question sign --config no-such-file.toml no-such-file.question",
     ],
 )

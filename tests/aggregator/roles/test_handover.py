@@ -155,7 +155,7 @@ async def test_a_series_a_helper_refuses_is_stopped_everywhere_and_its_file_says
     await pass_time(network, 150)
     await directory.poll()
 
-    assert "gamma does not take the series" in (tmp_path / "q.refused").read_text()
+    assert "gamma does not take the question" in (tmp_path / "q.refused").read_text()
     assert offered(network) == ()
     for position in (0, 1):
         assert set((await network.missing(series, position)).values()) == {"stopped"}
