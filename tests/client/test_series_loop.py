@@ -524,19 +524,6 @@ async def test_exact_sums_asked_once_are_for_an_owner_who_allows_them(tmp_path: 
     assert taken.kind is OutcomeKind.DELIVERED
 
 
-async def test_a_device_says_whether_it_would_refuse_a_series_and_keeps_nothing_of_it(tmp_path: Path) -> None:
-    world = Deployment()
-    offer = world.offer(world.series())
-    half = replace(offer.signed, signatures=(offer.signed.signatures[0], b""))
-    taking = world.device(tmp_path / "taking.db", world.transport())
-    poor = world.device(tmp_path / "poor.db", world.transport(), policy=open_policy(total_epsilon=Fraction(1, 10**6)))
-
-    refusals = [taking.would_refuse(offer.signed), taking.would_refuse(half), poor.would_refuse(offer.signed)]
-
-    assert [refusal and refusal.rule for refusal in refusals] == [None, "aggregators", "total_epsilon"]
-    assert [(device.series.rows(), tuple(device.spool.charges())) for device in (taking, poor)] == [((), ())] * 2
-
-
 async def test_a_program_asks_for_a_series_and_hears_how_every_window_ended(tmp_path: Path) -> None:
     world = Deployment()
     series = world.series()

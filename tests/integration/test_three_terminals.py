@@ -188,7 +188,7 @@ async def device(directory: Path, number: int) -> tuple[int, str]:
             stderr=asyncio.subprocess.STDOUT,
         )
         out, _ = await process.communicate()
-        if b"no task on offer" not in out:
+        if b"no question on offer" not in out:
             break
         await asyncio.sleep(0.2)
     return process.returncode or 0, out.decode()

@@ -33,7 +33,6 @@ from fleetcount_client.trust import TrustStore
 if TYPE_CHECKING:
     from fleetcount_protocol.channel.session import DeviceIdentity
     from fleetcount_protocol.messages import SeriesOffer
-    from fleetcount_protocol.series.series import SignedSeries
 
     from fleetcount_client.private_places import PrivatePlaces
     from fleetcount_client.rounds import Rounds
@@ -235,15 +234,13 @@ class Device:
         return status
 
     def would_refuse(
-        self, signed: "SignedTask | SignedSeries", signals: Mapping[str, SignalSource] | None = None
+        self, signed: SignedTask, signals: Mapping[str, SignalSource] | None = None
     ) -> PolicyRefusal | None:
-        """Return why this device would not answer a task, or take part in a series, now; None when it would.
+        """Return why this device would not answer a task now; None when it would.
 
         Sends and charges nothing; all it may store is that a new ledger begins now.
         """
         try:
-            if not isinstance(signed, SignedTask):
-                return self.series.would_refuse(signed)
             self._trust.check(signed)
         except (TaskError, SignatureError) as error:
             return PolicyRefusal(rule="aggregators", message=str(error))

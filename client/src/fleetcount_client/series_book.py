@@ -19,7 +19,7 @@ from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.fields import Coin
 from fleetcount_protocol.series.key_list import key_for
 from fleetcount_protocol.series.orders import OrderAction, SignedOrder, skipped_windows
-from fleetcount_protocol.series.series import Series, SignedSeries
+from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.task import Aggregator, Task
 from fleetcount_protocol.wire.series import SERIES_OFFER
 
@@ -190,36 +190,21 @@ class SeriesBook:
         if row.state is SeriesState.JOINED:
             return None
         series, now = self.known(row), self._clock.now()
-        charges, refusal = self._charges(series.series, series.stopped, now)
+        age = self._spool.age(now, self._first_valid)
+        begin = max(now, ready_at(self._policy, age))
+        charges = charges_of_series(
+            series.series, self._policy, begin, unknown_before(self._policy, age), series.stopped
+        )
+        refusal = judge_series(self._policy, series.series, window_task(series.series, 0))
+        if refusal is None and not charges:
+            over = PolicyRefusal(rule="series", message="none of its windows is left to answer")
+            refusal = judge_age(self._policy, age, now) or over
         if refusal is None:
             joined = replace(row, state=SeriesState.JOINED, changed_at=now, reason="")
             refusal = self._rows.join(joined, charges, self._judge)
         if refusal is not None and (row.state, row.reason) != (SeriesState.REFUSED, refusal.message):
             self._rows.put(replace(row, state=SeriesState.REFUSED, changed_at=now, reason=refusal.message))
         return refusal
-
-    def would_refuse(self, signed: SignedSeries) -> PolicyRefusal | None:
-        """Return why the device would not take part in a series now, None when it would; keeps and reserves nothing.
-
-        Raises:
-            TaskError, SignatureError: it is not signed by aggregators that are trusted.
-        """
-        self._trust.check_series(signed)
-        charges, refusal = self._charges(signed.series, (), self._clock.now())
-        return refusal or self._judge(self._spool.ledger(), charges)
-
-    def _charges(
-        self, series: Series, stopped: Sequence[range], now: float
-    ) -> tuple[Sequence[Charge], PolicyRefusal | None]:
-        """Return what every window that is left costs, and why the owner does not allow it, whatever the budget."""
-        age = self._spool.age(now, self._first_valid)
-        begin = max(now, ready_at(self._policy, age))
-        charges = charges_of_series(series, self._policy, begin, unknown_before(self._policy, age), stopped)
-        refusal = judge_series(self._policy, series, window_task(series, 0))
-        if refusal is None and not charges:
-            over = PolicyRefusal(rule="series", message="none of its windows is left to answer")
-            refusal = judge_age(self._policy, age, now) or over
-        return charges, refusal
 
     def leave(self, series_id: SeriesId) -> int:
         """Take part no more and free every unit nothing was ever sent for; return how many these were.

@@ -19,6 +19,7 @@ __all__ = [
     "Refused",
     "ReleaseKind",
     "ReleaseRecord",
+    "SeriesOffer",
     "SignatureError",
     "SignedSeries",
     "SignedTask",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         TaskError,
         UsageError,
     )
+    from fleetcount_protocol.messages import SeriesOffer
     from fleetcount_protocol.release.record import (
         Cell,
         ReleaseRecord,
@@ -75,6 +77,7 @@ else:
             "errors": (
                 "DecodeError FleetcountError MachineError PeerError Refused SignatureError TaskError UsageError"
             ),
+            "messages": "SeriesOffer",
             "release.record": "Cell ReleaseRecord decode_record encode_record verify_record_signatures",
             "release.record_json": "record_from_json record_to_json",
             "series.series": "SignedSeries",
