@@ -72,9 +72,7 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_written(
     assert sorted(Path().rglob("*")) == before
 
 
-def test_the_release_of_one_window_is_published_alone_a_later_window_is_not(
-    fleetcount: Callable, got: Path
-) -> None:
+def test_the_release_of_one_window_is_published_alone_a_later_window_is_not(fleetcount: Callable, got: Path) -> None:
     for name, record in (("one", "00000.json"), ("later", "00002.json")):
         Path(name).mkdir()
         shutil.copy(got / record, Path(name) / "release.json")
