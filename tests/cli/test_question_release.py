@@ -9,13 +9,16 @@ import pytest
 from click.testing import CliRunner
 from fleetcount import question_files, question_reading, question_states, readers
 from fleetcount.exits import RefusedByPolicyError, describe
-from fleetcount.release_report import table_lines
+from fleetcount.release_report import release_json, statement_lines, table_lines
 from fleetcount.results import utc
 from fleetcount_analysis.interval_words import interval_text
+from fleetcount_mechanisms.accounting.series_statement import series_views
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import ReleaseAnswer, TaskState, TaskStatus
+from fleetcount_protocol.release import ChainLink
+from fleetcount_protocol.series.derive import window_task
 from fleetcount_protocol.series.series import Series
 from fleetcount_protocol.task.domain import Categories
 from fleetcount_protocol.task.task import Mode, Release, ReleaseKind, Task
@@ -117,6 +120,19 @@ def test_the_table_of_a_one_sided_release_names_the_side_of_every_cell_and_how_s
     assert one_sided[1].split()[-2:] == ["safe", "2"]
     assert one_sided[2].startswith('"safe" (at most the threshold) is never wrong; "danger"')
     assert "side" not in " ".join(other)
+
+
+@pytest.mark.parametrize(("windows", "said"), [(1, "whoever reads this release"), (7, "all releases of the series")])
+def test_the_statement_of_one_window_speaks_of_one_release(windows: int, said: str) -> None:
+    series = one_window()
+    series = replace(series, schedule=replace(series.schedule, windows=windows))
+    statement = series_views(series.design, series.shape, series.delta)
+    link = ChainLink(previous=None, previous_index=None, missing=())
+    released = record(window_task(series, 0), statement=statement, chain=link)
+
+    assert said in statement_lines(released)[1]
+    told = len(statement) // 3 if windows == 1 else len(statement)
+    assert len(release_json(released)["statement"]["adversaries"]) == told
 
 
 def answered(state: TaskState, digest: int, reason: str = "") -> TaskStatus:
