@@ -178,7 +178,7 @@ def _remove_key(path: Path) -> None:
 
 
 def _put_by(path: Path, name: TaskId | SeriesId) -> None:
-    """Move the file of a task that is installed, or of a question that is over, out of the way, under its name and id."""
+    """Move the file of an installed task, or of a question that is over, out of the way, under its name and id."""
     try:
         taken = path.parent / _TAKEN
         taken.mkdir(exist_ok=True)
